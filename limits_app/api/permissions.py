@@ -11,7 +11,6 @@ from rest_framework.request import Request
 
 from limits_app import conf
 from limits_app.audit import acting
-from limits_app.integrations.drf.throttle import django_request
 from limits_app.integrations.identity import entity_of_key
 
 __all__ = [
@@ -75,7 +74,7 @@ class Callers(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         """Look who asks."""
         api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
-        has_key = api_key_of_request is not None and bool(api_key_of_request(django_request(request)))
+        has_key = api_key_of_request is not None and bool(api_key_of_request(request))
         return has_key or (request.user is not None and request.user.is_authenticated)
 
 
@@ -97,7 +96,7 @@ def actor_of(request: Request) -> str:
     api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
     if name or api_key_of_request is None:
         return name
-    key = api_key_of_request(django_request(request))
+    key = api_key_of_request(request)
     return entity_of_key(key) if key else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -13,7 +14,7 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, unwrap
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
@@ -273,14 +274,12 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def request_among(arguments: Sequence[Any]) -> HttpRequest | None:
-    """Return the first of some arguments that is a request, or a request of the REST framework, which wraps one."""
+    """Return the first of some arguments that is a request, of Django or of the REST framework."""
+    framework = sys.modules.get("rest_framework.request")  # before it is imported, no argument is a request of it
+    kinds = (HttpRequest,) if framework is None else (HttpRequest, framework.Request)
     for argument in arguments:
-        if isinstance(argument, HttpRequest):
-            return argument
-    for argument in arguments:
-        wrapped = getattr(argument, "__dict__", {}).get("_request")
-        if isinstance(wrapped, HttpRequest):
-            return wrapped
+        if isinstance(argument, kinds):
+            return cast(HttpRequest, argument)
     return None
 
 

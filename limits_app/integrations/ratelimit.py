@@ -22,10 +22,10 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
-from limits_app.integrations.calls import answer_of, is_awaited, report_response, request_among
+from limits_app.integrations.calls import answer_of, is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.request import limits_of
 
 __all__ = ["ALL", "UNSAFE", "ratelimit"]
 
@@ -81,8 +81,29 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     def decorate(view: F) -> F:
         rule = _Rule(group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block)
         rule.announce()
-        is_async = iscoroutinefunction(view) or is_awaited(view)
-        decorated = (_asynchronous if is_async else _synchronous)(rule, view)
+
+        @wraps(view)
+        def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            limits = limits_of(request)
+            is_first = not limits.charges
+            refused = rule.refusal(request)
+            if refused is not None:
+                return refused
+            return report_response(limits, view(request, *args, **kwargs), is_first=is_first)
+
+        @wraps(view)
+        async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            limits = limits_of(request)
+            is_first = not limits.charges
+            refused = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
+            if refused is not None:
+                return refused
+            response = view(request, *args, **kwargs)
+            if isawaitable(response):
+                response = await response
+            return await sync_to_async(report_response)(limits, response, is_first=is_first)
+
+        decorated = limited_async if iscoroutinefunction(view) or is_awaited(view) else limited
         setattr(decorated, _DEPTH, rule.depth)
         return cast(F, decorated)
 
@@ -107,17 +128,17 @@ class _Rule(NamedTuple):
 
     def refusal(self, request: HttpRequest) -> HttpResponseBase | None:
         """Charge a request, and set `request.limited`; return a refusal where it is rejected and the rule blocks."""
-        django_request, is_limited = request_among((request,)) or request, False
+        limited = getattr(request, "limited", False)
         try:
-            self._charge(request, limits_of(django_request))
+            self._charge(request)
         except REFUSALS as error:
             if self.block:
-                return refusal(django_request, error, refunds=True)
-            is_limited = True
-        cast(Any, request).limited = is_limited or getattr(request, "limited", False)
+                return refusal(request, error, refunds=True)
+            limited = True
+        cast(Any, request).limited = limited
         return None
 
-    def _charge(self, request: HttpRequest, limits: RequestLimits) -> None:
+    def _charge(self, request: HttpRequest) -> None:
         if self.methods is not None and request.method not in self.methods:
             return
         rate = self.rate
@@ -132,42 +153,11 @@ class _Rule(NamedTuple):
         entity = normalize_entity(_entity(self.key, self.group, request) or client_of(request))
         is_longest = rate is self.rate and window == _LONGEST[self._name]
         resource = resource_named(self._name if is_longest else f"{self._name}.{window:g}s")
-        limits.charge(resource, entity, default_limits=default_limits)
+        limits_of(request).charge(resource, entity, default_limits=default_limits)
 
     @property
     def _name(self) -> str:
         return self.group if self.depth == 1 else f"{self.group}.{self.depth}"
-
-
-def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(view)
-    def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        django_request = request_among((request,)) or request
-        limits = limits_of(django_request)
-        is_first = not limits.charges
-        refused = rule.refusal(request)
-        if refused is not None:
-            return refused
-        return report_response(limits, view(request, *args, **kwargs), is_first=is_first)
-
-    return limited
-
-
-def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(view)
-    async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        django_request = request_among((request,)) or request
-        limits = limits_of(django_request)
-        is_first = not limits.charges
-        refused = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
-        if refused is not None:
-            return refused
-        response = view(request, *args, **kwargs)
-        if isawaitable(response):
-            response = await response
-        return await sync_to_async(report_response)(limits, response, is_first=is_first)
-
-    return limited
 
 
 def _entity(key: Key, group: str, request: HttpRequest) -> str:

@@ -46,7 +46,10 @@ class LimitedRequest(HttpRequest):
 
 
 def limits_of(request: HttpRequest) -> RequestLimits:
-    """Return the limits of a request, made when they are first needed."""
+    """Return the limits of a request, made when they are first needed.
+
+    A request of the REST framework has those of the request of Django that it wraps, where that has some.
+    """
     limits: RequestLimits | None = getattr(request, "limits", None)
     if limits is None:
         limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, cast
 from weakref import ref
@@ -14,10 +15,18 @@ from django.http.response import HttpResponseBase
 
 from limits_app.integrations.request import RequestLimits
 
-__all__ = ["release_when_sent", "release_with_task"]
+__all__ = ["release_when_finished", "release_when_sent", "release_with_task"]
 
 _OPEN: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
 """Responses that are being sent, with the limits to release, and the request, which lives until then."""
+
+_UNSEEN: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
+"""The limits of the present request whose response no integration sees."""
+
+
+def release_when_finished(limits: RequestLimits) -> None:
+    """Release what a request holds when Django has finished it, where no integration sees the response."""
+    _UNSEEN.set((*_UNSEEN.get(), limits))
 
 
 def release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
@@ -65,7 +74,10 @@ class _HeldStream:
 
 
 def _end_closed(**_: object) -> None:
-    """Release what responses held that were closed, or dropped without having been sent."""
+    """Release what responses held that were closed or dropped, and what the present request holds."""
+    for limits in _UNSEEN.get():
+        limits.end()
+    _UNSEEN.set(())
     for reference, (limits, _request) in list(_OPEN.items()):
         response = reference()
         if (response is None or response.closed) and _OPEN.pop(reference, None) is not None:

@@ -146,6 +146,13 @@ def test_automatic_retries_are_not_used_up_by_refusals(app: Celery, options: dic
             acquisition.update({"tpm": tokens})
         return True
 
+    @app.task(base=LimitedTask, bind=True, name=f"own.{name}", max_retries=2)
+    def own(self: LimitedTask, tokens: int, countdown: float | None = None) -> None:
+        try:
+            self.limits.acquire({"tpm": tokens}, resource=name)
+        except LimitExceeded as error:
+            raise self.retry(exc=error, countdown=countdown) from error
+
     assert in_worker(auto, 10)
     for tokens, counted in ((1, 1), (0, 2)):
         with pytest.raises(Retry) as retry:
@@ -153,6 +160,12 @@ def test_automatic_retries_are_not_used_up_by_refusals(app: Celery, options: dic
         assert retry.value.sig.options["retries"] == counted
     with pytest.raises(TaskRefused):
         in_worker(auto, 11)
+    with pytest.raises(TaskRefused):
+        in_worker(own, 11)
+    for countdown, least in ((None, 5), (1, 5), (90, 90)):
+        with pytest.raises(Retry) as retry:
+            in_worker(own, 1, countdown, retries=1)
+        assert (retry.value.sig.options["retries"], least <= retry.value.when <= least * 1.3) == (1, True)
     for run in (auto, lambda tokens: auto.apply((tokens,)).get()):
         with pytest.raises(LimitExceeded):
             run(1)

@@ -28,7 +28,7 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, Res
 from limits_app.integrations.drf import rates
 from limits_app.integrations.drf.schema import LimitsAutoSchema
 from limits_app.integrations.drf.throttle import LimitThrottle
-from limits_app.integrations.identity import entity_of_key
+from limits_app.integrations.identity import entity_of_key, entity_of_request
 from limits_app.integrations.request import limits_of
 from limits_app.models import Entity, Limit, Pool, PoolMember, Resource
 from limits_app.stores import registry
@@ -187,6 +187,25 @@ def test_permits_are_held_until_the_response_was_sent() -> None:
     limit("api", ResourceLimit("slots", 2))
     ask(view_of(throttle(), get=get), 1)
     assert (seen, left("api", "user:1")) == ([{"slots": 1}], {"slots": 2})
+
+
+def test_permits_are_released_without_the_middleware_and_the_mixin(serve: Any, settings: Settings) -> None:
+    class View(APIView):
+        throttle_classes = (throttle(),)
+        permission_classes = ()
+
+        def get(self, request: Request) -> Response:
+            return Response(left("api", "ip:127.0.0.1"))
+
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": entity_of_request}
+    serve({"": View.as_view()})
+    limit("api", ResourceLimit("slots", 1), CallLimit(2, 60))
+    answers = [Client().get("/") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[1].json()["slots"] == 0
+    assert left("api", "ip:127.0.0.1")["slots"] == 1
+    assert (answers[2]["Retry-After"], answers[2].has_header("RateLimit")) == ("30", False)
 
 
 def test_a_missing_permit_is_worth_another_try_soon() -> None:
@@ -363,7 +382,7 @@ def test_what_a_throttle_refuses_the_endpoint_gets_back(send: Any, serve: Any) -
 
 def test_an_amount_that_is_named_later_does_not_give_back_what_others_share() -> None:
     def get(self: APIView, request: Request) -> Response:
-        request._request.limits.charge("first", "user:1", {"call_count": 3})
+        limits_of(request).charge("first", "user:1", {"call_count": 3})
         return Response("fine")
 
     limit("first", CallLimit(10, 60))
@@ -404,7 +423,7 @@ def test_without_the_middleware_the_view_tells(serve: Any, settings: Settings) -
 
 def test_without_the_middleware_the_view_tells_also_of_what_it_takes_itself(serve: Any, settings: Settings) -> None:
     def get(self: APIView, request: Request) -> Response:
-        limits_of(request._request).acquire("files", entity="ann")
+        limits_of(request).acquire("files", entity="ann")
         return Response("fine")
 
     settings.MIDDLEWARE = MIDDLEWARE[:-1]
@@ -425,7 +444,7 @@ def test_a_view_that_serves_several_requests_tells_each_of_its_own() -> None:
 def test_without_the_middleware_a_stream_may_report_what_its_throttle_took(serve: Any, settings: Settings) -> None:
     def get(self: APIView, request: Request) -> StreamingHttpResponse:
         def content() -> Iterator[bytes]:
-            limits_of(request._request).acquisitions["api"].update({"call_count": 0})
+            limits_of(request).acquisitions["api"].update({"call_count": 0})
             yield b"nothing"
 
         return StreamingHttpResponse(content())

@@ -370,6 +370,17 @@ def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, s
     assert told["RateLimit"] == '"outer:call_count";r=8;t=12, "inner:call_count";r=0;t=60'
 
 
+def own_headers(get_response: Any) -> Any:
+    """A middleware that answers by itself, with limits of its own in the headers."""
+    return lambda request: HttpResponse("busy", status=429, headers={"RateLimit": '"gateway";r=0;t=9'})
+
+
+def test_headers_that_another_middleware_sets_stay(client: Client, serve: Any, settings: Settings) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE, f"{__name__}.own_headers"]
+    serve({"": fine})
+    assert client.get("/")["RateLimit"] == '"gateway";r=0;t=9'
+
+
 def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, serve: Any, settings: Settings) -> None:
     cache, fetch = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
     settings.MIDDLEWARE = [cache, *MIDDLEWARE, fetch]

@@ -407,6 +407,26 @@ def test_a_view_of_the_rest_framework_gives_permits_back_without_a_middleware(se
     assert left("reports", "ip:127.0.0.1") == {"slots": 1}
 
 
+def test_a_view_that_returns_nothing_is_the_error_that_django_makes_of_it(serve: Any) -> None:
+    serve({"": ratelimit(key="ip", rate="1/m", group="nothing")(lambda request: None)})
+    with pytest.raises(ValueError, match="returned None instead"):
+        Client().get("/")
+
+
+@pytest.mark.parametrize("found", [None, 3, {"total": 3}], ids=str)
+def test_a_helper_may_be_limited_and_return_anything(found: Any, rf: RequestFactory) -> None:
+    @ratelimit(key="ip", rate="1/m", group="helper", block=False)
+    def helper(request: HttpRequest, word: str, *, times: int) -> Any:
+        return (request.limited, word * times, found)  # type: ignore[attr-defined]  # the decorator sets it
+
+    request = rf.get("/")
+    assert helper(request, "a", times=2) == (False, "aa", found)
+    assert helper(rf.get("/"), "a", times=2) == (True, "aa", found)
+    limit("helper", ResourceLimit("slots", 1))
+    assert helper(rf.get("/"), "b", times=1) == (False, "b", found)
+    assert left("helper", "ip:127.0.0.1") == {"slots": 1}
+
+
 @pytest.mark.parametrize(
     ("key", "rate", "message"),
     [

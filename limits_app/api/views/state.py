@@ -24,7 +24,6 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats
-from limits_app.integrations.drf.throttle import django_request
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
@@ -148,7 +147,7 @@ class MeView(_FreshListView):
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits of the resources that administrators know, and what was used, for whom this request is."""
-        entity = identify(django_request(request))  # the user is known only inside the view
+        entity = identify(request)  # the user is known only inside the view
         used = _used(entity, queries.read(self.query, request.query_params))
 
         def mine(one: Resource) -> dict[str, Any]:

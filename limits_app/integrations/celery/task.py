@@ -76,20 +76,26 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             with entered(self._limits(args, kwargs, self._acquire_or_requeue)):
                 return self.run(*args, **kwargs)
         except (LimitExceeded, StoreUnavailable) as error:
-            if isinstance(error, NeverAdmissible) or (isinstance(error, LimitExceeded) and _is_final(error.outcome)):
-                raise TaskRefused(str(error)) from error
-            retry_after = error.outcome.retry_after if isinstance(error, LimitExceeded) else error.retry_after
-            raise self._requeued(error, retry_after or _DEFAULT_RETRY_SECONDS) from error
+            raise self._after_rejection(error) from error
 
     def retry(self, *args: Any, **options: Any) -> Any:
-        """Retry as Celery does, except after a rejection: that leaves the body, and queues the task again.
+        """Retry as Celery does, except after a rejection: that queues the task again, not before `countdown`.
 
         So rejections use up no automatic retries (`autoretry_for`).
         """
-        error = options.get("exc")
-        if isinstance(error, LimitExceeded | StoreUnavailable):
+        error, countdown = options.get("exc"), options.get("countdown")
+        if not isinstance(error, LimitExceeded | StoreUnavailable):
+            return super().retry(*args, **options)
+        if countdown is None or self.request.called_directly or self.request.is_eager:
             raise error
-        return super().retry(*args, **options)
+        raise self._after_rejection(error, countdown) from error
+
+    def _after_rejection(self, error: LimitExceeded | StoreUnavailable, countdown: float = 0) -> TaskRefused | Retry:
+        """Return the exception that ends a run after a rejection in its body, and queue the task again."""
+        if isinstance(error, NeverAdmissible) or (isinstance(error, LimitExceeded) and _is_final(error.outcome)):
+            return TaskRefused(str(error))
+        retry_after = error.outcome.retry_after if isinstance(error, LimitExceeded) else error.retry_after
+        return self._requeued(error, max(countdown, retry_after or _DEFAULT_RETRY_SECONDS))
 
     def _limits(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], acquire: Callable[[Share], Acquisition]

@@ -11,7 +11,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.integrations.drf.throttle import TooMuchAtOnce, Unavailable, django_request, throttled_outcome
+from limits_app.integrations.drf.throttle import TooMuchAtOnce, Unavailable, throttled_outcome
 from limits_app.integrations.refusals import refusal
 
 __all__ = ["exception_handler"]
@@ -27,7 +27,7 @@ def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpRespo
     if rejected is None:
         return views.exception_handler(error, dict(context))
     views.set_rollback()
-    return refusal(django_request(request), rejected, refunds=True)
+    return refusal(request, rejected, refunds=True)
 
 
 def _rejection(error: Exception, request: Request) -> LimitExceeded | StoreUnavailable | None:

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
-from limits_app.integrations.drf.throttle import LimitThrottle, django_request
+from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
 from limits_app.services import Share
 
@@ -55,7 +55,7 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
         """
         if api_settings.NUM_PROXIES is not None:
             return client_at(super().get_ident(request) or "").removeprefix("ip:")
-        return client_of(django_request(request)).removeprefix("ip:")
+        return client_of(request).removeprefix("ip:")
 
     def get_resource(self, request: Request, view: APIView) -> str | None:
         """Return the scope; a class with its own rate for a scope of the framework adds its name."""

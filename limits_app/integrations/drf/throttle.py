@@ -1,4 +1,4 @@
-"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for views where there is no middleware."""
+"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for headers where there is no middleware."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from rest_framework import status
 from rest_framework.exceptions import APIException
@@ -18,16 +17,17 @@ from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavaila
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.amounts import amount_of_each
-from limits_app.integrations.calls import report_response, request_among
-from limits_app.integrations.identity import identify, resource_named
+from limits_app.integrations.calls import report_response
+from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import seconds_of
 from limits_app.integrations.request import limits_of
+from limits_app.integrations.responses import release_when_finished
 from limits_app.services import Share
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-__all__ = ["LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "django_request", "throttled_outcome"]
+__all__ = ["LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "throttled_outcome"]
 
 _PERMIT_SECONDS: Final = 1.0
 """After how long a request for a permit is tried again: nothing predicts when one is returned."""
@@ -78,7 +78,7 @@ class LimitThrottle(BaseThrottle):
 
         It is called after the view has authenticated the request.
         """
-        return identify(django_request(request))
+        return limits_of(request).entity
 
     def get_cost(self, request: Request, view: APIView) -> Amount:
         """Return how much a request takes."""
@@ -102,7 +102,7 @@ class LimitThrottle(BaseThrottle):
         share = self.get_share(request, view)
         if share is None:
             return True
-        limits = limits_of(django_request(request))
+        limits = limits_of(request)
         key = share.resource, share.entity
         if key not in limits.throttled and not limits.was_charged(*key):
             self._charge([share, *self._other_shares(request, view)], request)
@@ -123,10 +123,12 @@ class LimitThrottle(BaseThrottle):
 
     def _charge(self, shares: Sequence[Share], request: Request) -> None:
         """Charge the shares, and note a rejection for all of them."""
-        limits = limits_of(django_request(request))
+        limits = limits_of(request)
         unique: dict[tuple[str, str | None], Share] = {}
         for share in shares:
             unique.setdefault((share.resource, share.entity), share)
+        if not limits.guarded:
+            release_when_finished(limits)
         try:
             limits.charge_all([*unique.values()])
         except NeverAdmissible as error:
@@ -151,7 +153,7 @@ class LimitThrottle(BaseThrottle):
 
 
 class LimitsMixin:
-    """For views where there is no middleware: sets the headers, and releases permits when the response was sent.
+    """For views where there is no middleware: sets the headers on their responses.
 
     Put it before `APIView`. Where there is a middleware it does nothing.
     """
@@ -159,15 +161,10 @@ class LimitsMixin:
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Finish a response as the view does, and report what is left in its headers."""
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # of the view
-        return report_response(limits_of(django_request(request)), finished, is_first=True)
-
-
-def django_request(request: Request | HttpRequest) -> HttpRequest:
-    """Return the request of Django; another object that a test uses instead is taken as one."""
-    return request_among((request,)) or request
+        return report_response(limits_of(request), finished, is_first=True)
 
 
 def throttled_outcome(request: Request) -> Outcome | None:
     """Return the outcome with which throttles rejected a request, of several the one with the longest wait."""
-    outcomes = limits_of(django_request(request)).throttled.values()
+    outcomes = limits_of(request).throttled.values()
     return max(outcomes, key=lambda outcome: outcome.retry_after or 0, default=None)
