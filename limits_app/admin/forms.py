@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.formatting import amount
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Limit, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_json, validate_text
 
@@ -119,6 +122,26 @@ class Autocomplete(AutocompleteSelect):
         return super().optgroups(name, [key for key in value if is_primary_key(key)], attrs)
 
 
+class AmountField(forms.DecimalField):
+    """An amount as people write it, such as 1000, 1,000,000 or 1M."""
+
+    default_error_messages = {"invalid": _("Write a number, such as 1000, 2.5, 1,000,000 or 1M.")}
+    read: Callable[[str], float] = staticmethod(parse_amount)
+
+    def to_python(self, value: Any) -> Any:
+        """Read the text; ValidationError says what to write instead."""
+        with suppress(InvalidLimit):
+            value = str(self.read(value.strip())) if isinstance(value, str) and value.strip() else value
+        return super().to_python(value)
+
+
+class SecondsField(AmountField):
+    """Seconds, such as 60, or a time such as 1 min or 2h."""
+
+    default_error_messages = {"invalid": _("Write seconds, such as 60, or a time such as 1 min, 2h or 1d.")}
+    read = staticmethod(parse_seconds)
+
+
 if TYPE_CHECKING:
     LimitModelForm = forms.ModelForm[Limit]
 else:
@@ -140,6 +163,9 @@ class LimitForm(LimitModelForm):
     """With numbers as people write them: 10, not 10.000."""
 
     class Meta:
+        field_classes = dict.fromkeys(("capacity", "burst"), AmountField) | dict.fromkeys(
+            ("window_seconds", "max_hold_seconds", "session_seconds"), SecondsField
+        )
         widgets = {name: forms.TextInput(attrs={"size": 12}) for name in ("key", "time_zone")} | {
             name: forms.TextInput(attrs={"size": 7, "inputmode": "decimal"}) for name in _NUMBERS
         }
@@ -261,7 +287,7 @@ class TopUpForm(RequiredReasonForm):
     """How much credit of which limit."""
 
     key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("Its key, such as “tpm”."))
-    amount = forms.DecimalField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
     field_order = ["key", "amount", "reason"]
 
 

@@ -6,7 +6,7 @@ limit    =  KEY "=" AMOUNT                              permits held at the same
          |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar
          |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
             followed by any number of ":" OPTION
-AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"
+AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"; or with commas between thousands
 WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
 PERIOD   =  "week" | "month", or with a zone also "hour" | "day"
 OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "soft" | "shared" | "rate" | "permits"
@@ -32,6 +32,7 @@ CALLS: Final = "calls"
 _LONGEST: Final = 256
 _EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
 _AMOUNT: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)([kMG]?)", re.ASCII)
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
 _WINDOW: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)? *([A-Za-z]+)", re.ASCII)
 _LEAST_MULTIPLE: Final = 10_000 * MILLI
 """1000 is easier to read than 1k, and 400k than 400000."""
@@ -97,8 +98,8 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
 
 
 def parse_amount(text: str) -> Amount:
-    """Read an amount such as `"1000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
-    match = _AMOUNT.fullmatch(text)
+    """Read an amount such as `"1000"`, `"1,000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
+    match = _AMOUNT.fullmatch(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     if match is None:
         raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
     try:

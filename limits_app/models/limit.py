@@ -229,7 +229,12 @@ class Limit(Configuration):
         try:
             self.definition()
         except InvalidLimit as error:
-            raise ValidationError({_field_of(error, self.key): str(error)}) from error
+            if not self.key:
+                raise ValidationError(
+                    {"key": gettext("Write a key, such as “tpm”: requests name the limit by it.")}
+                ) from error
+            message = str(error).removeprefix(f"limit {self.key!r}: ")
+            raise ValidationError({_field_of(error, self.key): message}) from error
         self._check_owner()
 
     def _fill_in(self, kind: LimitKind) -> None:

@@ -47,7 +47,8 @@ _SECONDS: Final = (Decimal("0.001"), Decimal(MAX_WINDOW_MILLI // MILLI))
 def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[str]) -> dict[str, str]:
     """Say of each field that does not go with the kind or the algorithm what to do about it."""
     wrong = {
-        field: gettext("A limit of the kind “%(kind)s” has none: leave it empty.") % {"kind": kind.label}
+        field: gettext("A limit of the kind “%(kind)s” has none: leave it empty, or choose the kind %(fitting)s.")
+        % {"kind": kind.label, "fitting": _fitting(field)}
         for field in _FORBIDDEN[kind]
         if field in given
     }
@@ -62,6 +63,11 @@ def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[st
     if (kind is LimitKind.CALL) != (key == CallLimit.key):
         wrong["key"] = gettext("“call_count” is the key of calls, and of them alone: choose another key or kind.")
     return wrong
+
+
+def _fitting(field: str) -> str:
+    """The kinds of limits that have a field."""
+    return gettext(" or ").join(f"“{kind.label}”" for kind in LimitKind if field not in _FORBIDDEN[kind])
 
 
 def _wrong_times(given: Collection[str]) -> dict[str, str]:

@@ -13,10 +13,11 @@ from limits_app.core.clock import zone_of
 
 __all__ = ["WeeklyHours", "zone_named"]
 
-_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES: Final = 24 * 60
 _WEEK_MINUTES: Final = 7 * _DAY_MINUTES
-_ENTRY: Final = re.compile(r"([a-z,-]+)(?: +([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2}))?")
+_TIME: Final = r"([0-9]{1,2})(?::([0-9]{2}))?"
+_ENTRY: Final = re.compile(rf"([a-z,-]+)(?: +{_TIME} *- *{_TIME})?")
 _LOOK_AHEAD: Final = range(-1, 16)
 """The days around a moment in which hours change next, if they ever do; a zone can skip a day of a week."""
 
@@ -35,7 +36,7 @@ class WeeklyHours:
     @classmethod
     @lru_cache(maxsize=1024)
     def parse(cls, text: str, zone: str) -> Self:
-        """Read `mon-fri 09:00-17:00; sat,sun`, in an IANA time zone; ValueError says what cannot be read.
+        """Read `mon-fri 09:00-17:00; sat,sun`, or `Mo-Fr 9-17`, in an IANA time zone; ValueError names the error.
 
         Hours that end before they begin go on until the next day; days without hours are whole days.
         """
@@ -118,15 +119,22 @@ def _spans(entry: str) -> Iterator[Span]:
 def _days(text: str) -> Iterator[int]:
     for item in text.split(","):
         first, _, last = item.partition("-")
-        for name in (first, last or first):
-            if name not in _DAYS:
-                raise ValueError(f"{name!r} is no day: write some of {', '.join(_DAYS)}, or from one to another")
-        start = _DAYS.index(first)
-        for ahead in range((_DAYS.index(last or first) - start) % 7 + 1):
+        start, end = _day(first), _day(last or first)
+        for ahead in range((end - start) % 7 + 1):
             yield (start + ahead) % 7
 
 
-def _minute(hour: str, minute: str) -> int:
+def _day(name: str) -> int:
+    """The number of a day, of which two letters are enough."""
+    found = [number for number, day in enumerate(_DAYS) if len(name) >= 2 and day.startswith(name)]
+    if not found:
+        known = ", ".join(day[:3] for day in _DAYS)
+        raise ValueError(f"{name!r} is no day: write some of {known}, or from one to another")
+    return found[0]
+
+
+def _minute(hour: str, minute: str | None) -> int:
+    minute = minute or "00"
     total = int(hour) * 60 + int(minute)
     if int(minute) >= 60 or total > _DAY_MINUTES:
         raise ValueError(f"'{hour}:{minute}' is no time of day: write 00:00 to 24:00")

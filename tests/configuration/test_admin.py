@@ -252,17 +252,19 @@ def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, polic
 
 
 BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
-    ({"key": ""}, "limits.key", "must be a letter followed by"),
+    ({"key": ""}, "limits.key", "Write a key, such as “tpm”"),
     ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
     ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
     ({"capacity": ""}, "limits.capacity", "This field is required"),
     ({"capacity": "0"}, "limits.capacity", "capacity must be more than 0, not 0"),
-    ({"capacity": "sNaN"}, "limits.capacity", "Enter a number"),
-    ({"capacity": "Infinity"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "sNaN"}, "limits.capacity", "Write a number, such as 1000"),
+    ({"capacity": "Infinity"}, "limits.capacity", "Write a number, such as 1000"),
     ({"capacity": "1e999999999"}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "9" * 10_240}, "limits.capacity", "no more than 16 digits"),
-    ({"capacity": "1\0"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "1\0"}, "limits.capacity", "Write a number, such as 1000"),
     ({"capacity": "1.5", "algorithm": "fixed_window"}, "limits.capacity", "capacity must be a whole number, not 1.5"),
+    ({"window_seconds": "soon"}, "limits.window_seconds", "Write seconds, such as 60, or a time such as 1 min"),
+    ({"period": "day"}, "limits.period", "leave it empty, or choose the kind “quota”"),
     ({"window_seconds": ""}, "limits.window_seconds", "Say per how many seconds"),
     ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
     ({"kind": "quota"}, "limits.period", "Choose a period, or say how many seconds a session lasts."),
@@ -270,6 +272,27 @@ BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
     ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "has none: leave it empty"),
 ]
 """What a form refuses; test_policy_and_limit has what the model refuses."""
+
+
+@pytest.mark.parametrize(
+    ("capacity", "window", "read"),
+    [
+        ("1M", "1 min", (1_000_000, 60)),
+        ("1,000,000", "2h", (1_000_000, 7200)),
+        (" 2.5 ", "90", (2.5, 90)),
+        ("400k", "0.5", (400_000, 0.5)),
+    ],
+)
+def test_a_form_reads_numbers_as_lists_show_them(
+    capacity: str, window: str, read: tuple[float, float], admin_client: Client, api: Resource
+) -> None:
+    send(
+        admin_client,
+        "policy_add",
+        policy_form(LIMIT | {"capacity": capacity, "window_seconds": window}, resource=api.pk),
+    )
+    limit = Limit.objects.get()
+    assert (limit.capacity, limit.window_seconds) == read
 
 
 @pytest.mark.parametrize(("fields", "field", "said"), BAD_LIMITS, ids=lambda value: f"{value!a:.40}")

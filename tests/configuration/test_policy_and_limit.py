@@ -126,7 +126,7 @@ def test_what_is_left_empty_is_filled_in(kind: LimitKind, policy: Policy) -> Non
 
 
 BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
-    ({"key": ""}, "key", "limit key '' must be a letter followed by"),
+    ({"key": ""}, "key", "Write a key, such as “tpm”"),
     ({"key": "7up"}, "key", "limit key '7up' must be a letter"),
     ({"key": "a:b"}, "key", "must be a letter followed by"),
     ({"key": "a/b"}, "key", "must be a letter followed by"),
@@ -166,11 +166,19 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"burst": "0.5", "algorithm": "leaky_bucket"}, "burst", "burst must be a whole number"),
     ({"burst": 5, "algorithm": "sliding_window"}, "burst", "This algorithm has no burst: leave it empty"),
     ({"burst": 5, "algorithm": "fixed_window"}, "burst", "This algorithm has no burst: leave it empty"),
-    ({"max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “rate” has none: leave it empty."),
+    (
+        {"max_hold_seconds": 5},
+        "max_hold_seconds",
+        "A limit of the kind “rate” has none: leave it empty, or choose the kind",
+    ),
     ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “calls” has none"),
-    ({"period": "day"}, "period", "A limit of the kind “rate” has none: leave it empty."),
-    ({"time_zone": "UTC"}, "time_zone", "A limit of the kind “rate” has none: leave it empty."),
-    ({"session_seconds": 5}, "session_seconds", "A limit of the kind “rate” has none: leave it empty."),
+    ({"period": "day"}, "period", "A limit of the kind “rate” has none: leave it empty, or choose the kind"),
+    ({"time_zone": "UTC"}, "time_zone", "A limit of the kind “rate” has none: leave it empty, or choose the kind"),
+    (
+        {"session_seconds": 5},
+        "session_seconds",
+        "A limit of the kind “rate” has none: leave it empty, or choose the kind",
+    ),
     ({"soft": "perhaps"}, "soft", "must be either True or False"),
 ]
 
@@ -190,20 +198,32 @@ BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
         "session_seconds",
         "session_seconds must be between 0.001 seconds and 366 days",
     ),
-    ({"window_seconds": 60}, "window_seconds", "A limit of the kind “quota” has none: leave it empty."),
-    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “quota” has none: leave it empty."),
-    ({"burst": 3}, "burst", "A limit of the kind “quota” has none: leave it empty."),
-    ({"max_hold_seconds": 3}, "max_hold_seconds", "A limit of the kind “quota” has none: leave it empty."),
+    (
+        {"window_seconds": 60},
+        "window_seconds",
+        "A limit of the kind “quota” has none: leave it empty, or choose the kind",
+    ),
+    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “quota” has none: leave it empty, or choose the kind"),
+    ({"burst": 3}, "burst", "A limit of the kind “quota” has none: leave it empty, or choose the kind"),
+    (
+        {"max_hold_seconds": 3},
+        "max_hold_seconds",
+        "A limit of the kind “quota” has none: leave it empty, or choose the kind",
+    ),
 ]
 
 BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": 0}, "capacity", "capacity must be at least 1, not 0"),
     ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
     ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
-    ({"window_seconds": 60}, "window_seconds", "A limit of the kind “permits” has none: leave it empty."),
-    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “permits” has none: leave it empty."),
-    ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty."),
-    ({"period": "day"}, "period", "A limit of the kind “permits” has none: leave it empty."),
+    (
+        {"window_seconds": 60},
+        "window_seconds",
+        "A limit of the kind “permits” has none: leave it empty, or choose the kind",
+    ),
+    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
+    ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
+    ({"period": "day"}, "period", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
     ({"soft": True}, "soft", "Permits cannot be soft: nobody can hold more of them than there are."),
     (
         {"max_hold_seconds": 0},

@@ -20,6 +20,8 @@ DAY = 24 * 60
     [
         ("mon", [(0, DAY)]),
         ("MON 09:00-17:00", [(540, 1020)]),
+        ("Mo-Fr 9-17", [(day * DAY + 540, day * DAY + 1020) for day in range(5)]),
+        ("monday 9:00 - 17", [(540, 1020)]),
         ("tue,thu 00:00-24:00", [(DAY, 2 * DAY), (3 * DAY, 4 * DAY)]),
         ("mon-wed", [(0, 3 * DAY)]),
         ("sat-mon", [(0, DAY), (5 * DAY, 7 * DAY)]),
@@ -41,10 +43,12 @@ def test_hours_are_spans_of_the_week(text: str, spans: list[tuple[int, int]]) ->
     [
         ("", "UTC", "'' is no hours"),
         ("mon;", "UTC", "'' is no hours"),
-        ("monday", "UTC", "'monday' is no day"),
+        ("mond", "UTC", None),
+        ("m", "UTC", "'m' is no day"),
+        ("mondays", "UTC", "'mondays' is no day"),
         ("mon-", "UTC", None),
         ("mon,,tue", "UTC", "'' is no day"),
-        ("mon 9:00-17:00", "UTC", "is no hours"),
+        ("mon 9:0-17:00", "UTC", "is no hours"),
         ("mon 09:00", "UTC", "is no hours"),
         ("mon 09:60-17:00", "UTC", "'09:60' is no time of day"),
         ("mon 09:00-24:01", "UTC", "'24:01' is no time of day"),

@@ -58,6 +58,7 @@ def test_a_limit_is_read_as_it_is_written(text: str, limit: Limit) -> None:
         ("budget=1/DAY@Asia/Tokyo", "budget=1/day@Asia/Tokyo"),
         ("rpm=24/1.5h", "rpm=24/90min"),
         ("rpm=1.500/s", "rpm=1.5/s"),
+        ("tpm=1,000,000/1 min", "tpm=1M/min"),
     ],
 )
 def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
@@ -77,6 +78,7 @@ def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
         ("x" * 257, "at most 256 characters"),
         (None, "limit None must be text"),
         ("rpm=five/min", "amount 'five' must be a number"),
+        ("rpm=1,00/min", "amount '1,00' must be a number"),
         ("rpm=-5/min", "amount '-5' must be a number"),
         ("rpm=5m/min", "400k, 5M or 1G"),
         ("rpm=٣/min", "must be a number"),
