@@ -1,4 +1,4 @@
-"""Collection: records what is counted elsewhere in this process, before metrics are exported."""
+"""Collection: records the counts and states of this process before metrics are exported."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _made(one: Instrument, meter: Meter) -> Callable[[float, dict[str, str]], No
             return meter.create_counter(name, description=one.text).add
         case Kind.GAUGE:
             return meter.create_gauge(name, description=one.text).set
-        case Kind.HISTOGRAM:
+        case _:
             return meter.create_histogram(
                 name, unit="s", description=one.text, explicit_bucket_boundaries_advisory=one.buckets
             ).record

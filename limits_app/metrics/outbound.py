@@ -45,7 +45,7 @@ class OutboundMetrics:
                 self._record("capacity_per_second", event.capacity / event.window_seconds, event.upstream, event.quota)
             case BreakerChanged():
                 self._record("breaker_state", BreakerState(event.state).level, event.upstream)
-            case Depth():
+            case _:
                 self._record("waiting", event.waiting, event.queue)
                 self._record("running", event.running, event.queue)
 

@@ -15,7 +15,7 @@ from limits_app.metrics.instruments import INSTRUMENTS, Instrument, Kind, Labels
 class PrometheusRecorder(Collector):
     """Records with the counters, gauges and histograms of one registry.
 
-    It is a collector without metrics of its own: before each collection of the registry it calls `before_collection`.
+    As a collector it has no metrics: before each collection of the registry it calls `before_collection`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -42,7 +42,7 @@ class PrometheusRecorder(Collector):
                 child.inc(value)
             case Gauge():
                 child.set(value)
-            case Histogram():
+            case _:
                 child.observe(value)
 
 
@@ -53,7 +53,7 @@ def _made(one: Instrument, registry: CollectorRegistry) -> Counter | Gauge | His
             return Counter(name, one.text, one.labels, registry=registry)
         case Kind.HISTOGRAM:
             return Histogram(name, one.text, one.labels, registry=registry, buckets=one.buckets)
-        case Kind.GAUGE:
+        case _:
             return Gauge(name, one.text, one.labels, registry=registry, multiprocess_mode=one.combined)  # type: ignore[arg-type]
 
 

@@ -82,7 +82,7 @@ class Executor(Closable):
                 task.cancel()
 
     async def aclose(self, *, grace_seconds: float | None = None) -> int:
-        """Take no more calls, wait, and cancel what is not done in time; returns how many calls that were.
+        """Take no more calls, wait, and cancel calls that are not done in time; returns their number.
 
         The tasks of cancelled calls raise CancelledError.
         """

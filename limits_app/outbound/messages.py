@@ -121,7 +121,7 @@ class Response(_Frozen):
 
     @property
     def refused(self) -> bool:
-        """Whether the upstream rejected the request because of its own limit, without processing it."""
+        """Whether the upstream rejected the request because of a limit, without processing it."""
         return self.status == 429
 
     @property

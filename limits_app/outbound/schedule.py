@@ -15,6 +15,8 @@ from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota
 
 _SECOND: Final = 1_000_000
+_MARGIN_US: Final = 1_000
+"""How much longer a request counts, since upstreams may measure time in milliseconds."""
 _MAX_QUOTAS: Final = 8
 _MAX_CAPACITY: Final = 10**12
 _MAX_SECONDS: Final = 366 * 86_400.0
@@ -51,7 +53,7 @@ class Window:
 
     def record(self, now: float, count: int = 1) -> None:
         """Record `count` requests that have their responses now."""
-        self._state = self._rule.settle(self._state, ceil(now * _SECOND), count)
+        self._state = self._rule.settle(self._state, ceil(now * _SECOND) + _MARGIN_US, count)
 
     def opens_at(self, now: float, before: int) -> float:
         """Return the earliest time at which a request can be sent when `before` others are sent or under way."""
@@ -135,7 +137,7 @@ class Schedule:
             window.charged -= 1
 
     def arrive(self, now: float, departure: Departure) -> RateLimitUpdate:
-        """Record a response, or that there will be none; returns what is new."""
+        """Record a response, or that there will be none; returns new facts."""
         hints = departure.hints or Hints()
         quotas = tuple(quota for quota in hints.quotas if self.learn(quota))
         for quota in hints.quotas:

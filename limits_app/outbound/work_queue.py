@@ -120,7 +120,7 @@ class WorkQueue(Closable, Generic[T]):
         await self._idle.wait()
 
     async def aclose(self, *, grace_seconds: float | None = None) -> list[LeftItem[T]]:
-        """Take no more items, process those that wait, and cancel what is not done in time; returns what is left."""
+        """Take no more items, process those that wait, and cancel those that are not done in time; returns `left`."""
         self._refuse_more()
         try:
             if self._tasks:

@@ -70,7 +70,7 @@ class Host:
         return self._spec.build()
 
     def perform(self, call: Call) -> object:
-        """Make a call in this thread; a coroutine runs in an event loop of its own, and blocks this thread."""
+        """Make a call in this thread; a coroutine runs in a new event loop, and blocks this thread."""
         worker = self.worker
         return self.retrier.call(lambda: _finished(call.on(worker)), self._context(call))
 
@@ -109,7 +109,7 @@ def _is_in_event_loop() -> bool:
 def picklable(error: Exception) -> Exception:
     """Return an exception, or a RuntimeError with its text where another process could not unpickle it."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was written just now
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - written by this line
     except Exception:  # noqa: BLE001 - any exception of the class's own code
         return RuntimeError("".join(traceback.format_exception_only(error)).strip())
     return error

@@ -91,7 +91,7 @@ class InCelery:
 
 @shared_task(name="limits_app.workers.perform_call", ignore_result=False)  # type: ignore[untyped-decorator]  # no types
 def perform_call(spec: str, call: str) -> str:
-    """Make a call on this process's worker for a specification; returns its result and its exception, one is None."""
+    """Make a call on the worker of this process; returns its result and its exception, one of them None."""
     try:
         return signed(pickle.dumps((_host(spec).perform(cast("Call", unsigned(call))), None)))
     except Exception as error:  # noqa: BLE001 - the future raises it

@@ -1,4 +1,4 @@
-"""Mode `process`: a worker in a process of its own."""
+"""Mode `process`: one process for each worker."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class WorkerLimits:
     """The checked `limits` option: at most one of the three is set."""
 
     private: tuple[Limit, ...] = ()
-    """Definitions, of which each worker makes a limit set of its own."""
+    """Definitions, of which each worker makes a separate limit set."""
     limit_sets: tuple[LimitSet, ...] = ()
-    """Limit sets, over which each worker makes a pool of its own."""
+    """Limit sets, over which each worker makes a separate pool."""
     shared: Acquirable | None = None
     """A limit set or pool that all workers share."""
 
@@ -79,6 +79,6 @@ class WorkerLimits:
         local = [type(store).__name__ for store in stores if isinstance(store, MemoryStore | ProcessStore)]
         if local:
             raise ValueError(
-                f"mode {mode!r} has workers on several machines, each of which has a {local[0]} of its own: "
+                f"mode {mode!r} has workers on several machines, each of which would use a separate {local[0]}: "
                 f"use LimitSet(..., shared=True, mode={mode!r})"
             )

@@ -60,7 +60,7 @@ class Worker:
 
         - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`.
         - `max_workers`: how many workers (1), or how many at the same time on demand (not bounded).
-        - `limits`: limits (each worker has a set of its own), a limit set, limit sets (each worker has a pool of
+        - `limits`: limits (each worker has a separate set), a limit set, limit sets (each worker has a pool of
           them), or a limit pool.
         - `num_retries`, `retry_on` (types of exceptions, or a callable with the keywords `exception`, `attempt`,
           `elapsed` and further ones, see `RetryRule`), `retry_algorithm`, `retry_wait` (seconds), `retry_jitter` (a

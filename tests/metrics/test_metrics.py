@@ -328,6 +328,11 @@ def test_without_an_exporter_that_asks_it_collects_by_itself_a_second_later(by_i
     if by_itself:
         collection._step()
         assert ("decisions", 1, ("api", "admitted")) in recorded
+        assert "usage_lag_seconds" in {name for name, *_ in recorded}
+        recorded.clear()
+        collection.admitted("api")
+        collection._step()
+        assert "usage_lag_seconds" not in {name for name, *_ in recorded}, "at most once a minute"
         recorded.clear()
         assert collection._step() is None
     assert recorded == []

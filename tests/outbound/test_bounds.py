@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
+import limits_app.outbound
 from limits_app.outbound import (
     BreakerRules,
     CachingClient,
@@ -51,3 +54,14 @@ def test_a_number_that_cannot_be_is_refused_by_name(make: Callable[..., Any], na
 def test_bounds_themselves_are_numbers_that_can_be() -> None:
     assert Quota("rps", 1, 0.001, 0).remaining == 0
     assert BreakerRules(1.0, 1, 0.1, 0, 0, 1).failure_ratio == 1.0
+
+
+def test_it_needs_neither_django_nor_a_store_nor_anything_to_watch_with() -> None:
+    code = "import limits_app.outbound, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    foreign = ("django", "lmdb", "redis", "celery", "prometheus_client", "opentelemetry", "limits_app.stores")
+    assert [name for name in loaded if name.startswith(foreign)] == []
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(limits_app.outbound, name) for name in limits_app.outbound.__all__)

@@ -166,7 +166,7 @@ async def test_a_call_that_cannot_have_its_turn_in_time_is_told_so() -> None:
         results = await asyncio.gather(*calls, return_exceptions=True)
     assert results[:2] == [0, 1]
     assert isinstance(results[2], QueueTimeout)
-    assert work.begun == [(0, 0.0), (1, 10.0)]
+    assert work.begun == [(0, 0.0), (1, 10.001)]
 
 
 @on_a_fake_clock

@@ -62,7 +62,7 @@ def test_a_call_counts_until_a_window_after_its_answer_since_nobody_knows_when_i
     left = [schedule.depart(0.0) for _ in range(5)]
     assert schedule.opens_at(0.5) == 1.5  # not earlier, since nobody has an answer
     schedule.arrive(0.7, left[0])
-    assert schedule.opens_at(0.8) == pytest.approx(1.7)
+    assert schedule.opens_at(0.8) == pytest.approx(1.701)
     assert schedule.opens_at(1.6999) > 1.6999
     assert schedule.opens_at(1.702) == 1.702
 
@@ -123,7 +123,7 @@ def test_what_others_used_counts_as_well_and_only_once() -> None:
     for _ in range(4):
         assert schedule.opens_at(0.2) == 0.2
         schedule.depart(0.2)
-    assert schedule.opens_at(0.2) == pytest.approx(1.1)
+    assert schedule.opens_at(0.2) == pytest.approx(1.101)
 
 
 def test_an_upstream_that_counts_less_than_we_do_teaches_nothing() -> None:
@@ -141,7 +141,7 @@ def test_a_quota_is_learned_once_and_again_when_it_changes() -> None:
     assert schedule.arrive(0.0, told(schedule.depart(0.0), FIVE)).quotas == ()
     tighter = Quota("rps", 2, 1.0)
     assert schedule.arrive(0.0, told(schedule.depart(0.0), tighter)).quotas == (tighter,)
-    assert schedule.opens_at(0.5) == 1.0
+    assert schedule.opens_at(0.5) == pytest.approx(1.001)
     longer = Quota("rps", 2, 9.0)
     assert schedule.arrive(0.0, told(schedule.depart(0.0), longer)).quotas == (longer,)
     shorter = Quota("rps", 2, 4.0)
@@ -248,7 +248,7 @@ def test_a_refusal_in_spite_of_what_is_known_is_learned_from() -> None:
 def test_a_call_without_an_answer_counts_since_the_upstream_may_have_seen_it() -> None:
     schedule = scheduled(Quota("rps", 1, 1.0))
     schedule.arrive(0.5, schedule.depart(0.0))
-    assert schedule.opens_at(0.6) == pytest.approx(1.5)
+    assert schedule.opens_at(0.6) == pytest.approx(1.501)
 
 
 def test_windows_of_any_length_can_be_learned() -> None:
@@ -257,4 +257,4 @@ def test_windows_of_any_length_can_be_learned() -> None:
         assert window.seconds >= min(seconds, 366 * 86_400)
         window.record(0.0, 5)
         assert window.responded(window.seconds - 1e-5) == 5
-        assert window.responded(window.seconds) == 0
+        assert window.responded(window.seconds + 0.0011) == 0

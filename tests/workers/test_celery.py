@@ -97,5 +97,5 @@ def test_what_is_sent_while_they_are_stopped_is_ended_too(
 
 
 def test_a_set_in_memory_cannot_be_sent(site: CelerySite) -> None:
-    with pytest.raises(ValueError, match="each of which has a MemoryStore of its own"):
+    with pytest.raises(ValueError, match="each of which would use a separate MemoryStore"):
         Clerk.options(mode="celery", limits=memory_set()).init()
