@@ -55,14 +55,8 @@ class Rule:
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
-        """Whether a request matches, whose path or view may do so.
-
-        Without methods it applies to all but OPTIONS, which browsers send by themselves; with GET to HEAD too.
-        """
-        if not self.methods:
-            fits_method = method != "OPTIONS"
-        else:
-            fits_method = method in self.methods or (method == "HEAD" and "GET" in self.methods)
+        """Whether a request matches, whose path or view may do so: without methods any, with GET also HEAD."""
+        fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
         return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
 
     def report(self, error: InvalidRequest) -> None:

@@ -132,7 +132,15 @@ def _kept_rule(request: HttpRequest, limits: RequestLimits) -> Rule | None:
 
 def _is_exempt(request: HttpRequest) -> bool:
     match = request.resolver_match
-    return match is not None and getattr(match.func, EXEMPT, False)
+    view = None if match is None else match.func
+    return getattr(view, EXEMPT, False) or (request.method == "OPTIONS" and _is_preflight(request, view))
+
+
+def _is_preflight(request: HttpRequest, view: object) -> bool:
+    """Whether a browser asks for permission (CORS), and no function view runs in full for that."""
+    is_function = view is not None and not hasattr(view, "view_class") and not hasattr(view, "cls")
+    asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
+    return asks and not is_function
 
 
 def _enforce_current(request: HttpRequest) -> HttpResponseBase | None:

@@ -84,7 +84,7 @@ class Endpoint(Configuration):
         max_length=100,
         blank=True,
         validators=[validate_methods],
-        help_text=_("Such as “GET, POST”; all methods when left empty."),
+        help_text=_("Such as “GET, POST”; all methods when left empty. CORS preflight requests are not charged."),
     )
     resource = models.ForeignKey(
         Resource,

@@ -69,8 +69,25 @@ def test_methods_count(ask: Ask, serve: Any) -> None:
     serve({"": fine})
     endpoint(limit("api"), methods="GET")
     assert statuses(ask, 2, method="POST") == [200, 200]
-    assert statuses(ask, 2, method="OPTIONS") == [200, 200]
     assert [ask(method="HEAD").status_code, ask().status_code] == [200, 429]
+
+
+PREFLIGHT = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_function_view_is_charged_for_options(ask: Ask, serve: Any, view: Any) -> None:
+    serve({"": view})
+    endpoint(limit("api", CallLimit(2, 60)))
+    assert statuses(ask, 1, method="OPTIONS") + statuses(ask, 2, method="OPTIONS", **PREFLIGHT) == [200, 200, 429]
+
+
+def test_a_preflight_that_a_class_view_answers_is_not_charged(ask: Ask, serve: Any) -> None:
+    serve({"": type("Page", (View,), {"get": lambda self, request: HttpResponse()}).as_view()})  # type: ignore[attr-defined]
+    endpoint(limit("api"))
+    assert statuses(ask, 3, method="OPTIONS", **PREFLIGHT) == [200] * 3
+    assert statuses(ask, 2, "/missing/", method="OPTIONS", **PREFLIGHT) == [404] * 2
+    assert statuses(ask, 2, method="OPTIONS", Origin=PREFLIGHT["Origin"]) == [200, 429]
 
 
 def test_the_first_endpoint_in_order_counts_and_no_other(ask: Ask, serve: Any) -> None:
