@@ -21,8 +21,8 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
-from limits_app.integrations.drf.throttle import throttled_outcome
-from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
+from limits_app.integrations.drf.throttle import Blocked, throttled_outcome
+from limits_app.integrations.refusals import BLOCKED, PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
@@ -94,6 +94,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
+    elif isinstance(known, Blocked):
+        problem["type"] = BLOCKED
     if names := _violated(known, request):
         problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)

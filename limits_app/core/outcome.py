@@ -77,6 +77,11 @@ class Outcome:
         return any(status.never for status in self.violations)
 
     @property
+    def blocked(self) -> bool:
+        """Whether the entity or the resource is blocked, and not rate limited."""
+        return any(status.capacity == 0 for status in self.violations)
+
+    @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
         """The soft limits that would have rejected as hard limits."""
         return tuple(status for status in self.passed if status.overdrawn)

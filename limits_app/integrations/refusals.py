@@ -25,7 +25,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.integrations.headers import set_headers
 from limits_app.integrations.request import limits_of
 
-__all__ = ["PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
+__all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
 logger = logging.getLogger("limits_app")
 
@@ -35,6 +35,7 @@ REFUSALS: Final = (LimitExceeded, StoreUnavailable)
 TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+BLOCKED: Final = "urn:problem-type:limits-app:blocked"
 _PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
@@ -57,7 +58,7 @@ class _Refusal:
 def refusal(
     request: HttpRequest, error: LimitExceeded | StoreUnavailable, *, refunds: bool = False
 ) -> HttpResponseBase:
-    """Return the response to an error: 429 for a limit, 422 for what can never be admitted, 503 without the store.
+    """Return the response to an error: 429 for a limit, 403 for a block, 422 for too much, 503 without the store.
 
     It is what LIMITS["REFUSAL_HANDLER"] returns, else a page from the template `limits_app/429.html` for clients that
     prefer HTML, and problem details (RFC 9457) for others. Caches do not keep it.
@@ -92,14 +93,14 @@ def _exceeded(outcome: Outcome) -> _Refusal:
     if outcome.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
         return _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
-    too_many = HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests")
-    if 0 in map(attrgetter("capacity"), outcome.violations):  # the entity is blocked
-        return _Refusal(*too_many, gettext("You may not use this."), None, QUOTA_EXCEEDED, names)
+    if outcome.blocked:
+        detail = gettext("Access to this resource has been blocked.")
+        return _Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
     seconds = max(_PERMIT_SECONDS, ceil(outcome.retry_after or 0))
     when = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
     detail = f"{used_up} {when % {'seconds': seconds}}"
-    return _Refusal(*too_many, detail, seconds, QUOTA_EXCEEDED, names)
+    return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, QUOTA_EXCEEDED, names)
 
 
 def _unavailable(error: StoreUnavailable) -> _Refusal:

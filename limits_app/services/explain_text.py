@@ -54,7 +54,7 @@ def told(explanation: Explanation) -> Iterator[str]:
         yield from _about(link)
         yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
     if explanation.pool is not None:
-        yield from _pool(explanation.pool, blocked=any(map(_is_blocked, explanation.outcome.violations)))
+        yield from _pool(explanation.pool, blocked=explanation.outcome.blocked)
     for status in explanation.outcome.shadowed:
         yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:

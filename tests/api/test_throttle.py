@@ -106,4 +106,6 @@ def test_a_problem_that_this_app_did_not_cause_names_none() -> None:
 def test_who_is_blocked_stays_so_while_the_store_is_down(user: User, root: APIClient, store: FailingStore) -> None:
     Entity.objects.create(identifier=f"user:{user.pk}", blocked=True)
     store.down = True
-    assert root.get(f"{ROOT}policies/").status_code == 429
+    response = root.get(f"{ROOT}policies/")
+    assert (response.status_code, response.data["type"]) == (403, "urn:problem-type:limits-app:blocked")
+    assert "Retry-After" not in response

@@ -375,7 +375,8 @@ def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
         assert (run(line).code, run(line).err) == (2, "rpm is not limited there; limited are: call_count\n")
     assert run("check api calls=1 call_count=1").code == 2
     limits.set_entity_limits("user:1", [], effect="blocked")
-    assert run("check api rpm=1 --entity user:1").code == 3
+    blocked = run("check api rpm=1 --entity user:1")
+    assert (blocked.code, blocked.err) == (3, "Blocked: everything for user:1 is blocked.\n")
     assert run("check other rpm=1").err.startswith("Admitted: nothing limits it.\n")
     limits.set_resource_limits("tried", [ResourceLimit("calls", 2)], enforcement="shadow")
     assert run("check tried calls=1").code == 0

@@ -171,10 +171,11 @@ def test_a_cost_that_cannot_be_is_an_error() -> None:
         ask(view_of(throttle(cost=-1)), 1)
 
 
-def test_whoever_is_blocked_is_told_no_time() -> None:
+def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
     services.set_entity_limits("user:1", [], effect="blocked")
     refused = ask(view_of(throttle()), 1)
-    assert (refused.status_code, refused.has_header("Retry-After")) == (429, False)
+    assert (refused.status_code, refused.has_header("Retry-After")) == (403, False)
+    assert refused.data["detail"].code == "blocked"
 
 
 def test_permits_are_held_until_the_response_was_sent() -> None:

@@ -14,6 +14,7 @@ from rest_framework.test import APIRequestFactory
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
+from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.problems import exception_handler
@@ -84,6 +85,18 @@ def test_too_much_at_once_names_the_limit() -> None:
     assert (response.status_code, response["Cache-Control"]) == (422, "no-store")
     assert response["RateLimit"] == '"tpm";r=5;t=0'
     assert b'"violated-policies": ["tpm"]' in response.content
+
+
+@pytest.mark.usefixtures("problems")
+def test_a_block_has_a_problem_type_of_its_own() -> None:
+    services.set_resource_limits("api", [], effect="blocked")
+    response = ask(view_of(throttle("api")))
+    assert (response.status_code, response["Cache-Control"], response.has_header("Retry-After")) == (
+        403,
+        "no-store",
+        False,
+    )
+    assert json.loads(response.content)["type"] == "urn:problem-type:limits-app:blocked"
 
 
 @pytest.mark.usefixtures("problems", "store_down")

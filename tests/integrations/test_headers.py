@@ -246,7 +246,7 @@ def test_whoever_would_wait_in_vain_is_told_what_refuses(view: Callable[..., Any
     limit("api")
     services.set_entity_limits("ann", [], effect="blocked")
     blocked = ask()  # at once, since no waiting helps
-    assert (blocked.status_code, told(blocked)["RateLimit"]) == (429, '"blocked";r=0')
+    assert (blocked.status_code, told(blocked)["RateLimit"]) == (403, '"blocked";r=0')
 
 
 def test_of_several_refusals_the_one_is_told_of_that_answers(ask: Ask, serve: Any) -> None:

@@ -93,7 +93,7 @@ def key_of(group: str, request: HttpRequest) -> str:
 def test_no_rate_limits_nothing_and_zero_limits_everything() -> None:
     assert statuses(ratelimit(key="ip", rate=None)(fine), 3) == [200] * 3
     assert statuses(ratelimit(key="ip", rate=lambda *_: None)(fine), 3) == [200] * 3
-    assert statuses(ratelimit(key="ip", rate="0/s", group="none")(fine), 1) == [429]
+    assert statuses(ratelimit(key="ip", rate="0/s", group="none")(fine), 1) == [403]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_what_a_function_says_changes_no_name_of_a_known_rate() -> None:
 def test_a_function_that_says_never_for_a_while_does_not_forget_what_was_used() -> None:
     rates = iter(["2/h", "2/h", "0/h", "2/h"])
     view = ratelimit(key="ip", rate=lambda group, request: next(rates), group="banned")(fine)
-    assert statuses(view, 4) == [200, 200, 429, 429]
+    assert statuses(view, 4) == [200, 200, 403, 429]
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,19 @@ def test_a_limit_says_when_to_come_back(
     }
 
 
-def test_whoever_is_blocked_is_told_no_time() -> None:
+def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
     services.set_entity_limits("ann", [], effect="blocked")
     with pytest.raises(LimitExceeded) as caught:
         services.acquire("api", entity="ann")
     response = answer(caught.value)
-    assert (response.status_code, response.has_header("Retry-After")) == (429, False)
-    assert json.loads(response.content)["detail"] == "You may not use this."
+    assert (response.status_code, response.has_header("Retry-After")) == (403, False)
+    assert json.loads(response.content) == {
+        "type": "urn:problem-type:limits-app:blocked",
+        "title": "Access blocked",
+        "status": 403,
+        "detail": "Access to this resource has been blocked.",
+        "violated-policies": ["blocked"],
+    }
 
 
 def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:

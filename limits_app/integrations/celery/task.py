@@ -166,7 +166,7 @@ def _check_body(run: Callable[..., Any]) -> None:
 
 def _is_final(outcome: Outcome) -> bool:
     """Whether waiting does not help, as for a blocked entity."""
-    return outcome.never or any(status.capacity == 0 for status in outcome.violations)
+    return outcome.never or outcome.blocked
 
 
 def limited_task(

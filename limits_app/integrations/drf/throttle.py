@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.utils.translation import gettext_lazy as _
 from rest_framework import status
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
@@ -27,7 +27,7 @@ from limits_app.services import Share
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-__all__ = ["LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "throttled_outcome"]
+__all__ = ["Blocked", "LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "throttled_outcome"]
 
 _PERMIT_SECONDS: Final = 1.0
 """After how long a request for a permit is tried again: nothing predicts when one is returned."""
@@ -39,6 +39,13 @@ class TooMuchAtOnce(APIException):
     status_code = status.HTTP_422_UNPROCESSABLE_ENTITY
     default_detail = _("The request asks for more than can ever be admitted.")
     default_code = "too_much_at_once"
+
+
+class Blocked(PermissionDenied):
+    """403: the entity or the resource is blocked, so a retry is pointless."""
+
+    default_detail = _("Access to this resource has been blocked.")
+    default_code = "blocked"
 
 
 class Unavailable(APIException):
@@ -59,8 +66,8 @@ class LimitThrottle(BaseThrottle):
     All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
     resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
     calls; `default_limits` apply where administrators have set none. Without a resource everything passes.
-    Raises TooMuchAtOnce for a cost that can never be admitted, and Unavailable while the store is unavailable and the
-    policy says `block`.
+    Raises TooMuchAtOnce for a cost that can never be admitted, Blocked where the entity or the resource is blocked,
+    and Unavailable while the store is unavailable and the policy says `block`.
     """
 
     resource: str | None = None
@@ -115,9 +122,7 @@ class LimitThrottle(BaseThrottle):
         return False
 
     def wait(self) -> float | None:
-        """Return the seconds until the next attempt; None for a blocked entity, and where nothing was rejected."""
-        if any(one.capacity == 0 for one in self._violations):
-            return None
+        """Return the seconds until the next attempt; None where nothing was rejected."""
         known = [_PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
@@ -138,6 +143,9 @@ class LimitThrottle(BaseThrottle):
             limits.refuse(error, Unavailable.status_code)
             raise Unavailable(error) from error
         except LimitExceeded as error:
+            if error.outcome.blocked:
+                limits.refuse(error, Blocked.status_code)
+                raise Blocked from error
             limits.refuse(error, status.HTTP_429_TOO_MANY_REQUESTS)
             limits.throttled |= dict.fromkeys(unique, error.outcome)
 

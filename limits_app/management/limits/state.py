@@ -64,7 +64,7 @@ def _check(options: Namespace, out: Output) -> ExitCode:
     if outcome.degraded:
         out.note("The store is down, so something else decided: what is left is not known.")
     if not outcome.allowed:
-        out.note(f"Refused: {outcome.summary()}.")
+        out.note(f"{'Blocked' if outcome.blocked else 'Refused'}: {outcome.summary()}.")
     return _unknown_resource(options, out) or (ExitCode.OK if outcome.allowed else ExitCode.NO)
 
 
