@@ -44,12 +44,12 @@ def files() -> None:
 def simulation() -> None:
     """A million events; and of every hundredth, whether a store decides alike."""
     from limits_app.core.notation import parse_limit
-    from limits_app.services.simulation import Proposal, csv_events, replay
+    from limits_app.services.simulation import EVENTS, Proposal, csv_events, replay
 
     lines = list(events(1_000_000))
     noted = [parse_limit(text) for text in ("calls=60/min", "tpm=100k/min:gcra")]
     report = measured("replay of 1,000,000 events", lambda: replay(csv_events(lines), Proposal.of_limits(noted)))
-    write(f"refused: {report.refused_events} of {report.events}, {len(report.subjects)} entities")
+    write(f"refused: {report.totals[EVENTS].share:.1%} of the events, {report.entities} entities")
     sampled = [lines[0], *lines[1::100]]
     told: list[Any] = []
     replay(csv_events(sampled), Proposal.of_limits(noted), decided=lambda *one: told.append(one))

@@ -24,7 +24,7 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
-from limits_app.services.simulation import Event, Proposal, Report, csv_events, recorded_events, replay
+from limits_app.services.simulation import EVENTS, Event, Proposal, Report, csv_events, recorded_events, replay
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore
@@ -220,10 +220,10 @@ def test_never_is_counted_apart() -> None:
 def test_a_chart_has_few_bars_of_equal_length(minutes: list[int], bars: int, step: int) -> None:
     report = Report()
     for minute in minutes:
-        report.add(minute, 2, 1)
+        report.add(EVENTS, minute, 2000, 1000)
     chart = [*report.chart()]
     assert (len(chart) <= 41, len(chart) in (bars, bars + 1)) == (True, True)
-    assert sum(one.events for one in chart) == 2 * len(minutes)
+    assert sum(one.asked for one in chart) == 2 * len(minutes)
     assert {later.start - one.start for one, later in itertools.pairwise(chart)} <= {timedelta(minutes=step)}
 
 
@@ -298,7 +298,7 @@ def test_many_different_rows_are_read_though_not_all_are_remembered(monkeypatch:
     monkeypatch.setattr(sys.modules["limits_app.services.simulation.replay"], "_MOST_AMOUNTS", 1)
     lines = ["time,resource,t", *(f"{number},api,{number}" for number in range(5))]
     report = replay(csv_events(lines), Proposal.of_limits([parse_limit("t=3/d")]))
-    assert (report.events, report.refused_events) == (5, 2)
+    assert report.totals[EVENTS].as_dict() == {"asked": 5, "refused": 2, "share": 0.4}
 
 
 def recorded(hour: int, key: str, units: float, entity: str = "u") -> None:
@@ -325,9 +325,28 @@ def test_the_command_replays_recorded_usage() -> None:
     recorded(0, "t", 720)
     ran = run("simulate t=100/h:fixed_window calls=1/h --format json --check")
     told = json.loads(ran.out)
-    assert (ran.code, told["events"], told["refused"]) == (3, 720, 620)
+    assert (ran.code, told["totals"]) == (3, {"t": {"asked": 720, "refused": 620, "share": 620 / 720}})
     assert [one["key"] for one in told["refusals"]] == ["t"]
     assert run("simulate t=1k/min --check").code == 0
+
+
+def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
+    recorded(0, "call_count", 60_000)
+    recorded(0, "tokens", 600_000)
+    recorded(0, "call_count", 600, entity="v")
+    ran = run("simulate calls=60/min:fixed_window")
+    assert "56400 of 60600 call_count would be refused (93.1%), for 1 of 2 entities" in ran.err
+    assert "0 of 600000 tokens would be refused (0.0%)" in ran.err
+    assert "events" not in ran.out + ran.err
+    assert ran.out.splitlines()[1].split()[:4] == ["api", "u", "call_count", "56400"]
+    assert run("simulate calls=60/min --chart --format csv").out.startswith("start,call_count,refused")
+
+
+def test_recorded_usage_can_be_of_one_resource() -> None:
+    recorded(0, "call_count", 60_000)
+    assert "call_count would be refused" in run("simulate calls=60/min --resource api").err
+    ran = run("simulate calls=60/min --resource other --check")
+    assert (ran.code, ran.err) == (0, "Nothing would be refused.\n")
 
 
 def test_the_command_reads_stdin_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:

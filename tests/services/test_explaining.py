@@ -122,7 +122,10 @@ def test_a_block_that_ends_by_itself_says_so() -> None:
 def test_a_block_that_is_tried_in_the_shadow_is_told_as_one() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
-    assert "In shadow mode, blocked: all requests are rejected; it would reject the request." in limits.explain("api").text()
+    assert (
+        "In shadow mode, blocked: all requests are rejected; it would reject the request."
+        in limits.explain("api").text()
+    )
 
 
 @pytest.mark.parametrize("edge", ["valid_from", "valid_until"])

@@ -161,14 +161,14 @@ _WIDTH: Final = 40
 def _simulate(options: Namespace, out: Output) -> ExitCode:
     proposal = _proposal(options)
     if options.csv is None:
-        events = recorded_events(since=options.since, until=options.until)
+        events = recorded_events(since=options.since, until=options.until, resource=options.resource)
         report = replay(out.track(events, "Replaying"), proposal)
     else:
         with _opened(options.csv) as lines:
             events = csv_events(lines, resource=options.resource)
             report = replay(out.track(events, "Replaying"), proposal)
     _show_report(report, options, out)
-    return ExitCode.NO if options.check and report.refused_events else ExitCode.OK
+    return ExitCode.NO if options.check and report.refuses else ExitCode.OK
 
 
 def _proposal(options: Namespace) -> Proposal:
@@ -197,28 +197,25 @@ def _show_report(report: Report, options: Namespace, out: Output) -> None:
     rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in refusals]
     table = Table(_REFUSALS, rows[: options.most], "Nothing would be refused.")
     if options.chart:
-        moments = [*report.chart()]
-        table = Table(
-            ("start", "events", "refused"), [(one.start, one.events, one.refused) for one in moments], "No events."
-        )
+        moments = [(one.start, one.asked, one.refused) for one in report.chart()]
+        table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
     out.show(table, data=report.as_dict(), text=_chart(report) if options.chart else None)
-    share = report.refused_events / report.events if report.events else 0
-    who = sum(1 for one in report.subjects if one.refused)
-    out.note(
-        f"{report.refused_events} of {report.events} events would be refused ({share:.1%}), "
-        f"for {who} of {len(report.subjects)} entities"
-    )
+    for unit, total in report.totals.items():
+        out.note(
+            f"{total.refused} of {total.asked} {unit} would be refused ({total.share:.1%}), "
+            f"for {report.entities_refused} of {report.entities} entities"
+        )
 
 
 def _chart(report: Report) -> str | None:
     """Bars of what would be admitted and refused, in time."""
     moments = [*report.chart()]
-    most = max((one.events for one in moments), default=0)
+    most = max((one.asked for one in moments), default=0)
     lines = []
     for one in moments:
-        whole, refused = round(one.events / most * _WIDTH), round(one.refused / most * _WIDTH)
+        whole, refused = round(one.asked / most * _WIDTH), round(one.refused / most * _WIDTH)
         bar = ("█" * (whole - refused) + "░" * refused).ljust(_WIDTH, "·")
-        lines.append(f"{cell(one.start)}  {bar}  {one.events}" + (f", {one.refused} refused" if one.refused else ""))
+        lines.append(f"{cell(one.start)}  {bar}  {one.asked}" + (f", {one.refused} refused" if one.refused else ""))
     return "\n".join(lines) or None
 
 
@@ -233,7 +230,11 @@ def _takes_simulation(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--file", metavar="FILE", help="a limits file to propose instead")
     parser.add_argument("--csv", metavar="FILE", help="events to replay (- is stdin); without it, recorded usage")
-    parser.add_argument("--resource", type=resource_name, help="of which the events are, where no column says it")
+    parser.add_argument(
+        "--resource",
+        type=resource_name,
+        help="recorded usage of this one; of events without a column for it",
+    )
     parser.add_argument("--since", type=age, help=f"from when on usage is replayed, {AGES}")
     parser.add_argument("--until", type=age, help="until when usage is replayed")
     parser.add_argument("--most", type=positive, default=50, help="how many refused entities to show in a table")

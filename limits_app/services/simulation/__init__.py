@@ -6,16 +6,17 @@ from limits_app.services.simulation.events import Event, csv_events, recorded_ev
 from limits_app.services.simulation.forecast import STEP_SECONDS, can_be_replayed, in_steps, replay_hours
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
-from limits_app.services.simulation.report import Moment, Refused, Report, Subject
+from limits_app.services.simulation.report import EVENTS, Moment, Refused, Report, Total
 
 __all__ = [
+    "EVENTS",
     "STEP_SECONDS",
     "Event",
     "Moment",
     "Proposal",
     "Refused",
     "Report",
-    "Subject",
+    "Total",
     "can_be_replayed",
     "csv_events",
     "in_steps",

@@ -115,30 +115,32 @@ class _Columns:
 
 
 def recorded_events(
-    *, since: datetime | None = None, until: datetime | None = None, steps: int = 720
+    *, since: datetime | None = None, until: datetime | None = None, resource: str | None = None, steps: int = 720
 ) -> Iterator[Event]:
-    """Read recorded usage by the hour, and spread the use of each entity and resource evenly over the hour.
+    """Read recorded usage by the hour (None: of all resources), and spread each use evenly over the hour.
 
     The distribution within the hour was not recorded, so short bursts are not seen.
     """
-    for start, hour in groupby(_snapshots(since, until), key=lambda row: row[0]):
+    for start, hour in groupby(_snapshots(since, until, resource), key=lambda row: row[0]):
         begins_us = (start - EPOCH) // MICROSECOND
         used: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
-        for _, resource, entity, key, milli in hour:
-            used.setdefault((resource, entity or None), []).append((key, milli))
+        for _, name, entity, key, milli in hour:
+            used.setdefault((name, entity or None), []).append((key, milli))
         for step in range(steps):
-            for (resource, entity), amounts in used.items():
+            for (name, entity), amounts in used.items():
                 wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
                 if wanted:
-                    yield Event(begins_us + HOUR_US * step // steps, resource, entity, wanted, implied=False)
+                    yield Event(begins_us + HOUR_US * step // steps, name, entity, wanted, implied=False)
 
 
-def _snapshots(since: datetime | None, until: datetime | None) -> Iterator[Any]:
+def _snapshots(since: datetime | None, until: datetime | None, resource: str | None) -> Iterator[Any]:
     found = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
     if since is not None:
         found = found.filter(start__gte=since)
     if until is not None:
         found = found.filter(start__lt=until)
+    if resource is not None:
+        found = found.filter(resource=resource)
     names = ("start", "resource", "entity", "key", "admitted_milli")
     return found.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from limits_app.core import engine
@@ -15,7 +16,7 @@ from limits_app.core.planning import plan_for
 from limits_app.core.record import Record, new_record
 from limits_app.services.simulation.events import Event, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
-from limits_app.services.simulation.report import Report
+from limits_app.services.simulation.report import EVENTS, Report
 
 __all__ = ["replay"]
 
@@ -66,15 +67,14 @@ def _is_left_out(rule: Rule, named: set[str], *, implied: bool, held: bool) -> b
 
 
 class Road:
-    """One entity on one resource: its limits, and the numbers of its requests and rejections."""
+    """One entity on one resource: its limits, and whether anything was rejected."""
 
-    __slots__ = ("events", "forms", "refused", "tried")
+    __slots__ = ("forms", "refused", "tried")
 
     def __init__(self, tried: Tried, forms: dict[object, RequestForm]) -> None:
         self.tried = tried
         self.forms = forms
-        self.events = 0
-        self.refused = 0
+        self.refused = False
 
 
 def replay(
@@ -83,21 +83,14 @@ def replay(
     """Decide on every event, in order, and report the rejections by entity, limit and time.
 
     The requested amounts count as used, and rejected requests are not repeated. `decided` is called for each decision.
+    Recorded usage is many requests at once: as much as fits is admitted, and the report counts the rest by limit key.
     """
     machine = _Machine(proposal)
-    minute, seen, refused = -1, 0, 0
     for event in events:
-        if event.now_us // _MINUTE_US != minute:
-            machine.report.add(minute, seen, refused)
-            minute, seen, refused = event.now_us // _MINUTE_US, 0, 0
         admitted = machine.decide(event)
-        seen += 1
-        refused += not admitted
         if decided is not None:
             decided(event, admitted)
-    machine.report.add(minute, seen, refused)
-    machine.finish()
-    return machine.report
+    return machine.finish()
 
 
 class _Machine:
@@ -113,7 +106,43 @@ class _Machine:
         self._grants = 0
 
     def decide(self, event: Event) -> bool:
-        """Admit an event and charge it to all scopes, or reject it and charge nothing."""
+        """Charge an event, recorded usage as far as it fits; return whether all of it was admitted."""
+        minute, report = event.now_us // _MINUTE_US, self.report
+        if event.implied:
+            keys, never = self._charge(event)
+            refused = dict.fromkeys(keys, MILLI)
+            report.add(EVENTS, minute, MILLI, MILLI if refused else 0)
+        else:
+            refused, never = Counter(), False
+            self._charge_parts(event, refused)
+            for key, milli in event.wanted:
+                report.add(key, minute, milli, refused[key])
+        road = self._roads[event.resource, event.entity]
+        for key, milli in refused.items():
+            road.refused = True
+            report.refused(event.resource, event.entity, key, event.now_us, milli=milli, never=never)
+        return not refused
+
+    def _charge_parts(self, event: Event, refused: Counter[str]) -> Sequence[str]:
+        """Charge as much of an event as fits, add the rest to `refused`, and return the keys that reject it.
+
+        An event is halved until its smallest amount is one unit, which may be one request.
+        """
+        keys, _ = self._charge(event)
+        if not keys:
+            return ()
+        halves = {key: milli // MILLI // 2 * MILLI for key, milli in event.wanted}
+        rest = event.wanted
+        if all(halves.values()):
+            keys = self._charge_parts(event._replace(wanted=tuple(halves.items())), refused)
+            rest = tuple((key, milli - halves[key]) for key, milli in event.wanted)
+            if not keys:
+                return self._charge_parts(event._replace(wanted=rest), refused)
+        refused.update({key: milli for key, milli in rest if key in keys})
+        return keys
+
+    def _charge(self, event: Event) -> tuple[Sequence[str], bool]:
+        """Charge an event to all scopes, or nothing; return the keys that reject it, and whether always."""
         now, resource, entity, wanted, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
             self._release_first()
@@ -121,7 +150,6 @@ class _Machine:
         road = self._roads.get(pair)
         if road is None or now >= road.tried.until_us:
             road = self._road(pair, now)
-        road.events += 1
         shape = (tuple([key for key, _ in wanted]), implied, hold_us > 0)
         form = road.forms.get(shape)
         if form is None:
@@ -129,22 +157,22 @@ class _Machine:
         amounts, never = form.amounts(wanted)
         claim = Claim(form.plan, amounts)
         keys = [pair if key is None else key for key in form.keys]
-        if never or not self._charge(claim, keys, now):
-            road.refused += 1
-            for key in never or dict.fromkeys([key for _, key in claim.refusal()[0]]):
-                self.report.refused(resource, entity, key, now, never=bool(never))
-            return False
+        if never:
+            return never, True
+        if not self._admits(claim, keys, now):
+            return tuple(dict.fromkeys([key for _, key in claim.refusal()[0]])), False
         if form.plan.permits:
             ends = now + min([hold_us, *[limit.rule.hold_us for limit in form.plan.permits]])
             heapq.heappush(self._held, (ends, self._grants, claim, keys))
-        return True
+        return (), False
 
-    def finish(self) -> None:
-        """Bring together the counts of all entities."""
-        for (resource, entity), road in self._roads.items():
-            self.report.told(resource, entity, events=road.events, refused=road.refused)
+    def finish(self) -> Report:
+        """Count the entities, and return the report."""
+        self.report.entities = len(self._roads)
+        self.report.entities_refused = sum(road.refused for road in self._roads.values())
+        return self.report
 
-    def _charge(self, claim: Claim, keys: list[Key], now: int) -> bool:
+    def _admits(self, claim: Claim, keys: list[Key], now: int) -> bool:
         records = self._load(claim.plan, keys, now)
         self._grants += 1
         admitted = engine.charge(claim, records, now)
