@@ -62,6 +62,7 @@ class ConfirmedAction:
     """An action for the `actions` of an admin page; `allowed` is its permission, as `has_<allowed>_permission`.
 
     `do` changes one row. What it refuses, as a LimitsError, is said of each row; then no row is changed.
+    `note` gets the chosen rows, and gives a warning for the page that asks.
     `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
 
@@ -74,6 +75,7 @@ class ConfirmedAction:
         form: type[forms.Form],
         do: Callable[[Any, Ask], None],
         warn: Callable[[Sequence[int]], str] = lambda _keys: "",
+        note: Callable[[Sequence[Any]], str] = lambda _rows: "",
     ) -> None:
         self.__name__ = name
         self.short_description = description
@@ -81,6 +83,7 @@ class ConfirmedAction:
         self._form = form
         self._do = do
         self._warn = warn
+        self._note = note
 
     def __call__(self, page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
         """Show the form, or do what was confirmed."""
@@ -101,6 +104,7 @@ class ConfirmedAction:
             "title": self.short_description,
             "opts": page.opts,
             "rows": rows,
+            "note": self._note(rows),
             "form": form,
             "back": reverse(f"{page.admin_site.name}:{page.opts.app_label}_{page.opts.model_name}_changelist"),
             "media": page.media + form.media,
@@ -255,12 +259,23 @@ def _enforcement(name: str, description: Any, enforcement: Enforcement, **option
     return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=enforce(enforcement), **options)
 
 
+def _in_force(rows: Sequence[Policy]) -> str:
+    """Say how many of these policies are enforced now."""
+    count = sum(one.enforcement == Enforcement.ENFORCE and one.rollout_percent > 0 for one in rows)
+    said = ngettext(
+        "%(count)s of them is enforced now, and will be so no longer.",
+        "%(count)s of them are enforced now, and will be so no longer.",
+        count,
+    )
+    return said % {"count": count} if count else ""
+
+
 _BOOST: Final = _("Boost for a while")
 
 POLICY_ACTIONS: Final = [
     _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=dropped_limits_warning),
-    _enforcement("shadow_policies", _("Try in the shadow"), Enforcement.SHADOW),
-    _enforcement("disable_policies", _("Switch off"), Enforcement.OFF),
+    _enforcement("shadow_policies", _("Try in the shadow"), Enforcement.SHADOW, note=_in_force),
+    _enforcement("disable_policies", _("Switch off"), Enforcement.OFF, note=_in_force),
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=boost),
     *_state_actions(resource=False),
 ]

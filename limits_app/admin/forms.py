@@ -24,6 +24,7 @@ from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Limit, Policy, Resource
+from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_identifier, validate_json, validate_text
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "GrantForm",
     "JSONField",
     "LimitForm",
+    "PolicyForm",
     "ReasonForm",
     "RequiredReasonForm",
     "ResourceForm",
@@ -195,6 +197,35 @@ READABLE: Final[Mapping[str, _Readable]] = {name: _readable(name) for name in _N
 def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ...], ...]:
     """Fields as they are for who may only look."""
     return tuple(tuple(READABLE.get(name, name) for name in line) for line in fields)
+
+
+if TYPE_CHECKING:
+    PolicyModelForm = forms.ModelForm[Policy]
+else:
+    PolicyModelForm = forms.ModelForm  # it takes no parameter when the code runs
+
+
+class PolicyForm(PolicyModelForm):
+    """Asks for a confirmation before a policy in force is enforced no longer, or for fewer entities."""
+
+    confirm_weaker = forms.BooleanField(
+        label=_("Enforce it no longer, or for fewer"),
+        required=False,
+        help_text=_("Needed to set a policy in force to shadow, off or a smaller rollout."),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._before = {name: getattr(self.instance, name) for name in ("enforcement", "rollout_percent")}
+
+    def clean(self) -> dict[str, Any] | None:
+        """Refuse the change without the confirmation."""
+        cleaned = super().clean()
+        values = {**self._before, **self.cleaned_data}
+        if self.instance.pk and not values.get("confirm_weaker") and (why := weakened(self._before, values)):
+            told = gettext("Tick the box if that is meant; to try other limits, add a policy with dates beside it.")
+            self.add_error("confirm_weaker", f"{why} {told}")
+        return cleaned
 
 
 if TYPE_CHECKING:

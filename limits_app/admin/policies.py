@@ -23,7 +23,7 @@ from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.formatting import short_moment, written_limits
-from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, readable
+from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
 from limits_app.models.fields import in_site_time
@@ -221,6 +221,18 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         (_("History"), {"fields": ["created_at", "updated_at"]}),
     ]
     inlines = [LimitInline]
+    form = PolicyForm
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Ask for the confirmation where a policy in force may be changed."""
+        found = super().get_fieldsets(request, obj)
+        in_force = obj is not None and obj.enforcement == Enforcement.ENFORCE and obj.rollout_percent
+        if not in_force or not self.has_change_permission(request, obj):
+            return found
+        return [
+            (title, {**one, "fields": [*one["fields"], "confirm_weaker"]} if "on_unavailable" in one["fields"] else one)
+            for title, one in found
+        ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Fetch the limits of all rows at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, router
 from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
@@ -35,6 +36,7 @@ __all__ = [
     "check_spans",
     "check_written_hours",
     "is_unsaved",
+    "weakened",
 ]
 
 
@@ -113,6 +115,22 @@ def check_beginning(policy: Policy) -> None:
         raise ValidationError(
             {"valid_until": _("This policy always holds: say from when too, or add a policy with dates beside it.")}
         )
+
+
+def weakened(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Say that a policy in force would be enforced no longer, or for fewer entities; empty where it would not.
+
+    Both have the `enforcement` and the `rollout_percent` of the policy.
+    """
+    share = before["rollout_percent"]
+    if before["enforcement"] != Enforcement.ENFORCE or not share:
+        return ""
+    if after["enforcement"] != Enforcement.ENFORCE:
+        return gettext("This policy is enforced now, and would be so no longer.")
+    if after["rollout_percent"] >= share:
+        return ""
+    words = gettext("This policy is enforced for %(before)s %% of the entities now, and would be so for %(after)s %%.")
+    return words % {"before": share, "after": after["rollout_percent"]}
 
 
 def check_fields(policy: Policy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
@@ -18,6 +19,7 @@ from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted
 from limits_app.models import Policy
+from limits_app.models.policy_rules import weakened
 from limits_app.resolver import home
 from limits_app.services import definitions
 
@@ -37,6 +39,8 @@ __all__ = [
     "set_resource_limits",
     "set_system_limits",
 ]
+
+logger = logging.getLogger("limits_app")
 
 Limits = Iterable[LimitDefinition | Noted | str]
 """Limits as values, or as text such as `"tpm=1M/day"`."""
@@ -137,9 +141,13 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
     hours = fields.get("weekly_hours", "")
     with audit.acting(actor=actor, source="service"):
         there = policies_of(resource, entity).filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
-        found = definitions.read(there.first() or Policy(), fields, find=definitions.find_or_new)
+        stored = there.first() or Policy(rollout_percent=0)
+        before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
+        found = definitions.read(stored, fields, find=definitions.find_or_new)
         definitions.save(found)
     policy: Policy = found.row
+    if why := weakened(before, vars(policy)):
+        logger.warning("%s: %s", policy, why)
     return policy
 
 

@@ -63,6 +63,16 @@ def test_policies_are_enforced_tried_or_switched_off(
     assert (event.actor, event.reason, event.after["enforcement"]) == ("admin", "a trial", enforcement)
 
 
+@pytest.mark.parametrize("action", ["shadow_policies", "disable_policies"])
+def test_the_question_says_how_many_policies_are_enforced_no_longer(
+    action: str, admin_client: Client, policy: Policy
+) -> None:
+    tried = limits.set_system_limits([TPM], enforcement="shadow")
+    said = "1 of them is enforced now, and will be so no longer."
+    assert said in act(admin_client, action, policy, tried).content.decode()
+    assert "enforced now" not in act(admin_client, action, tried).content.decode()
+
+
 @committed
 def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "reset_state", policy, confirmed="yes", reason="sorry", token="t1")

@@ -495,6 +495,14 @@ def key_of(policy: Policy) -> tuple[str, ...]:
     return str(policy.resource or ""), str(policy.entity or ""), valid_from, policy.weekly_hours
 
 
+def test_a_plan_says_which_policies_would_be_enforced_no_longer() -> None:
+    limits_file.apply(limits_file.read_content("policies: [{limits: [calls=5/s]}]"))
+    weaker = "policies: [{rollout_percent: 10, limits: [calls=5/s]}]"
+    [warning] = limits_file.plan(limits_file.read_content(weaker)).warnings
+    words = "This policy is enforced for 100 % of the entities now, and would be so for 10 %"
+    assert warning == f"policy system: {words}"
+
+
 def test_many_warnings_are_summed_up(tmp_path: Path) -> None:
     many = "\n".join(f"- {{resource: r{n}, limits: [b=1/s]}}" for n in range(25))
     ran = given_file(tmp_path, f"policies:\n- limits: [a=1/s]\n{many}")

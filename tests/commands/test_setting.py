@@ -220,3 +220,22 @@ def test_a_reset_where_nothing_is_limited_says_so() -> None:
     run("resource set api rpm=5/min")
     assert run("reset api --yes").err == "Reset.\n"
     assert run("reset ipa --yes").err == "Reset.\nNothing is limited here. Look whether that is the name.\n"
+
+
+@pytest.mark.parametrize("options", ["--enforcement shadow", "--enforcement off", "--rollout 10"])
+def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
+    options: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run("resource set api calls=5/min")
+    asked = run(f"resource set api calls=5/min {options}")
+    assert asked.code == 2
+    assert "This policy is enforced" in asked.err
+    assert "say --yes" in asked.err
+    policy = Policy.objects.get()
+    assert (policy.enforcement, policy.rollout_percent) == ("enforce", 100)
+    assert run(f"resource set api calls=5/min {options} --dry-run").code == 0
+    assert run(f"resource set api calls=5/min {options} --until 2999-01-01").code == 0  # another policy
+    assert caplog.text.count("This policy is enforced") == 1  # of the dry run
+    assert run(f"resource set api calls=5/min {options} --yes").code == 0
+    assert caplog.text.count("This policy is enforced") == 2
+    assert run(f"resource set api calls=5/min {options}").code == 0

@@ -307,6 +307,21 @@ def test_a_bad_limit_is_refused_at_its_field(
     assert not AuditEvent.objects.filter(source="admin").exists()
 
 
+@pytest.mark.parametrize("change", [{"enforcement": "shadow"}, {"enforcement": "off"}, {"rollout_percent": 10}])
+def test_a_policy_in_force_is_weakened_only_when_the_box_is_ticked(
+    change: dict[str, Any], admin_client: Client, api: Resource
+) -> None:
+    send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
+    policy, limit = Policy.objects.get(), Limit.objects.get()
+    form = policy_form(limit_form(limit) | {"limits-0-policy": policy.pk}, existing=1, resource=api.pk, **change)
+    complained = errors(send(admin_client, "policy_change", form, policy.pk))["confirm_weaker"]
+    assert "This policy is enforced" in complained[0]
+    form["confirm_weaker"] = "on"
+    assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
+    policy.refresh_from_db()
+    assert {name: getattr(policy, name) for name in change} == change
+
+
 BAD_POLICIES: list[tuple[dict[str, Any], str, str]] = [
     ({"effect": "free"}, "effect", "free is not one of the available choices"),
     ({"effect": ""}, "effect", "This field is required"),

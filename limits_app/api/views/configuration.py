@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import router, transaction
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -12,6 +15,7 @@ from rest_framework.response import Response
 from limits_app import audit
 from limits_app.api import permissions
 from limits_app.api.permissions import reason_of, who
+from limits_app.api.problems import Conflict
 from limits_app.api.serializers import queries
 from limits_app.api.serializers.configuration import (
     AuditEventSerializer,
@@ -25,6 +29,7 @@ from limits_app.api.serializers.configuration import (
 from limits_app.api.serializers.fields import said
 from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
+from limits_app.models.policy_rules import weakened
 
 __all__ = ["AuditEventView", "EndpointView", "EntityView", "PolicyView", "PoolView", "ResourceView", "RevertView"]
 
@@ -54,6 +59,16 @@ class PolicyView(ConfigurationView):
     serializer_class = PolicySerializer
     query = queries.PolicyQuery
     search_fields = ("resource__name", "entity__identifier", "entity__name", "reason")
+
+    def saved(self, serializer: Any) -> Any:
+        """Save it; a policy in force that would be enforced no longer, or for fewer, needs `confirm=true`."""
+        stored = serializer.instance
+        before = None if stored is None else {**vars(stored)}  # reading the definition changes the row
+        serializer.is_valid(raise_exception=True)
+        is_confirmed = self.request.query_params.get("confirm") == "true"
+        if before is not None and not is_confirmed and (why := weakened(before, vars(stored))):
+            raise Conflict(f"{why} {_('Send it with ?confirm=true if that is meant.')}")
+        return serializer.save()
 
 
 class PoolView(ConfigurationView):

@@ -26,6 +26,7 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments
 from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement, Policy, Resource
+from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 
 __all__ = ["ENTITY", "RESOURCE", "STORE", "SYSTEM", "notation_of"]
@@ -49,9 +50,19 @@ def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> Ex
     said = {name: getattr(options, name) for name in _OPTIONS}
     about = _names(options)
     first = about.pop("entity", None) or about.pop("resource", None)
+    _confirm_weaker(options, out)
     with changing(options, out):
         write(*filter(None, [first]), given, **about, effect=effect, reason=options.reason, **said)
     return ExitCode.OK
+
+
+def _confirm_weaker(options: Namespace, out: Output) -> None:
+    """Ask before a policy in force is set to shadow mode, off, or a smaller share of the entities."""
+    if options.dry_run or (options.valid_until is not None and options.valid_from is None):  # which adds a policy
+        return
+    stored = _policies(options).filter(valid_from=options.valid_from, weekly_hours=options.weekly_hours).first()
+    if stored is not None and (why := weakened(vars(stored), vars(options))):
+        out.confirm(f"{why} Go on?", yes=options.yes)
 
 
 def _get(options: Namespace, out: Output) -> ExitCode:

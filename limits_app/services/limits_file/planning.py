@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from limits_app.models import MAX_LEVELS, Enforcement, Manifest, PolicyEffect
+from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.dropped import Broader, Ruling
 from limits_app.services.limits_file.content import (
@@ -257,9 +258,14 @@ def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Itera
 
 
 def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[str]:
-    changed = [step.wanted for step in steps if step.wanted is not None and step.change is not Change.UNCHANGED]
+    changed = [step for step in steps if step.wanted is not None and step.change is not Change.UNCHANGED]
+    for step in changed:
+        if not step.stored or step.entry.section.name != "policies":
+            continue
+        if why := weakened(step.stored.entry.state, step.entry.state):
+            yield f"{step.entry.label}: {why.removesuffix('.')}"
     policies = [entry for (section, _), entry in after.items() if section == "policies"]
-    return dropped_limits(policies, (entry for entry in changed if entry.section.has_limits))
+    yield from dropped_limits(policies, (step.entry for step in changed if step.entry.section.has_limits))
 
 
 def _ruling(policy: Entry) -> Ruling:
