@@ -10,6 +10,7 @@ import time_machine
 from django.core.cache import caches
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
+from django.test import Client
 from django.views.decorators.cache import cache_page
 from pytest_django import Settings
 
