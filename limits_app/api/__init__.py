@@ -1,4 +1,4 @@
-"""The REST API: to see and to change what holds, in JSON; needs the extra `drf`.
+"""The REST API for reading and changing limits; requires the extra `drf`.
 
-A site mounts it with `path("limits/api/", include("limits_app.api.urls"))`.
+Mount it with `path("limits/api/", include("limits_app.api.urls"))`.
 """

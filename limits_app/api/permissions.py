@@ -1,4 +1,4 @@
-"""Who may do what, by the permissions of Django's models, and who has done it, for the audit log."""
+"""Access by Django's model permissions, and the actor and reason of changes for the audit log."""
 
 from __future__ import annotations
 
@@ -49,49 +49,49 @@ _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class ModelPermission(BasePermission):
-    """To read, the permission to view or to change; to write, the one of the verb."""
+    """Reading requires the view or change permission; writing requires the permission of the action."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Ask for the model of the view."""
+        """Check the permission for the model of the view."""
         verbs = _VERBS.get(request.method or "")
         if verbs is None:
-            return True  # to be told that there is no such method
+            return True  # the view answers with 405
         model = view.queryset.model._meta.model_name
         return any(_may(request, f"limits_app.{verb}_{model}") for verb in verbs)
 
 
 class Permission(BasePermission):
-    """The permission that the view names."""
+    """Requires the permission in the view's `permission` attribute."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Ask for it."""
+        """Check that permission."""
         return _may(request, view.permission)
 
 
 class Callers(BasePermission):
-    """Whoever is logged in, or has shown an API key: not mere visitors, whom names of resources do not concern."""
+    """Requires a logged-in user or an API key, because anonymous visitors must not see resource names."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Look who asks."""
+        """Check for a user or an API key."""
         api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
         has_key = api_key_of_request is not None and bool(api_key_of_request(request))
         return has_key or (request.user is not None and request.user.is_authenticated)
 
 
 def _may(request: Request, permission: str) -> bool:
-    """Whether somebody asks, as who is unknown may be nobody to the framework, and may do it."""
+    """Whether the user has a permission; REST framework can be configured to have no anonymous user (None)."""
     return request.user is not None and bool(request.user.has_perm(permission))
 
 
 @contextmanager
 def changing(request: Request) -> Iterator[None]:
-    """Change configuration in this block: all of it or nothing, recorded as done by whoever sends the request."""
+    """Run changes of configuration in a transaction, recorded in the audit log with the user of the request."""
     with acting(actor=actor_of(request), source=SOURCE, reason=reason_of(request)):
         yield
 
 
 def actor_of(request: Request) -> str:
-    """The name of whoever sends the request; of somebody without one, the entity of the API key that was shown."""
+    """The user name of the request; without a user, the entity of its API key."""
     name = "" if request.user is None else str(request.user.get_username())
     api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
     if name or api_key_of_request is None:
@@ -101,11 +101,11 @@ def actor_of(request: Request) -> str:
 
 
 def who(request: Request) -> dict[str, str]:
-    """The same for verbs of the service: who sends the request, and by which way in."""
+    """The `actor` and `source` arguments of the services for this request."""
     return {"actor": actor_of(request), "source": SOURCE}
 
 
 def reason_of(request: Request) -> str:
-    """Why, as the header says in UTF-8; empty where it says nothing."""
+    """The reason in the X-Reason header, decoded as UTF-8; empty without the header."""
     said = request.headers.get(REASON_HEADER, "")
     return said.encode("latin-1", "replace").decode("utf-8", "replace").replace("\0", "")[:_LONGEST]

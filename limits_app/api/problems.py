@@ -1,4 +1,4 @@
-"""Problems: every error as problem details (RFC 9457), with what is wrong field by field."""
+"""Errors as problem details (RFC 9457), with one entry for each invalid field."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", 
 
 _RETRY_SECONDS: Final = 1
 _MOST_NAMED: Final = 10
-"""How many users of an object are named when it cannot be deleted."""
+"""The maximum number of referring objects that a conflict on deletion lists."""
 
 
 class WrongQuery(exceptions.ValidationError):
-    """400: parameters of the address that cannot be."""
+    """400: invalid query parameters."""
 
 
 class Conflict(exceptions.APIException):
-    """409: what is there does not go with what was asked."""
+    """409: the request conflicts with the current state."""
 
     status_code = status.HTTP_409_CONFLICT
     default_code = "conflict"
 
 
 class PreconditionFailed(exceptions.APIException):
-    """412: somebody else has changed the object."""
+    """412: the object has been changed since the version in If-Match."""
 
     status_code = status.HTTP_412_PRECONDITION_FAILED
     default_code = "precondition_failed"
 
 
 class PreconditionRequired(exceptions.APIException):
-    """428: a change does not say which version it is a change of."""
+    """428: the If-Match header is missing."""
 
     status_code = status.HTTP_428_PRECONDITION_REQUIRED
     default_code = "precondition_required"
 
 
 class TooLarge(exceptions.APIException):
-    """413: the body is longer than DATA_UPLOAD_MAX_MEMORY_SIZE admits."""
+    """413: the body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE."""
 
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"
 
 
 class Busy(exceptions.APIException):
-    """503: the database or the store cannot answer now."""
+    """503: the database or the store is unavailable."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
     default_code = "busy"
@@ -76,18 +76,18 @@ class Busy(exceptions.APIException):
 
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """Translate an error; None for one that nobody foresaw, which is the site's to report."""
+    """Translate an error into a response; returns None for an unexpected one, which the site handles."""
     known = _known(error)
     if known is None:
         return None
     request = context.get("request")
-    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and _is_asked(request):
+    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and _has_only_a_query(request):
         known = WrongQuery(known.detail)
     set_rollback()
     title = HTTPStatus(known.status_code).phrase
     problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": known.status_code}
     if isinstance(known, exceptions.ValidationError):
-        problem["detail"] = _("The request cannot be carried out as it stands; see the errors.")
+        problem["detail"] = _("The request is invalid; see the errors.")
         in_query = isinstance(known, WrongQuery)
         problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, known)]
     else:
@@ -101,13 +101,13 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
 
 
-def _is_asked(request: Request | None) -> bool:
-    """Whether all that a request says is in its address."""
+def _has_only_a_query(request: Request | None) -> bool:
+    """Whether the request has a safe method, and therefore only query parameters."""
     return request is not None and request.method in SAFE_METHODS
 
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
-    """The limits that refused a request; none where something else went wrong."""
+    """The limits that rejected a request; empty for other errors."""
     if isinstance(error.__cause__, LimitExceeded):
         return violated(error.__cause__.outcome)
     outcome = throttled_outcome(request) if isinstance(error, exceptions.Throttled) and request is not None else None
@@ -126,9 +126,9 @@ def _known(error: Exception) -> exceptions.APIException | None:
             return TooLarge(str(error))
         case ProtectedError(protected_objects=users):
             names = ", ".join(sorted(str(user) for user in users)[:_MOST_NAMED])
-            return Conflict(_("It is still in use: %(names)s.") % {"names": names})
+            return Conflict(_("The object is still in use by: %(names)s.") % {"names": names})
         case IntegrityError():
-            return Conflict(_("Somebody else has made or changed the same at this moment: read it and try again."))
+            return Conflict(_("A concurrent change conflicts with this one. Read the object and try again."))
         case _:
             return _of_limits(error)
 
@@ -136,9 +136,9 @@ def _known(error: Exception) -> exceptions.APIException | None:
 def _of_limits(error: Exception) -> exceptions.APIException | None:
     match error:
         case StoreUnavailable():
-            return Busy(_("The store of the limits cannot be reached at the moment."), seconds_of(error))
+            return Busy(_("The limits store is temporarily unavailable."), seconds_of(error))
         case OperationalError() | InterfaceError():
-            return Busy(_("The database cannot answer at the moment."), _RETRY_SECONDS)
+            return Busy(_("The database is temporarily unavailable."), _RETRY_SECONDS)
         case CannotRevert():
             return Conflict(str(error))
         case LimitsError():
@@ -157,7 +157,7 @@ def _headers(error: exceptions.APIException) -> dict[str, str]:
 
 
 def _errors(error: Exception, known: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every message with the path of what it is about."""
+    """Every message with the path of its field."""
     if not isinstance(error, InvalidDefinition):
         yield from _listed(as_serializer_error(known))
         return
@@ -166,7 +166,7 @@ def _errors(error: Exception, known: exceptions.ValidationError) -> Iterator[tup
 
 
 def _listed(detail: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every message with the path of what it is about."""
+    """Every message with the path of its field."""
     match detail:
         case dict():
             for name, inside in detail.items():

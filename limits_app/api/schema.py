@@ -1,4 +1,4 @@
-"""The OpenAPI description of the REST API, problems and tags included."""
+"""The OpenAPI description of the REST API, with problem details and ETags."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ALWAYS: Final = (400, 401, 403, 429, 503)
 _CHANGES: Final = frozenset({"PUT", "PATCH", "DELETE"})
 _WRITES: Final = _CHANGES | {"POST"}
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-_TAG: Final = {"ETag": {"description": "The version of what is answered.", "schema": {"type": "string"}}}
+_TAG: Final = {"ETag": {"description": "The version of the representation.", "schema": {"type": "string"}}}
 
 
 class WrongSerializer(serializers.Serializer[Any]):
-    """One thing that is wrong: `pointer` (RFC 6901) into the body, or `parameter` of the address."""
+    """One error, located by a JSON `pointer` (RFC 6901) into the body or by a query `parameter`."""
 
     pointer = serializers.CharField(required=False)
     parameter = serializers.CharField(required=False)
@@ -45,38 +45,38 @@ class ProblemSerializer(serializers.Serializer[Any]):
     errors = WrongSerializer(many=True, required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """The fields, and one whose name is none of Python's."""
+        """The fields, including one whose name is not a Python identifier."""
         violated = serializers.ListField(child=serializers.CharField(), required=False)
         return super().get_fields() | {"violated-policies": violated}
 
 
 class Problems(AutoSchema):
-    """Adds what every operation may answer besides."""
+    """Adds the error responses and headers that operations have in common."""
 
     view: Any
 
     def get_override_parameters(self) -> Any:
-        """The parameters of the view's query, and the headers that changes are sent with."""
+        """The query parameters of the view, and the headers of changes."""
         query = getattr(self.view, "query", None) if self.method == "GET" else None
         if query is not None and self.has_query():
             yield query
         if self.method in _WRITES:
-            yield _header(REASON_HEADER, "Why, for the audit log.", required=False)
+            yield _header(REASON_HEADER, "The reason of the change, for the audit log.", required=False)
         if self.method in _CHANGES:
-            yield _header("If-Match", "The ETag of the version that is changed, or `*`.", required=True)
+            yield _header("If-Match", "The ETag of the version to change, or `*`.", required=True)
         if self.method == "GET" and self.is_tagged():
-            yield _header("If-None-Match", "The ETag of a version that is known.", required=False)
+            yield _header("If-None-Match", "The ETag of a cached version.", required=False)
 
     def has_query(self) -> bool:
-        """Whether the operation is one that reads parameters: all but those on one row."""
+        """Whether the operation has query parameters; those on a single row do not."""
         return getattr(self.view, "action", None) != "retrieve"
 
     def is_tagged(self) -> bool:
-        """Whether answers have a version."""
+        """Whether responses have an ETag."""
         return getattr(self.view, "tagged", False)
 
     def get_operation(self, *arguments: Any) -> Schema | None:
-        """The operation of a view; None for one that is left out of the schema."""
+        """Return the operation of a view; None if it is left out of the schema."""
         operation: Schema | None = super().get_operation(*arguments)
         if operation is not None:
             responses = operation["responses"]
@@ -117,11 +117,11 @@ class Problems(AutoSchema):
 
 
 class ApiSchema(LimitsSchemaMixin, Problems):
-    """What the views of the REST API describe themselves with, whatever the site's default is."""
+    """The schema class of the views of the REST API, independent of the site's default."""
 
 
 def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:
-    """Of all the addresses of a site, those of the REST API: a hook of drf-spectacular."""
+    """Keep only the URLs of the REST API; a preprocessing hook of drf-spectacular."""
     package = __name__.rpartition(".")[0] + "."
     return [one for one in endpoints if one[3].cls.__module__.startswith(package)]
 

@@ -1,4 +1,4 @@
-"""How often the REST API may be asked: limits of its own, which administrators can change."""
+"""Rate limits of the REST API itself, which administrators can change."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ RESOURCE: Final = "limits_app.api"
 
 _ABOUT_THE_API: Final = frozenset({PolicyScope.RESOURCE.value, PolicyScope.ENTITY_ON_RESOURCE.value})
 _IN_FORCE: Final = frozenset({Standing.COUNTS, Standing.EXTENDED})
-_NOWHERE: Final = MemoryStore()
-"""Resolving takes a store; what is asked here needs none."""
+_UNUSED_STORE: Final = MemoryStore()
+"""`resolve` requires a store; this lookup does not use it."""
 
 
 class ApiThrottle(LimitThrottle):
-    """600 requests a minute for each caller, unless limits for the resource `limits_app.api` say otherwise.
+    """600 requests a minute for each caller, unless the resource `limits_app.api` has other limits.
 
-    Without their store everybody is admitted, unless policies on that resource say otherwise: whoever set the site
-    to `block` must be able to set it to something else.
+    If the store is unavailable, every request is allowed unless a policy of that resource blocks it. Otherwise an
+    administrator who has set `ON_UNAVAILABLE` to `block` could not change it through the API.
     """
 
     resource = RESOURCE
     default_limits = (CallLimit(600, 60),)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Decide, and admit where nobody can."""
+        """Return whether the request is allowed; fails open if the store is unavailable."""
         try:
             return super().allow_request(request, view)
         except Unavailable:
@@ -45,8 +45,8 @@ class ApiThrottle(LimitThrottle):
 
 
 def _blocks(entity: str | None) -> bool:
-    """Whether policies on the API itself say that nobody is admitted while the store is down."""
-    verdicts = [one for choice in resolve(RESOURCE, entity, store=_NOWHERE).choices for one in choice.verdicts]
+    """Whether a policy of the API itself blocks requests while the store is unavailable."""
+    verdicts = [one for choice in resolve(RESOURCE, entity, store=_UNUSED_STORE).choices for one in choice.verdicts]
     return any(
         one.standing in _IN_FORCE
         and one.candidate.level in _ABOUT_THE_API

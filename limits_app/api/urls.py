@@ -1,4 +1,4 @@
-"""The addresses of the REST API; a site mounts them where it likes."""
+"""URLs of the REST API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
 from limits_app.api.views import configuration, state
-from limits_app.api.views.base import NowhereView, SchemaView
+from limits_app.api.views.base import NotFoundView, SchemaView
 
 app_name = "limits_api"
 
@@ -21,7 +21,7 @@ _router.register("audit-events", configuration.AuditEventView)
 _schema = SchemaView.as_view(
     custom_settings={
         "TITLE": "Limits",
-        "DESCRIPTION": "To see and to change who may use how much of what.",
+        "DESCRIPTION": "Read and change rate limits, quotas and concurrency limits.",
         "VERSION": "1",
         "PREPROCESSING_HOOKS": ["limits_app.api.schema.only_this_api"],
         "SCHEMA_PATH_PREFIX": "",
@@ -41,7 +41,7 @@ _v1 = [
     path("status/", state.StatusView.as_view(), name="status"),
     path("top-ups/", state.TopUpView.as_view(), name="top-up"),
     path("usage/", state.UsageView.as_view(), name="usage"),
-    re_path(r"[\s\S]*/\Z", NowhereView.as_view()),
+    re_path(r"[\s\S]*/\Z", NotFoundView.as_view()),
 ]
 
 urlpatterns = [path("v1/", include(_v1))]

@@ -258,7 +258,7 @@ class _Reader:
         part_name = PARTS.get(type(row), "")
         known = [*FIELDS[type(row)], *filter(None, [part_name])]
         for name in [name for name in data if name not in known]:
-            self._wrong((*path, str(name)), f"There is no such field: {nearest(str(name), known)}")
+            self._wrong((*path, str(name)), f"Unknown field: {nearest(str(name), known)}")
         wrong = self._fill(row, data, path, partial=partial)
         self._check(row, path, wrong)
         inner, parts = (*path, part_name), None

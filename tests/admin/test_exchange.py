@@ -194,7 +194,7 @@ CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds":
         ({"resource": "nowhere", "limits": CALLS}, "there is no resource nowhere: make it first"),
         ({"limits": "many"}, "Expecting value"),
         ({"limits": '{"a": 1}'}, "limits: Write a list, not"),
-        ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: There is no such field: choose one of key, kind"),
+        ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: Unknown field: choose one of key, kind"),
         ({"limits": '[{"kind": "call", "capacity": 0, "window_seconds": 60}]'}, "capacity must be more than 0"),
         ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON has no NaN"),
         ({"limits": "[]"}, "Add at least one limit"),

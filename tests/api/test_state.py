@@ -64,7 +64,7 @@ def test_an_explanation_is_about_the_amounts_that_are_asked_for(root: APIClient)
     services.set_resource_limits("llm", [RateLimit("tpm", 100, 60), CallLimit(5, 60)])
     told = root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:100.5&requested=call_count:1").data
     assert told["outcome"]["never"] is True
-    assert "admitted" in root.get(f"{ROOT}explain/?resource=llm").data["text"]
+    assert "allowed" in root.get(f"{ROOT}explain/?resource=llm").data["text"]
 
 
 def test_an_explanation_of_amounts_that_nobody_limits_is_refused(root: APIClient) -> None:
@@ -73,7 +73,7 @@ def test_an_explanation_of_amounts_that_nobody_limits_is_refused(root: APIClient
     wrong = root.get(f"{ROOT}explain/?resource=llm&requested=frob:1&requested=tpm:1")
     assert wrong.status_code == 400
     [told] = wrong.data["errors"]
-    assert told == {"parameter": "requested", "detail": "No limit has the key frob; those here have call_count, tpm."}
+    assert told == {"parameter": "requested", "detail": "Unknown limit key frob; must be one of call_count, tpm."}
     assert root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:1").data["dropped"] == ["tpm"]
 
 

@@ -56,10 +56,10 @@ WRONG: Final = {
         "this is not YAML: unacceptable character #x0001: control characters are not allowed",
     ),
     "no mapping": ("- a", "line 1: Write an object with fields, not ['a']."),
-    "an unknown section": ("policy: []", "line 1: policy: There is no such field: did you mean “policies”?"),
+    "an unknown section": ("policy: []", "line 1: policy: Unknown field: did you mean “policies”?"),
     "nothing like it": (
         "zzz: 1",
-        "line 1: zzz: There is no such field: choose one of version, name, pools, resources, entiti",
+        "line 1: zzz: Unknown field: choose one of version, name, pools, resources, entiti",
     ),
     "another version": ("version: 2", "line 1: version: The version of this format is 1."),
     "a long name": (
@@ -92,7 +92,7 @@ WRONG: Final = {
     "an empty name": ("entities: {'': {}}", "line 1: entities.: This field cannot be blank."),
     "a misspelled field": (
         "entities:\n  u: {parnt: v}",
-        "line 2: entities.u.parnt: There is no such field: did you mean “parent”?",
+        "line 2: entities.u.parnt: Unknown field: did you mean “parent”?",
     ),
     "a number for text": (
         "entities: {u: {name: 4}}",

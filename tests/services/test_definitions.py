@@ -90,7 +90,7 @@ def test_rows_of_every_other_kind() -> None:
     [
         (Policy, [], {"": "Write an object with fields such as “resource”, not []."}),
         (Policy, {}, {"limits": "Add at least one limit, or choose the effect “unlimited” or “blocked”."}),
-        (Endpoint, {"name": "e", "path": "/", "resource": "api", "": []}, {"": "There is no such field"}),
+        (Endpoint, {"name": "e", "path": "/", "resource": "api", "": []}, {"": "Unknown field"}),
         (Policy, {"limits": "x"}, {"limits": "Write a list, not 'x'."}),
         (Policy, {"limits": ["x=1/s"] * 101}, {"limits": "There can be at most 100, not 101."}),
         (

@@ -1,1 +1,1 @@
-"""What the REST API says and hears, in JSON."""
+"""Serializers of the REST API."""

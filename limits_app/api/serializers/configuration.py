@@ -1,4 +1,4 @@
-"""Configuration: represented by serializers, read by `services.definitions`; and what else changes it."""
+"""Serializers for configuration, the audit log, resets, top-ups and boosts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ C = TypeVar("C", bound=Configuration)
 
 
 class DefinitionSerializer(serializers.ModelSerializer[C]):
-    """A row as it is; what is sent is read and checked by `services.definitions`, which PUT gives the defaults too."""
+    """Represents a row; request bodies are validated by `services.definitions`, with defaults for PUT."""
 
     serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {
         ExactTextField: Exact,
@@ -54,7 +54,7 @@ class DefinitionSerializer(serializers.ModelSerializer[C]):
     }
 
     def to_internal_value(self, data: Any) -> Any:
-        """Read a definition; fields that can only be read are passed over, so that an answer can be sent back."""
+        """Read a definition; read-only fields are ignored, so that a response body can be sent back."""
         if isinstance(data, Mapping):
             fields = self.fields
             data = {name: value for name, value in data.items() if name not in fields or not fields[name].read_only}
@@ -72,10 +72,10 @@ class DefinitionSerializer(serializers.ModelSerializer[C]):
 
 
 class _PartSerializer(DefinitionSerializer[C]):
-    """A part of a row, which is read together with the row."""
+    """A nested object, which is validated together with its parent."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Leave it as it was sent."""
+        """Return the data unchanged."""
         return data
 
 
@@ -90,7 +90,7 @@ def _name_of(model: type[Configuration], *, required: bool = False) -> Any:
 
 
 class LimitSerializer(_PartSerializer[Limit]):
-    """One limit; which fields it has depends on its kind, the others are empty. It can be sent as text, too."""
+    """One limit. Its kind decides which fields apply; the others are empty. It can also be sent as text."""
 
     class Meta:
         model = Limit
@@ -99,7 +99,7 @@ class LimitSerializer(_PartSerializer[Limit]):
 
 
 class PolicyLimitSerializer(LimitSerializer):
-    """One limit of a policy, which can be one for all entities together."""
+    """One limit of a policy; it can be shared by all entities."""
 
     class Meta(LimitSerializer.Meta):
         fields = FIELDS[Limit]
@@ -117,7 +117,7 @@ class PoolMemberSerializer(_PartSerializer[PoolMember]):
 
 
 class ResourceSerializer(DefinitionSerializer[Resource]):
-    """Something scarce that limits can be set for."""
+    """A resource that can be limited."""
 
     pool = _name_of(Pool)
 
@@ -139,7 +139,7 @@ class EntitySerializer(DefinitionSerializer[Entity]):
 
 
 class PolicySerializer(DefinitionSerializer[Policy]):
-    """What holds for whom, with its limits; it is written as a whole, or not at all."""
+    """A policy with its limits; they are saved together or not at all."""
 
     scope = serializers.ChoiceField(PolicyScope.choices, read_only=True)
     resource = _name_of(Resource)
@@ -153,7 +153,7 @@ class PolicySerializer(DefinitionSerializer[Policy]):
 
 
 class PoolSerializer(DefinitionSerializer[Pool]):
-    """Interchangeable members with their limits; it is written as a whole, or not at all."""
+    """A pool with its members and their limits; they are saved together or not at all."""
 
     members = _parts(PoolMemberSerializer)
 
@@ -164,7 +164,7 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
-    """Which requests of the site use what."""
+    """A rule that maps requests of the site to a resource."""
 
     resource = _name_of(Resource, required=True)
 
@@ -175,7 +175,7 @@ class EndpointSerializer(DefinitionSerializer[Endpoint]):
 
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
-    """One change, and who made it."""
+    """One change in the audit log."""
 
     when = DateTimeField(read_only=True)
     before = serializers.JSONField(read_only=True, allow_null=True)
@@ -201,7 +201,7 @@ class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
 
 
 class RevertSerializer(StrictSerializer):
-    """Take a change back, with `force` also where the object was changed since."""
+    """Revert a change; with `force` even if the object has been changed since."""
 
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
     force = serializers.BooleanField(required=False, default=False)
@@ -210,12 +210,16 @@ class RevertSerializer(StrictSerializer):
 class _ChangeSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
     idempotency_key = serializers.CharField(
-        required=False, allow_null=True, default=None, max_length=255, help_text="Sent again, it is done only once."
+        required=False,
+        allow_null=True,
+        default=None,
+        max_length=255,
+        help_text="A repeated request with the same key has no effect.",
     )
 
 
 class ResetSerializer(_ChangeSerializer):
-    """Forget what an entity (none: the site itself, and what all share) has used of some limits, or of all."""
+    """Reset the usage of an entity (null: the site itself and shared limits) for some limits, or for all."""
 
     resource = Exact(max_length=64)
     entity = Exact(required=False, allow_null=True, default=None, max_length=255)
@@ -225,7 +229,7 @@ class ResetSerializer(_ChangeSerializer):
 
 
 class TopUpSerializer(_ChangeSerializer):
-    """Give an entity (none: the site itself) credit of one limit."""
+    """Give an entity (null: the site itself) credit for one limit."""
 
     resource = Exact(max_length=64)
     entity = Exact(required=False, allow_null=True, default=None, max_length=255)
@@ -234,13 +238,13 @@ class TopUpSerializer(_ChangeSerializer):
 
 
 class DoneSerializer(StrictSerializer):
-    """Whether it was done now; if not, it was done before with the same idempotency key."""
+    """Whether the action was carried out; false if it was done before with the same idempotency key."""
 
     done = serializers.BooleanField()
 
 
 class BoostSerializer(StrictSerializer):
-    """Give an entity other limits on a resource that there is (none: on all) from now on until a moment."""
+    """Override the limits of an entity on an existing resource (null: on all) from now until a timestamp."""
 
     entity = Exact(max_length=255)
     resource = Exact(max_length=64, required=False, allow_null=True, default=None)

@@ -1,4 +1,4 @@
-"""Fields and serializers that refuse values and names that they do not know."""
+"""Fields and serializers that reject unknown fields and values of another type."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from limits_app.core.amounts import MAX_AMOUNT
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import amount_of
 
-__all__ = ["AmountField", "DateTimeField", "Exact", "ObjectField", "StrictSerializer", "said"]
+__all__ = ["AmountField", "DateTimeField", "Exact", "ObjectField", "StrictSerializer", "validated"]
 
 
-_UNKNOWN: Final = _("There is no such field.")
+_UNKNOWN: Final = _("Unknown field.")
 
 
 class Exact(serializers.CharField):
-    """Text in which spaces count."""
+    """Text with significant whitespace."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"trim_whitespace": False, **options})
 
     def to_internal_value(self, data: Any) -> str:
-        """Take text, and nothing that could be written as text."""
+        """Accept only strings; numbers and booleans are not converted."""
         if not isinstance(data, str):
             self.fail("invalid")
         return super().to_internal_value(data)
@@ -38,19 +38,19 @@ class Exact(serializers.CharField):
 
 @extend_schema_field({"type": "number", "minimum": 0, "maximum": MAX_AMOUNT})
 class AmountField(serializers.DecimalField):
-    """A number with at most three decimals, written as people do: 10, not "10.000"."""
+    """A number with at most three decimals, represented as 10 and not as "10.000"."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"max_digits": 16, "decimal_places": 3, "min_value": 0, "max_value": MAX_AMOUNT, **options})
 
     def to_internal_value(self, data: Any) -> Any:
-        """Take a number."""
+        """Accept only numbers."""
         if isinstance(data, bool) or not isinstance(data, int | float):
             self.fail("invalid")
         return super().to_internal_value(data)
 
     def to_representation(self, value: Any) -> Any:
-        """Give a whole number where it is one."""
+        """Return an int for a whole number."""
         return amount_of(value)
 
 
@@ -60,13 +60,13 @@ class ObjectField(serializers.JSONField):
 
 
 class DateTimeField(serializers.DateTimeField):
-    """A moment as ISO 8601 has it, also at the ends of the calendar, of which a zone has no more than UTC has."""
+    """An ISO 8601 timestamp; it accepts the whole range of `datetime` in UTC, whatever the time zone."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"format": ISO_8601, "input_formats": [ISO_8601], **options})
 
     def enforce_timezone(self, value: datetime) -> datetime:
-        """Give the moment by the site's clock, or in UTC where only that can tell it and models take it."""
+        """Return the timestamp in the site's time zone, or in UTC where the conversion would overflow."""
         try:
             if not settings.USE_TZ:
                 return in_site_time(value)
@@ -81,7 +81,7 @@ class DateTimeField(serializers.DateTimeField):
             return value
 
     def to_representation(self, value: Any) -> Any:
-        """Give it with its offset, which a moment of the site's clock has not; at the ends of the calendar without."""
+        """Return it with its UTC offset; without one where adding it would overflow."""
         if isinstance(value, datetime) and is_naive(value):
             with suppress(OverflowError):
                 return make_aware(value).isoformat()
@@ -89,10 +89,10 @@ class DateTimeField(serializers.DateTimeField):
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses fields that it does not have, so that a mistyped name never passes for a default."""
+    """Rejects unknown fields, so that a misspelled name is an error and not a default."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """Give the checked values."""
+        """Return the validated values."""
         if isinstance(data, Mapping):
             unknown = [name for name in data if name not in self.fields]
             if unknown:
@@ -100,8 +100,8 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
-def said(serializer: type[StrictSerializer], body: Any) -> dict[str, Any]:
-    """Give what a body says, checked."""
+def validated(serializer: type[StrictSerializer], body: Any) -> dict[str, Any]:
+    """Return the validated data of a request body."""
     found = serializer(data=body)
     found.is_valid(raise_exception=True)
     return cast(dict[str, Any], found.validated_data)

@@ -1,4 +1,4 @@
-"""What addresses may ask for: filters, pages and orders, each with a type; anything else is refused."""
+"""Query parameters: typed filters, paging and ordering. Unknown parameters are errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "read",
 ]
 
-MOST_ON_A_PAGE: Final = 200
+MAX_PAGE_SIZE: Final = 200
 
 _SCOPES: Final[Mapping[str, Q]] = {
     PolicyScope.SYSTEM: Q(resource=None, entity=None),
@@ -46,12 +46,12 @@ _HOLDS: Final[Mapping[str, Q]] = {
 }
 
 
-def read(query: type[serializers.Serializer[Any]], asked: QueryDict) -> dict[str, Any]:
-    """Give the parameters of an address as values; WrongQuery says of each what is wrong."""
+def read(query: type[serializers.Serializer[Any]], given: QueryDict) -> dict[str, Any]:
+    """Return the validated query parameters; raises WrongQuery with an error for each invalid one."""
     fields = query().fields
     plain = {
         name: values if isinstance(fields.get(name), serializers.ListField) else values[-1]
-        for name, values in asked.lists()
+        for name, values in given.lists()
     }
     serializer = query(data=plain)
     try:
@@ -63,54 +63,56 @@ def read(query: type[serializers.Serializer[Any]], asked: QueryDict) -> dict[str
 
 
 def _search() -> serializers.CharField:
-    return serializers.CharField(required=False, max_length=255, help_text="Words that all must be found.")
+    return serializers.CharField(required=False, max_length=255, help_text="Search terms; every term must match.")
 
 
 def _ordering(*names: str) -> serializers.ChoiceField:
     choices = [*names, *[f"-{name}" for name in names]]
-    return serializers.ChoiceField(choices, required=False, help_text="What goes first; `-` turns the order round.")
+    return serializers.ChoiceField(
+        choices, required=False, help_text="Field to sort by; prefix it with `-` for descending order."
+    )
 
 
 class ListQuery(StrictSerializer):
-    """Which rows, in which order, and which part of them. Whatever is about none of these is a filter."""
+    """Filters, ordering and paging of a list; every parameter that is not in `beside` is a filter."""
 
     page = serializers.IntegerField(min_value=1, max_value=10**9, required=False)
-    page_size = serializers.IntegerField(min_value=1, max_value=MOST_ON_A_PAGE, required=False)
+    page_size = serializers.IntegerField(min_value=1, max_value=MAX_PAGE_SIZE, required=False)
 
     beside: ClassVar[tuple[str, ...]] = ("page", "page_size", "search", "ordering")
 
     @classmethod
     def conditions(cls, values: Mapping[str, Any]) -> Iterator[Q]:
-        """The filters that were given."""
+        """The filter conditions of the given parameters."""
         for name, value in values.items():
             if name not in cls.beside:
                 yield value if isinstance(value, Q) else Q((name, value))
 
 
 class ChoiceOfRows(serializers.ChoiceField):
-    """A word that stands for a condition."""
+    """A choice that maps to a filter condition."""
 
     def __init__(self, conditions: Mapping[str, Q], **options: Any) -> None:
         super().__init__([str(name) for name in conditions], **options)
         self._conditions = conditions
 
     def to_internal_value(self, data: Any) -> Any:
-        """Give the condition."""
+        """Return the condition of a choice."""
         return self._conditions[super().to_internal_value(data)]
 
 
 class ResourceQuery(ListQuery):
-    """Which resources."""
+    """Parameters of the list of resources."""
 
     name = Exact(required=False)
     pool = Exact(source="pool__name", required=False)
-    store = Exact(required=False, allow_blank=True, help_text="Empty for those in the default one.")
+    store = Exact(required=False, allow_blank=True, help_text="Store alias; empty for the default store.")
     search = _search()
     ordering = _ordering("name")
 
 
 class EntityQuery(ListQuery):
-    """Which entities."""
+    """Parameters of the list of entities."""
 
     identifier = Exact(required=False)
     parent = Exact(source="parent__identifier", required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
@@ -121,7 +123,7 @@ class EntityQuery(ListQuery):
 
 
 class PolicyQuery(ListQuery):
-    """Which policies."""
+    """Parameters of the list of policies."""
 
     resource = Exact(source="resource__name", required=False)
     entity = Exact(source="entity__identifier", required=False)
@@ -134,7 +136,7 @@ class PolicyQuery(ListQuery):
 
 
 class PoolQuery(ListQuery):
-    """Which pools."""
+    """Parameters of the list of pools."""
 
     name = Exact(required=False)
     search = _search()
@@ -142,7 +144,7 @@ class PoolQuery(ListQuery):
 
 
 class EndpointQuery(ListQuery):
-    """Which endpoints."""
+    """Parameters of the list of endpoints."""
 
     resource = Exact(source="resource__name", required=False)
     enabled = serializers.BooleanField(required=False)
@@ -151,7 +153,7 @@ class EndpointQuery(ListQuery):
 
 
 class AuditEventQuery(ListQuery):
-    """Which events of the audit log."""
+    """Parameters of the audit log."""
 
     actor = serializers.CharField(required=False)
     source = serializers.CharField(required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
@@ -165,60 +167,62 @@ class AuditEventQuery(ListQuery):
 
 
 class StatusQuery(StrictSerializer):
-    """Whose limits."""
+    """The resource and entity whose state is read."""
 
     resource = Exact(validators=[validate_resource_name])
     entity = Exact(required=False, validators=[validate_identifier])
 
 
 class ExplainQuery(StatusQuery):
-    """Which request."""
+    """The request to explain."""
 
     requested = serializers.ListField(
         child=serializers.RegexField(r"^[A-Za-z][A-Za-z0-9_.-]{0,63}:\d{1,12}(\.\d{1,3})?$"),
         required=False,
-        help_text="Amounts by limit key, such as `tpm:500`; may be given several times.",
+        help_text="Amounts by limit key, such as `tpm:500`; may be repeated.",
     )
 
 
 class TimeQuery(ListQuery):
-    """Usage of which time: the periods that begin in it."""
+    """A time range: usage of the periods that begin in it."""
 
-    period = serializers.ChoiceField(Period.choices, required=False, help_text="Whose snapshots; `day` where not said.")
+    period = serializers.ChoiceField(
+        Period.choices, required=False, help_text="Length of the periods; the default is `day`."
+    )
     since = DateTimeField(
-        required=False, help_text="The last 30 days where not said, or 48 hours where the period is an hour."
+        required=False, help_text="Start of the range. Default: 30 days ago, or 48 hours ago for hourly periods."
     )
     until = DateTimeField(required=False)
 
 
 class CountedQuery(ListQuery):
-    """Of whose use of what."""
+    """Filters for usage and rejections."""
 
     resource = Exact(required=False)
-    entity = Exact(required=False, allow_blank=True, help_text="Empty: the site itself, and what all share.")
-    key = serializers.CharField(required=False, help_text="The key of a limit.")
+    entity = Exact(required=False, allow_blank=True, help_text="Empty for the site itself and shared limits.")
+    key = serializers.CharField(required=False, help_text="Limit key.")
 
 
 class DenialQuery(CountedQuery):
-    """Which refusals: those of the minutes that begin in a time."""
+    """Parameters of the list of rejections, by minute."""
 
-    since = DateTimeField(required=False, help_text="The last 48 hours where not said.")
+    since = DateTimeField(required=False, help_text="Start of the range. Default: 48 hours ago.")
     until = DateTimeField(required=False)
 
 
 class UsageQuery(CountedQuery, TimeQuery):
-    """Which usage, and what it is told apart by."""
+    """Parameters of usage, with the fields to group it by."""
 
     by = serializers.ListField(
         child=serializers.ChoiceField([str(one) for one in By]),
         required=False,
         max_length=len(By),
-        help_text="What it is told apart by besides its limit; may be given several times.",
+        help_text="Field to group by in addition to the limit key; may be repeated.",
     )
 
 
 class MeQuery(TimeQuery):
-    """Which of one's own limits, and which usage of them."""
+    """Parameters of the caller's own limits and usage."""
 
     beside = (*ListQuery.beside, "period", "since", "until")
 

@@ -1,4 +1,4 @@
-"""What the REST API tells of live state."""
+"""Serializers for live state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BucketSerializer(StrictSerializer):
 
 
 class OneOfSeveralSerializer(BucketSerializer):
-    """One of several buckets that a limit has for a caller, as of an entity and of its parent."""
+    """One of several buckets of a limit, for example those of an entity and its parent."""
 
     resource = _name()
     entity = _name()
@@ -56,13 +56,13 @@ class OneOfSeveralSerializer(BucketSerializer):
 
 
 class StatsSerializer(BucketSerializer):
-    """The state of one limit: of its tightest bucket where it has several, which `buckets` lists."""
+    """The state of one limit. If it has several buckets, this is the tightest, and `buckets` lists all."""
 
     buckets = OneOfSeveralSerializer(many=True, required=False)
 
 
 class StatusSerializer(StrictSerializer):
-    """The state of an entity on a resource; of a resource as a whole also what all known entities use together."""
+    """The state of an entity on a resource; for a whole resource also the total usage of all known entities."""
 
     resource = _text()
     entity = _name()
@@ -73,7 +73,7 @@ class StatusSerializer(StrictSerializer):
 
 
 class UsedSerializer(StrictSerializer):
-    """How much was admitted, and how often it was refused; the share of refusals only where a call is the unit."""
+    """Allowed amount and number of rejections; the rejected share is null unless the limit counts requests."""
 
     admitted = Number()
     refused = serializers.IntegerField()
@@ -81,7 +81,7 @@ class UsedSerializer(StrictSerializer):
 
 
 class UseSerializer(UsedSerializer):
-    """How much of a limit was used; what it was not told apart by is null. `start` is that of the period."""
+    """Usage of a limit; fields that it is not grouped by are null. `start` is the start of the period."""
 
     bucket = serializers.ChoiceField(Bucket.choices)
     key = _text()
@@ -91,7 +91,7 @@ class UseSerializer(UsedSerializer):
 
 
 class DenialSerializer(StrictSerializer):
-    """How often a limit refused in a minute, and when first and last; an empty entity is the site itself."""
+    """Rejections by a limit within a minute, with the first and last time; an empty entity is the site itself."""
 
     minute = DateTimeField()
     resource = _text()
@@ -104,7 +104,7 @@ class DenialSerializer(StrictSerializer):
 
 
 class MineSerializer(StrictSerializer):
-    """The caller's own limits on a resource, and what was used of them; requests are charged to `entity`."""
+    """The caller's own limits and usage on a resource; requests are charged to `entity`."""
 
     resource = _text()
     entity = _name()
@@ -113,7 +113,7 @@ class MineSerializer(StrictSerializer):
 
 
 class ShadowRefusalSerializer(StrictSerializer):
-    """How many requests a limit in the shadow would have refused, in the process that answers."""
+    """Number of requests that a limit in shadow mode would have rejected, in the responding process."""
 
     resource = _text()
     key = _text()
@@ -139,7 +139,7 @@ class LimitStatusSerializer(StrictSerializer):
 
 
 class OutcomeSerializer(StrictSerializer):
-    """What would be decided."""
+    """The decision about a request."""
 
     allowed = serializers.BooleanField()
     retry_after = Number(allow_null=True)
@@ -152,14 +152,14 @@ class OutcomeSerializer(StrictSerializer):
 
 
 class CandidateSerializer(StrictSerializer):
-    """A policy that was considered."""
+    """A policy that was evaluated."""
 
     level = _text()
     policy = serializers.IntegerField(allow_null=True)
 
 
 class VerdictSerializer(CandidateSerializer):
-    """A policy that was considered, and what became of it."""
+    """A policy that was evaluated, and the result."""
 
     effect = _text()
     standing = _text()
@@ -171,7 +171,7 @@ class VerdictSerializer(CandidateSerializer):
 
 
 class ExplainedLimitSerializer(StrictSerializer):
-    """A limit that holds, and where it comes from."""
+    """An effective limit and its origin."""
 
     key = _text()
     shared = serializers.BooleanField()
@@ -184,7 +184,7 @@ class ExplainedLimitSerializer(StrictSerializer):
 
 
 class ExplainedLinkSerializer(StrictSerializer):
-    """One of those who are charged."""
+    """One of the entities that are charged, with its policies and limits."""
 
     entity = _name()
     considered = VerdictSerializer(many=True)
@@ -192,7 +192,7 @@ class ExplainedLinkSerializer(StrictSerializer):
 
 
 class ExplainedMemberSerializer(StrictSerializer):
-    """A member of a pool, and what it would do with the request."""
+    """A member of a pool, and its decision about the request."""
 
     name = _text()
     weight = serializers.IntegerField()
@@ -214,12 +214,12 @@ class ExplainedPoolSerializer(StrictSerializer):
 
 
 class ExplanationSerializer(StrictSerializer):
-    """Why a request would be admitted or refused now."""
+    """Why a request would be allowed or rejected now."""
 
     resource = _text()
     entity = _name()
-    known = serializers.BooleanField(help_text="Whether there is a resource of this name.")
-    store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default one.")
+    known = serializers.BooleanField(help_text="Whether a resource of this name exists.")
+    store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default store.")
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
     considered = VerdictSerializer(many=True)

@@ -1,1 +1,1 @@
-"""The operations of the REST API."""
+"""Views of the REST API."""

@@ -1,4 +1,4 @@
-"""What all views of the REST API have in common, and the verbs on rows of configuration."""
+"""Base classes of the views: parsing, content negotiation, ETags, paging and CRUD of configuration."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from rest_framework.views import APIView
 from limits_app.api import problems
 from limits_app.api.permissions import ModelPermission, changing
 from limits_app.api.schema import ApiSchema
-from limits_app.api.serializers.queries import MOST_ON_A_PAGE, ListQuery, read
+from limits_app.api.serializers.queries import MAX_PAGE_SIZE, ListQuery, read
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 
-__all__ = ["ApiView", "BoundedJSONParser", "ConfigurationView", "ListView", "NowhereView", "Page", "SchemaView"]
+__all__ = ["ApiView", "BoundedJSONParser", "ConfigurationView", "ListView", "NotFoundView", "Page", "SchemaView"]
 
 _REVALIDATE: Final = "private, no-cache"
 
 
 class BoundedJSONParser(JSONParser):
-    """Reads no more than the site admits, and refuses numbers, text and nesting that could not be written back."""
+    """Enforces DATA_UPLOAD_MAX_MEMORY_SIZE, and rejects values that cannot be serialized as JSON again."""
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """Give the body as plain data; ParseError where it is none."""
+        """Return the parsed body; raises ParseError for invalid JSON and TooLarge for a body over the limit."""
         most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         body: bytes = stream.read() if most is None else stream.read(most + 1)
         if most is not None and len(body) > most:
@@ -51,43 +51,49 @@ class BoundedJSONParser(JSONParser):
             parsed = json.loads(body)
             json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
-            raise ParseError(_("The body is no JSON, or has numbers or text that JSON cannot say.")) from error
+            raise ParseError(
+                _("The body must be valid JSON, without NaN, infinite numbers or invalid Unicode.")
+            ) from error
         return parsed
 
 
 class AlwaysJSON(DefaultContentNegotiation):
-    """There is one form of answer, whatever the client would like best."""
+    """Always selects the JSON renderer, whatever the Accept header says."""
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
-        """Give the only renderer."""
+        """Return the only renderer."""
         return renderers[0], renderers[0].media_type
 
 
 def tag_of(representation: Any) -> str:
-    """Give the strong tag of a representation: the same text as long as it is the same, whoever asks and when."""
+    """Return the strong ETag of a representation; it depends on the content only."""
     return f'"{blake2b(JSONRenderer().render(representation), digest_size=16).hexdigest()}"'
 
 
 def is_known(request: Request, tag: str) -> bool:
-    """Whether a reader has this version already."""
+    """Whether If-None-Match contains the tag."""
     known = [one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))]
     return tag in known or "*" in known
 
 
 def check_match(request: Request, tag: str) -> None:
-    """Refuse a change that does not say which version it is about, or that is about another one than this."""
-    said = request.headers.get("If-Match", "").strip()
-    if not said:
-        raise problems.PreconditionRequired(_("Send the ETag of the version that you have read as If-Match."))
-    if said != "*" and tag not in parse_etags(said):
-        raise problems.PreconditionFailed(_("It has been changed since you have read it: read it again."))
+    """Raise PreconditionRequired without If-Match, and PreconditionFailed if it names another version."""
+    given = request.headers.get("If-Match", "").strip()
+    if not given:
+        raise problems.PreconditionRequired(
+            _("Send the ETag of the version that you have read in the If-Match header.")
+        )
+    if given != "*" and tag not in parse_etags(given):
+        raise problems.PreconditionFailed(
+            _("The object has been changed since you read it. Read it again and repeat the change.")
+        )
 
 
 class Page(pagination.PageNumberPagination):
-    """50 rows, or as many as are asked for."""
+    """50 rows by default; `page_size` selects another number."""
 
     page_size = 50
-    max_page_size = MOST_ON_A_PAGE
+    max_page_size = MAX_PAGE_SIZE
     page_size_query_param = "page_size"
 
 
@@ -96,7 +102,7 @@ class _Search(filters.SearchFilter):
 
 
 class ApiView(LimitsMixin, APIView):
-    """Nothing depends on the site's settings of the framework, but for who is believed: its authentication."""
+    """Ignores the site's REST framework settings, except for authentication."""
 
     parser_classes = (BoundedJSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -107,11 +113,11 @@ class ApiView(LimitsMixin, APIView):
     schema = ApiSchema()
 
     def get_exception_handler(self) -> Callable[..., Response | None]:
-        """Problem details."""
+        """Return the handler that renders problem details."""
         return problems.answer
 
     def answered(self, request: Request, data: Any, status: int = 200) -> Response:
-        """Give the representation with its tag, or say that the reader has it already."""
+        """Return the representation with its ETag, or 304 if the client has this version."""
         tag = tag_of(data)
         headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
         if request.method in {"GET", "HEAD"} and is_known(request, tag):
@@ -119,36 +125,36 @@ class ApiView(LimitsMixin, APIView):
         return Response(data, status=status, headers=headers)
 
 
-class NowhereView(ApiView):
-    """Addresses that there are not, as problem details too."""
+class NotFoundView(ApiView):
+    """Answers unknown URLs with 404 as problem details."""
 
-    schema = None  # type: ignore[assignment]  # which leaves it out
+    schema = None  # type: ignore[assignment]  # leaves the view out of the schema
     permission_classes = ()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Say so, whatever is asked."""
+        """Raise Http404 for every method."""
         raise Http404
 
 
 class SchemaView(SpectacularAPIView):
-    """The description of the API, in the forms that the generator knows; what is refused is told as by all views."""
+    """The OpenAPI description, as JSON or YAML; errors are problem details."""
 
     permission_classes = (IsAuthenticated,)
     throttle_classes = (ApiThrottle,)
 
     def get_exception_handler(self) -> Callable[..., Response | None]:
-        """Problem details."""
+        """Return the handler that renders problem details."""
         return problems.answer
 
     def handle_exception(self, exc: Exception) -> Response:
-        """Answer in JSON, in whatever form the description was asked for."""
+        """Render errors as JSON, whatever format was requested."""
         response = super().handle_exception(exc)
         self.request.accepted_renderer, self.request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
         return response
 
 
 class ListView(ApiView, generics.GenericAPIView[Any]):
-    """Lists rows a page at a time."""
+    """Lists rows, one page at a time."""
 
     pagination_class = Page
     filter_backends = ()
@@ -157,13 +163,13 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
     tagged = True
 
     def rows(self, request: Request) -> QuerySet[Any]:
-        """The rows that were asked for, in the order that was asked for, and always in the same."""
+        """The filtered rows in a deterministic order: the requested one, then the primary key."""
         values = read(self.query, request.query_params)
         rows = self.get_queryset().filter(*self.query.conditions(values))
         if "search" in values:
             rows = _Search().filter_queryset(request, rows, self)
-        asked = [values["ordering"]] if "ordering" in values else rows.model._meta.ordering
-        return rows.order_by(*asked, "pk")
+        ordering = [values["ordering"]] if "ordering" in values else rows.model._meta.ordering
+        return rows.order_by(*ordering, "pk")
 
     def list(self, request: Request) -> Response:
         """List."""
@@ -172,7 +178,7 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
 
 
 class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
-    """All verbs on the rows of one model; changes name the version that they change, and are audited."""
+    """CRUD for one model; changes require If-Match and are recorded in the audit log."""
 
     permission_classes: ClassVar[tuple[type[BasePermission], ...]] = (ModelPermission,)  # type: ignore[misc]
     lookup_value_converter = "int"
@@ -183,7 +189,7 @@ class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
         return self.answered(request, self.represented(pk))
 
     def create(self, request: Request) -> Response:
-        """Make one."""
+        """Create one."""
         with changing(request):
             data = self.represented(self.saved(self.get_serializer(data=request.data)).pk)
         return self.answered(request, data, 201)
@@ -207,23 +213,23 @@ class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
         return Response(status=204)
 
     def get_queryset(self) -> QuerySet[Any]:
-        """The rows in the database that is written to: a replica may not know yet what is changed."""
+        """The rows of the primary database, because a replica may lag behind."""
         rows = super().get_queryset()
         return rows.using(router.db_for_write(rows.model))
 
     def found(self, pk: int) -> Any:
-        """The row as the database has it now."""
+        """The current row; raises Http404 if it does not exist."""
         row = self.get_queryset().filter(pk=pk).first()
         if row is None:
             raise Http404
         return row
 
     def represented(self, pk: int) -> Any:
-        """The representation of the row as the database has it now."""
+        """The representation of the current row."""
         return self.get_serializer(self.found(pk)).data
 
     def locked(self, request: Request, pk: int) -> Any:
-        """The row, which nobody else can change now, if it is still in the version that the request is about."""
+        """The row, locked for update; raises PreconditionFailed if it is not the version of If-Match."""
         rows = self.get_queryset()
         rows.model.objects.using(rows.db).select_for_update().order_by("pk").filter(pk=pk).first()
         row = self.found(pk)
@@ -231,6 +237,6 @@ class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
         return row
 
     def saved(self, serializer: serializers.BaseSerializer[Any]) -> Any:
-        """The row after it was checked and saved."""
+        """Validate and save; returns the row."""
         serializer.is_valid(raise_exception=True)
         return serializer.save()

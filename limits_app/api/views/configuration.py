@@ -1,4 +1,4 @@
-"""What administrators set, and the log of who set it."""
+"""Views for configuration and the audit log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from limits_app.api.serializers.configuration import (
     ResourceSerializer,
     RevertSerializer,
 )
-from limits_app.api.serializers.fields import said
+from limits_app.api.serializers.fields import validated
 from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
@@ -35,7 +35,7 @@ __all__ = ["AuditEventView", "EndpointView", "EntityView", "PolicyView", "PoolVi
 
 
 class ResourceView(ConfigurationView):
-    """What is consumed."""
+    """Resources."""
 
     queryset = Resource.objects.select_related("pool")
     serializer_class = ResourceSerializer
@@ -44,7 +44,7 @@ class ResourceView(ConfigurationView):
 
 
 class EntityView(ConfigurationView):
-    """Who consumes."""
+    """Entities: users, API keys, tenants."""
 
     queryset = Entity.objects.select_related("parent")
     serializer_class = EntitySerializer
@@ -53,7 +53,7 @@ class EntityView(ConfigurationView):
 
 
 class PolicyView(ConfigurationView):
-    """What holds for whom, with its limits."""
+    """Policies with their limits."""
 
     queryset = Policy.objects.select_related("resource", "entity").prefetch_related("limits")
     serializer_class = PolicySerializer
@@ -72,7 +72,7 @@ class PolicyView(ConfigurationView):
 
 
 class PoolView(ConfigurationView):
-    """Interchangeable suppliers, with their limits."""
+    """Pools with their members and limits."""
 
     queryset = Pool.objects.prefetch_related("members__limits")
     serializer_class = PoolSerializer
@@ -81,7 +81,7 @@ class PoolView(ConfigurationView):
 
 
 class EndpointView(ConfigurationView):
-    """Which requests of the site use what."""
+    """Rules that map requests of the site to resources."""
 
     queryset = Endpoint.objects.select_related("resource")
     serializer_class = EndpointSerializer
@@ -90,7 +90,7 @@ class EndpointView(ConfigurationView):
 
 
 class AuditEventView(ConfigurationView):
-    """Who changed what: to read only."""
+    """The audit log; read only."""
 
     queryset = AuditEvent.objects.all()
     serializer_class = AuditEventSerializer
@@ -100,7 +100,7 @@ class AuditEventView(ConfigurationView):
 
 
 class RevertView(ApiView):
-    """Taking a change back."""
+    """Revert a change."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.REVERT
@@ -109,15 +109,15 @@ class RevertView(ApiView):
 
     @extend_schema(request=RevertSerializer, responses=AuditEventSerializer)
     def post(self, request: Request, pk: int) -> Response:
-        """Bring an object back to what it was before an event; gives the event that this leaves."""
-        asked = said(RevertSerializer, request.data)
+        """Restore an object to its state before an event; returns the new event of the object."""
+        given = validated(RevertSerializer, request.data)
         using = router.db_for_write(AuditEvent)
         events = self.queryset.using(using)
         event = get_object_or_404(events, pk=pk)
-        with transaction.atomic(using=using):  # in which nobody else appends to the log
-            with audit.acting(reason=asked["reason"] or reason_of(request), using=using, **who(request)):
+        with transaction.atomic(using=using):  # no other transaction appends to the log
+            with audit.acting(reason=given["reason"] or reason_of(request), using=using, **who(request)):
                 if not request.user.has_perms(audit.permissions_to_revert(event)):
                     raise PermissionDenied
-                audit.revert(event, force=asked["force"])
+                audit.revert(event, force=given["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
         return self.answered(request, AuditEventSerializer(left).data)

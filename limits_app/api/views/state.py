@@ -1,4 +1,4 @@
-"""Live state: what is used and why, and what can be done about it."""
+"""Views for status, explanations, usage, rejections, resets, top-ups and boosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limits_app.api import permissions
 from limits_app.api.permissions import who
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers import configuration, queries, state
-from limits_app.api.serializers.fields import said
+from limits_app.api.serializers.fields import validated
 from limits_app.api.views.base import ApiView, ListView
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 
-_ABOUT_DENIALS: Final = ("resource", "entity", "key", "since", "until")
+_DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
 
 
 class StatusView(ApiView):
-    """What is used and left."""
+    """Current usage of the limits of a resource."""
 
     permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
@@ -56,13 +56,13 @@ class StatusView(ApiView):
 
     @extend_schema(responses=state.StatusSerializer)
     def get(self, request: Request) -> Response:
-        """Read the state of an entity on a resource; without one, of the site itself and of the whole resource."""
-        asked = queries.read(self.query, request.query_params)
-        return _now(services.status(asked["resource"], entity=asked.get("entity")).as_dict())
+        """Read the state of an entity on a resource; without an entity, of the site itself and the whole resource."""
+        given = queries.read(self.query, request.query_params)
+        return _live(services.status(given["resource"], entity=given.get("entity")).as_dict())
 
 
 class ExplainView(ApiView):
-    """Why a request would be admitted or refused."""
+    """Why a request would be allowed or rejected."""
 
     permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
@@ -70,40 +70,40 @@ class ExplainView(ApiView):
 
     @extend_schema(responses=state.ExplanationSerializer)
     def get(self, request: Request) -> Response:
-        """Explain what would be decided now; consumes nothing."""
-        asked = queries.read(self.query, request.query_params)
-        requested = dict(_amount(one) for one in asked["requested"]) if "requested" in asked else None
-        explanation = services.explain(asked["resource"], entity=asked.get("entity"), requested=requested)
+        """Explain the decision about a request without consuming anything."""
+        given = queries.read(self.query, request.query_params)
+        requested = dict(_amount(one) for one in given["requested"]) if "requested" in given else None
+        explanation = services.explain(given["resource"], entity=given.get("entity"), requested=requested)
         _check_keys(requested or (), explanation)
-        return _now({**explanation.as_dict(), "text": explanation.text()})
+        return _live({**explanation.as_dict(), "text": explanation.text()})
 
 
 class ShadowRefusalView(ApiView):
-    """What policies in the shadow would have refused."""
+    """Requests that policies in shadow mode would have rejected."""
 
     permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
 
     @extend_schema(responses=state.ShadowRefusalSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Count them, as far as the process that answers has seen them."""
+        """Count them; the counts are those of the responding process."""
         counted = services.shadow_refusals().items()
-        return _now([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
+        return _live([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
 
 
-class _FreshListView(ListView):
-    """Lists what no cache keeps."""
+class _UncachedListView(ListView):
+    """A list that must not be cached."""
 
     tagged = False
 
-    def told(self, found: Any, tell: Callable[[Any], Any]) -> Response:
-        """The page of what was found that is asked for, each as `tell` has it."""
+    def paginated(self, found: Any, represent: Callable[[Any], Any]) -> Response:
+        """Return the requested page, with each item represented by `represent`."""
         page = self.paginate_queryset(found)
-        return _fresh(self.get_paginated_response([tell(one) for one in page or ()]))
+        return _uncached(self.get_paginated_response([represent(one) for one in page or ()]))
 
 
-class UsageView(_FreshListView):
-    """What was used."""
+class UsageView(_UncachedListView):
+    """Usage as of the last roll-up."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.USAGE
@@ -113,14 +113,14 @@ class UsageView(_FreshListView):
 
     @extend_schema(responses=state.UseSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Read what was admitted and refused, as of the last roll-up; the largest use first, in the latest period."""
-        asked = queries.read(self.query, request.query_params)
-        found = uses(**{name: value for name, value in asked.items() if name not in self.query.beside})
-        return self.told(found, Use.as_dict)
+        """Read allowed amounts and rejections, as of the last roll-up; latest period first, then the largest usage."""
+        given = queries.read(self.query, request.query_params)
+        found = uses(**{name: value for name, value in given.items() if name not in self.query.beside})
+        return self.paginated(found, Use.as_dict)
 
 
-class DenialView(_FreshListView):
-    """Who was refused."""
+class DenialView(_UncachedListView):
+    """Rejected requests."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.USAGE
@@ -130,14 +130,14 @@ class DenialView(_FreshListView):
 
     @extend_schema(responses=state.DenialSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Read which limit refused whom, minute by minute; the latest first, and in it who was refused most."""
-        asked = queries.read(self.query, request.query_params)
-        found = denied(**{name: asked.get(name) for name in _ABOUT_DENIALS})
-        return self.told(found, self.get_serializer().to_representation)
+        """Read rejections by minute, entity and limit; latest minute first, then the highest count."""
+        given = queries.read(self.query, request.query_params)
+        found = denied(**{name: given.get(name) for name in _DENIAL_FILTERS})
+        return self.paginated(found, self.get_serializer().to_representation)
 
 
-class MeView(_FreshListView):
-    """A caller's own limits and usage."""
+class MeView(_UncachedListView):
+    """The caller's own limits and usage."""
 
     permission_classes = (permissions.Callers,)
     queryset = Resource.objects.all()
@@ -146,45 +146,47 @@ class MeView(_FreshListView):
 
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Read the limits of the resources that administrators know, and what was used, for whom this request is."""
-        entity = identify(request)  # the user is known only inside the view
+        """Read the limits and usage of the requesting entity on the configured resources."""
+        entity = identify(request)  # REST framework authenticates in the view, after the middleware
         used = _used(entity, queries.read(self.query, request.query_params))
 
         def mine(one: Resource) -> dict[str, Any]:
             state, usage = _state(one.name, entity), used.get(one.name, {})
             return {"resource": one.name, "entity": entity, "limits": state, "usage": usage}
 
-        return self.told(self.rows(request), mine)
+        return self.paginated(self.rows(request), mine)
 
 
 class ResetView(ApiView):
-    """Forgetting what was used."""
+    """Reset usage."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.RESET
 
     @extend_schema(request=configuration.ResetSerializer, responses=configuration.DoneSerializer)
     def post(self, request: Request) -> Response:
-        """Forget what an entity has used of a resource; permits stay with their holders."""
-        return Response({"done": services.reset(**said(configuration.ResetSerializer, request.data), **who(request))})
+        """Reset the usage of an entity on a resource; concurrent permits are not released."""
+        return Response(
+            {"done": services.reset(**validated(configuration.ResetSerializer, request.data), **who(request))}
+        )
 
 
 class TopUpView(ApiView):
-    """Giving credit."""
+    """Give credit."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.TOP_UP
 
     @extend_schema(request=configuration.TopUpSerializer, responses=configuration.DoneSerializer)
     def post(self, request: Request) -> Response:
-        """Give an entity credit of a limit, as much as fits into it."""
-        asked = said(configuration.TopUpSerializer, request.data)
-        amount = amount_of(asked.pop("amount"))
-        return Response({"done": services.top_up(**asked, amount=amount, **who(request))})
+        """Give an entity credit for a limit, up to its capacity."""
+        given = validated(configuration.TopUpSerializer, request.data)
+        amount = amount_of(given.pop("amount"))
+        return Response({"done": services.top_up(**given, amount=amount, **who(request))})
 
 
 class BoostView(ApiView):
-    """Giving an entity other limits for a while."""
+    """Override the limits of an entity temporarily."""
 
     permission_classes = (permissions.Permission,)
     permission = permissions.BOOST
@@ -192,23 +194,23 @@ class BoostView(ApiView):
 
     @extend_schema(request=configuration.BoostSerializer, responses={201: configuration.PolicySerializer})
     def post(self, request: Request) -> Response:
-        """Grant a boost, which is a policy with dates; limits that are not named stay as they are."""
-        asked = said(configuration.BoostSerializer, request.data)
-        limits = [row.definition() for row in definitions.read_limits(asked["limits"])]
-        if asked["resource"] is not None:
-            definitions.check_stored(Resource, asked["resource"], ("resource",))
-        with acting(**who(request)):  # for the reason that the boost has
-            policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
+        """Grant a boost: a policy with dates. Limits that are not in the request stay unchanged."""
+        given = validated(configuration.BoostSerializer, request.data)
+        limits = [row.definition() for row in definitions.read_limits(given["limits"])]
+        if given["resource"] is not None:
+            definitions.check_stored(Resource, given["resource"], ("resource",))
+        with acting(**who(request)):  # without a reason: the boost has its own
+            policy = services.grant_boost(given["entity"], given["resource"], limits, given["until"], given["reason"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
         return self.answered(request, configuration.PolicySerializer(granted).data, 201)
 
 
-def _now(data: Any) -> Response:
-    """Live state, which no cache keeps."""
-    return _fresh(Response(data))
+def _live(data: Any) -> Response:
+    """A response that must not be cached."""
+    return _uncached(Response(data))
 
 
-def _fresh(response: Response) -> Response:
+def _uncached(response: Response) -> Response:
     response["Cache-Control"] = "no-store"
     return response
 
@@ -219,7 +221,7 @@ def _amount(text: str) -> tuple[str, Amount]:
 
 
 def _check_keys(requested: Iterable[str], explanation: services.Explanation) -> None:
-    """Refuse keys of no limit, which would be admitted because nobody limits them; where nothing holds, all are."""
+    """Raise WrongQuery for keys without a limit, unless the resource has no limits at all."""
     members = () if explanation.pool is None else explanation.pool.members
     decided = (*explanation.outcome.violations, *explanation.outcome.passed)
     known = {status.key for status in (*decided, *chain.from_iterable(member.limits for member in members))}
@@ -228,23 +230,23 @@ def _check_keys(requested: Iterable[str], explanation: services.Explanation) -> 
     known.discard(Blocked.key)
     unknown = [key for key in requested if key not in known]
     if known and unknown:
-        told = {"keys": ", ".join(unknown), "known": ", ".join(sorted(known))}
-        raise WrongQuery({"requested": [_("No limit has the key %(keys)s; those here have %(known)s.") % told]})
+        values = {"keys": ", ".join(unknown), "known": ", ".join(sorted(known))}
+        raise WrongQuery({"requested": [_("Unknown limit key %(keys)s; must be one of %(known)s.") % values]})
 
 
-def _used(entity: str | None, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What an entity (None: the site itself) has used in the time that is asked for, by resource and limit."""
-    time = {name: asked[name] for name in ("period", "since", "until") if name in asked}
+def _used(entity: str | None, given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The usage of an entity (None: the site itself) in the requested range, by resource and limit."""
+    time = {name: given[name] for name in ("period", "since", "until") if name in given}
     found: dict[str, dict[str, Any]] = {}
     for use in uses(entity=entity or "", by="resource", **time)[:]:
-        if use.bucket == Bucket.ENTITY:  # members of pools have names that entities may have too
+        if use.bucket == Bucket.ENTITY:  # a pool member can have the same name as an entity
             used = {"admitted": use.admitted, "refused": use.refused, "refused_share": use.refused_share}
             found.setdefault(use.resource or "", {})[use.key] = used
     return found
 
 
 def _state(resource: str, entity: str | None) -> dict[str, Stats]:
-    """The state of one scope; with no entity that of the site itself alone."""
+    """The state of one scope; without an entity, of the site itself only."""
     while True:
         try:
             return services.limit_set(resource, entity).get_stats()

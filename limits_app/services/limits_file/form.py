@@ -190,7 +190,7 @@ def _message(error: Any) -> str:
     written = value.isoformat() if isinstance(value, date) else shown(value)
     match error["type"]:
         case "extra_forbidden":
-            return f"There is no such field: {nearest(str(error['loc'][-1]), _known(error['loc']))}"
+            return f"Unknown field: {nearest(str(error['loc'][-1]), _known(error['loc']))}"
         case "string_type" if isinstance(value, bool):
             return "Write it in quotes: without them on, off, yes and no are true or false in YAML."
         case "string_type":
