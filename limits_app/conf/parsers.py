@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from limits_app.core.amounts import shown
 
@@ -51,6 +51,7 @@ ApiKeyOfRequest = Callable[["HttpRequest"], str | None]
 RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
+_MOST_SECONDS: Final = 1_000_000_000
 MAX_MEGABYTES: Final = 1024 * 1024
 _MOST_TIMES: Final = 1000
 _ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -162,14 +163,18 @@ def whole_number(least: int, most: int) -> Callable[[object], int]:
 
 def seconds(value: object) -> float:
     """Parse a length of time."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
-        raise _wrong("a number of seconds above 0", value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
+        raise _wrong(f"a number of seconds above 0 and at most {_MOST_SECONDS}", value)
     return value
 
 
 def redis_url(value: object) -> str:
     """Parse the address of a Redis server."""
-    if not isinstance(value, str) or not value.startswith(("redis://", "rediss://", "unix://")):
+    try:
+        is_url = isinstance(value, str) and urlsplit(value).scheme in {"redis", "rediss", "unix"}
+    except ValueError:
+        is_url = False
+    if not is_url:
         raise _wrong("an address that starts with redis://, rediss:// or unix://", value)
     return value
 

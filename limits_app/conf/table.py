@@ -111,7 +111,7 @@ RESOLVER_TTL_SECONDS: Final = Key[float](
     "RESOLVER_TTL_SECONDS",
     60,
     "limits_app.E016",
-    expects="number of seconds above 0",
+    expects="number of seconds above 0, at most 1000000000",
     doc="How long a compiled limit set is used at most before the database is asked again.",
     parse=parsers.seconds,
 )
@@ -120,7 +120,7 @@ RESOLVER_MAX_ENTRIES: Final = Key(
     10_000,
     "limits_app.E017",
     expects="whole number from 1 to 1000000000",
-    doc="How many compiled limit sets each process keeps.",
+    doc="How many compiled limit sets each process keeps; 10,000 take 70 to 110 MB.",
     parse=parsers.whole_number(1, 10**9),
 )
 ON_UNAVAILABLE: Final = Key(
@@ -167,7 +167,7 @@ BREAKER_INTERVAL_SECONDS: Final = Key[float](
     "BREAKER_INTERVAL_SECONDS",
     10,
     "limits_app.E035",
-    expects="number of seconds above 0",
+    expects="number of seconds above 0, at most 1000000000",
     doc="Over how long calls and failures are counted.",
     parse=parsers.seconds,
 )
@@ -175,7 +175,7 @@ BREAKER_PROBE_SECONDS: Final = Key[float](
     "BREAKER_PROBE_SECONDS",
     0.5,
     "limits_app.E036",
-    expects="number of seconds above 0",
+    expects="number of seconds above 0, at most 1000000000",
     doc="The longest pause in which each process asks whether a store is back; clients are told to wait as long.",
     parse=parsers.seconds,
 )

@@ -152,9 +152,10 @@ MEMBER_KEY: Final = "member"
 _KINDS: Final = ("env", "setting")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET: Final = re.compile(
-    r"(passwor[dt]|passwd|passphrase|pwd|secret|token|bearer|credentials?|auth|authorization|dsn|"
-    r"(api|access|private|secret|signing|auth)_?key)$"
+    r"((passwor[dt]|secret|token|cookie|connection_string)s?|passwd|(^|_)pass|passphrase|pwd|bearer|credentials?|auth|"
+    r"authorization|dsn|(api|access|private|secret|signing|auth)keys?|_keys?)$"
 )
+_PASSWORD_IN_URL: Final = re.compile(r"://[^/?#\s]*:[^/?#\s]+@")
 
 
 def is_secret_reference(value: Mapping[str, object]) -> bool:
@@ -175,7 +176,9 @@ def validate_config(config: object) -> None:
                 raise ValidationError(
                     _('“%(key)s” refers to nothing: write {"env": "NAME"} or {"setting": "NAME"}.'), params={"key": key}
                 )
-        elif isinstance(value, str) and _SECRET.search(key.lower().replace("-", "_")):
+        elif isinstance(value, str) and (
+            _SECRET.search(key.lower().replace("-", "_")) or _PASSWORD_IN_URL.search(value)
+        ):
             raise ValidationError(
                 _("Do not write secrets down: name the variable or setting that has “%(key)s”, as %(how)s."),
                 params={"key": key, "how": '{"env": "NAME"}'},

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from limits_app.core.errors import InvalidRequest
 from limits_app.core.modes import HOOKS
 from limits_app.core.store import Store
 
 
 def default_shared_store() -> Store:
-    """The store of limit sets that several machines share: the site's, else that of the Redis cache `default`."""
+    """The store of limit sets that several machines share: the site's, else that of the Redis cache `default`.
+
+    Raises InvalidRequest where Django has no settings.
+    """
     chosen = HOOKS.shared_store()
     if chosen is None:
         # Imported on use, because its packages are an extra.
+        from django.core.exceptions import ImproperlyConfigured
+
         from limits_app.stores.redis import open_redis_store
 
-        chosen = open_redis_store("default")
+        try:
+            chosen = open_redis_store("default")
+        except ImproperlyConfigured as error:
+            raise InvalidRequest(
+                "a limit set that several machines share needs a store: pass store=open_redis_store(url='redis://...') "
+                "of limits_app.stores.redis; without it the store is that of Django's settings, and there are none"
+            ) from error
     return chosen

@@ -79,7 +79,11 @@ WRONG: Final = {
     ),
     "a long number": (
         f"version: {'9' * 5000}",
-        "cannot be read: put it in quotes",
+        "is too long for a number or a date: put it in quotes",
+    ),
+    "a long number in base 60": (
+        f"version: {':'.join(['59'] * 200_000)}",
+        "is too long for a number or a date: put it in quotes",
     ),
     "an impossible date": ("policies:\n- valid_from: 2026-02-30", "line 2: '2026-02-30' cannot be read"),
     "a list of resources": ("resources: [a]", "line 1: resources: Write an object with fields, not ['a']."),

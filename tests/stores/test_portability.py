@@ -269,13 +269,16 @@ class TestSymbolicLinks:
 
 
 class TestForeignFiles:
-    def test_files_of_other_names_are_ignored(self, process_store: ProcessStore) -> None:
+    def test_files_of_other_names_are_ignored_with_a_warning(
+        self, process_store: ProcessStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
         state = process_store.directory / "state"
         foreign = [state / "x.alive", state / "00.alive", state / f"{'AB' * 8}.alive"]
         for path in foreign:
             path.write_text("")
         assert limits_of(process_store, DB).try_acquire()
         assert all(path.exists() for path in foreign)
+        assert "x.alive is not a file of the process store, which ignores it: remove it" in caplog.text
 
     def test_a_directory_in_place_of_the_files_of_a_process_is_an_error_that_names_it(
         self, process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch

@@ -138,6 +138,16 @@ def using(pipe: Connection, directory: Path, times: int) -> None:
     pipe.send(f"used {used(limits)}")
 
 
+def using_truncated(pipe: Connection, directory: Path, length: int) -> None:
+    """Use a store whose file another program truncates in between."""
+    logging.getLogger("limits_app").setLevel(logging.ERROR)
+    limits = limits_of(ProcessStore(directory, map_megabytes=2), LIMIT)
+    assert limits.try_acquire()
+    os.truncate(directory / "state" / "data.mdb", length)
+    assert limits.try_acquire()
+    pipe.send(f"used {used(limits)}")
+
+
 class TestADamagedFile:
     @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
     def test_what_cannot_be_read_is_set_aside_with_a_warning(
@@ -168,6 +178,16 @@ class TestADamagedFile:
             assert process.ended() == 0
             assert process.hear() == "used 20"
         assert list(path.parent.glob("data.mdb.unreadable-*"))
+
+    @pytest.mark.parametrize("length", [0, 5 * PAGE])
+    def test_a_file_that_another_program_truncates_while_it_is_used_is_set_aside(
+        self, tmp_path: Path, length: int
+    ) -> None:
+        # In a process of its own, since the kernel ends one that reads behind the end of a file.
+        with running(using_truncated, tmp_path, length) as process:
+            assert process.hear() == "used 1"
+            assert process.ended() == 0
+        assert len(list((tmp_path / "state").glob("data.mdb.unreadable-*"))) == 1
 
     @pytest.mark.parametrize("damage", ["zeros_after_its_head", "noise_after_its_head"])
     @pytest.mark.parametrize("verb", FIRST)

@@ -20,6 +20,8 @@ Period = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 
 _HOUR_US: Final = 3_600_000_000
+_END_OF_TIME_US: Final = 2**62
+"""Later than any time of a calendar."""
 
 
 class Calendar:
@@ -49,8 +51,12 @@ class Calendar:
         return tuple(boundaries)
 
     def _reckoned(self, now: int) -> Period:
-        if self._kind is QuotaPeriod.HOUR:
-            return _hour_at(self._zone, now)
+        try:
+            return _hour_at(self._zone, now) if self._kind is QuotaPeriod.HOUR else self._days_at(now)
+        except OverflowError:  # Python's calendar ends with the year 9999, and begins with the year 1
+            return min(now, 0), max(now + 1, _END_OF_TIME_US)
+
+    def _days_at(self, now: int) -> Period:
         midnight = _first_midnight(self._kind, _shown(self._zone, now))
         start, end = now, now
         while end <= now:

@@ -19,6 +19,8 @@ MAX_CHARACTERS: Final = 32_000_000
 """How large a file may be."""
 
 _MAX_DEPTH: Final = 32
+_LONGEST_SCALAR: Final = 400
+"""How long a number or a date may be: a long number in base 60 takes minutes to read."""
 _SHOWN: Final = 20
 
 
@@ -135,6 +137,8 @@ class _Builder:
     def _scalar(self, node: Any) -> Any:
         if node.tag == "tag:yaml.org,2002:str":
             return node.value
+        if len(node.value) > _LONGEST_SCALAR:
+            raise _NotAllowed(f"{node.value[:80]!r}... is too long for a number or a date: put it in quotes", node)
         try:
             value = self._scalars.construct_object(node)
         except (ValueError, KeyError, OverflowError, self._yaml.constructor.ConstructorError):

@@ -7,7 +7,9 @@ It reads a named pipe, through which other processes wake its waiters.
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ from limits_app.stores.process.files import can_lock, exclusively, lock, make_pi
 
 ID_LENGTH: Final = 8
 MESSAGE_LENGTH: Final = 16
+_IDENTITY: Final = re.compile(f"[0-9a-f]{{{2 * ID_LENGTH}}}")
+
+logger = logging.getLogger("limits_app")
 
 
 class Presence:
@@ -120,8 +125,11 @@ def _receive(pipe: int, receive: Callable[[bytes], None]) -> None:
 
 def _remove_dead(directory: Path) -> None:
     """Remove the files of processes that ended without removing them; other files stay."""
-    for path in directory.glob("[0-9a-f]" * (2 * ID_LENGTH) + ".alive"):
-        is_alive(directory, bytes.fromhex(path.stem))
+    for path in directory.glob("*.alive"):
+        if _IDENTITY.fullmatch(path.stem):
+            is_alive(directory, bytes.fromhex(path.stem))
+        else:
+            logger.warning("%s is not a file of the process store, which ignores it: remove it", path)
 
 
 def _remove_files(directory: Path, identity: bytes) -> None:

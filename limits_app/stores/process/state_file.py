@@ -55,6 +55,8 @@ class StateFile:
         on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = files.private_directory(directory)
+        self._path = files.data_file(self.directory)
+        self._size = 0
         self._map_megabytes = map_megabytes
         self._make_room = make_room
         self._on_open = on_open
@@ -145,7 +147,9 @@ class StateFile:
             self._steps[thread] = None
             if not lock.acquire(False):
                 acquire_patiently(lock)
-            txn = self._steps[thread] = (self.environment or self._open()).begin(None, None, write)
+            environment = self.environment or self._open()
+            self._check_size()
+            txn = self._steps[thread] = environment.begin(None, None, write)
             done = step(txn, argument)
             txn.commit()
             lock.release()
@@ -199,8 +203,18 @@ class StateFile:
             self._on_open()
             files.open_environment(self.directory, self._map_megabytes, self._opened)
             self._file_number = files.file_number(self.directory)
+            self._size = self._path.stat().st_size
             self.environment = self._opened[0]
         return self.environment
+
+    def _check_size(self) -> None:
+        """Raise CorruptedError when another program has truncated the file: the kernel ends a process that reads on.
+
+        A file that was deleted stays as it is for the processes that have opened it.
+        """
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size < self._size:
+                raise lmdb.CorruptedError("another program has truncated it")
 
     def _close(self) -> None:
         """Close the file; the next step opens it, or the one that has replaced it."""

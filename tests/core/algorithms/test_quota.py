@@ -147,6 +147,15 @@ def test_a_clock_that_starts_at_0_is_as_good_as_any(zone: str) -> None:
     assert tested.fits(32 * 24 * HOUR, 1)
 
 
+@pytest.mark.parametrize("period", QuotaPeriod)
+@pytest.mark.parametrize("years", [8029, 9000, -1970, -3000])
+def test_a_time_beyond_the_calendar_of_python_is_in_an_endless_period(period: QuotaPeriod, years: int) -> None:
+    now = round(years * 365.2425 * 86_400) * SECOND + 86_399 * SECOND
+    quota = Driven(QuotaLimit("x", 3, period))
+    assert quota.take(now, 2)
+    assert not quota.take(now, 2)
+
+
 def test_only_calendars_have_boundaries() -> None:
     berlin = Driven(QuotaLimit.per_day("k", 10, "Europe/Berlin")).rule
     assert berlin.boundaries(MIDNIGHT + 5, 2) == tuple(MIDNIGHT + days * 24 * HOUR for days in (-1, 0, 1, 2))

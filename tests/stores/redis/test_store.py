@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -163,6 +165,13 @@ def test_the_modes_of_several_machines_use_the_sites_store(store: RedisStore, mo
     monkeypatch.setattr(HOOKS, "shared_store", lambda: store)
     assert LimitSet([CALLS], shared=True, mode="celery").store is store
     assert LimitSet([CALLS], shared=True, mode="distributed").store is store
+
+
+def test_a_distributed_set_without_django_names_the_store_to_pass() -> None:
+    code = "from limits_app import CallLimit, LimitSet; LimitSet([CallLimit(1, 60)], shared=True, mode='distributed')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={})
+    assert "InvalidRequest: a limit set that several machines share needs a store" in ended.stderr
+    assert "open_redis_store(url='redis://...')" in ended.stderr
 
 
 def caches(server: RedisServer) -> dict[str, object]:
