@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -170,13 +171,10 @@ def seconds(value: object) -> float:
 
 def redis_url(value: object) -> str:
     """Parse the address of a Redis server."""
-    try:
-        is_url = isinstance(value, str) and urlsplit(value).scheme in {"redis", "rediss", "unix"}
-    except ValueError:
-        is_url = False
-    if not is_url:
-        raise _wrong("an address that starts with redis://, rediss:// or unix://", value)
-    return value
+    with suppress(ValueError):
+        if isinstance(value, str) and urlsplit(value).scheme in {"redis", "rediss", "unix"}:
+            return value
+    raise _wrong("an address that starts with redis://, rediss:// or unix://", value)
 
 
 def yes_or_no(value: object) -> bool:

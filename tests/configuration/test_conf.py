@@ -111,6 +111,7 @@ BAD_VALUES = [
     ("UNKNOWN_KEYS", "ignore", "E014", "must be 'warn' or 'raise', not 'ignore'"),
     ("ENTITY_OF_REQUEST", "identify", "E015", "must be a function that takes a request, or the dotted path of one"),
     ("ENTITY_OF_REQUEST", "a..b", "E015", "must be a function"),
+    ("STORES", {"default": {"KIND": "redis", "URL": "redis://[::1"}}, "E011", "redis://"),
     ("RESOLVER_TTL_SECONDS", 10**400, "E016", "must be a number of seconds above 0 and at most 1000000000, not 1000"),
     ("BREAKER_PROBE_SECONDS", 10**400, "E036", "must be a number of seconds above 0 and at most 1000000000, not 1000"),
     ("RESOLVER_TTL_SECONDS", 0, "E016", "must be a number of seconds above 0 and at most 1000000000, not 0"),
