@@ -11,6 +11,7 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -163,14 +164,19 @@ def function_of(key: Key[str | T]) -> T:
     reference: str | T = current()[key.name]
     if not isinstance(reference, str):
         return reference
+    function: T = _imported(key.name, reference)
+    return function
+
+
+@lru_cache
+def _imported(name: str, path: str) -> Any:
     try:
-        function = import_string(reference)
+        function = import_string(path)
     except ImportError as error:
-        raise ImproperlyConfigured(f"LIMITS[{key.name!r}] cannot be imported: {error}") from error
+        raise ImproperlyConfigured(f"LIMITS[{name!r}] cannot be imported: {error}") from error
     if not callable(function):
-        raise ImproperlyConfigured(f"LIMITS[{key.name!r}] names {reference!r}, which is not a function")
-    found: T = function
-    return found
+        raise ImproperlyConfigured(f"LIMITS[{name!r}] names {path!r}, which is not a function")
+    return function
 
 
 def _raw() -> object:

@@ -59,7 +59,7 @@ class Charges(dict[Key, Charge]):
         return partial(remaining_amounts, amounts_taken(charge.acquisitions), new) if new else None
 
     def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
-        """Add what was taken; an amount that is named replaces the 1 that was taken before."""
+        """Add an acquisition; an amount that is named replaces the 1 that was taken before."""
         charge = self.held(key) if self else None
         if charge is None:
             self[key] = Charge((acquisition,), named)
@@ -86,7 +86,7 @@ class Charges(dict[Key, Charge]):
         return charge
 
     def refund(self, acquisitions: Sequence[Acquisition]) -> None:
-        """Report what was charged among some acquisitions as unused, calls included, and cancel all of them."""
+        """Report the charges among some acquisitions as unused, calls included, and cancel all of them."""
         for charge in self.values():
             for acquisition in charge.acquisitions:
                 if not acquisition.claim.settled and acquisition in acquisitions:

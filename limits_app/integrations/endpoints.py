@@ -41,7 +41,7 @@ _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after
 
 @dataclass(slots=True)
 class Rule:
-    """An endpoint, compiled; `route` is None where the path or the view was looked up by name.
+    """An endpoint, compiled; `route` is None for a rule whose path or view was looked up by name.
 
     `if_current` are its amounts for limits of the same configuration; for others it raises OutdatedEndpoints.
     """

@@ -59,15 +59,14 @@ def limits_of(request: HttpRequest) -> RequestLimits:
 class RequestLimits:
     """What a request was charged, and the verbs of the service for the entity that makes it.
 
-    What is acquired here is released when the response was sent, at the latest. That needs the middleware, or a
-    decorated view.
+    Acquisitions are released when the response was sent, at the latest. That needs the middleware, or a decorated view.
     """
 
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
         self._reference = ref(request)
         self.acquired: list[Acquisition] = []
-        """What was admitted, in order."""
+        """The admitted acquisitions, in order."""
         self.refused: tuple[Acquisition, ...] | None = None
         """What rejected the request; None as long as nothing did."""
         self.throttled: dict[Key, Outcome] = {}
@@ -75,9 +74,9 @@ class RequestLimits:
         self.throttled_status: int | None = None
         """The status of the response that a view of the REST framework makes of a rejection."""
         self.guarded = False
-        """Whether a middleware releases what is held, and sets the headers."""
+        """Whether a middleware releases the acquisitions, and sets the headers."""
         self.in_view = False
-        """Whether a decorated view releases what is held, and sets the headers."""
+        """Whether a decorated view releases the acquisitions, and sets the headers."""
         self.enforced = False
         """Whether the endpoint of the request was charged."""
         self.charges = Charges()
@@ -132,7 +131,7 @@ class RequestLimits:
 
     @property
     def acquisitions(self) -> dict[str, Acquisition]:
-        """What was acquired, by resource; of several acquisitions of one resource the latest.
+        """The acquisitions by resource; of several acquisitions of one resource the latest.
 
         `request.limits.acquisitions["api"].update({"tpm": 312})` reports the amount that was used.
         """
@@ -213,7 +212,7 @@ class RequestLimits:
     ) -> Acquisition:
         """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
 
-        `requested` replaces `named` where nothing was charged before. Returns what was taken last of the resource.
+        `requested` replaces `named` where nothing was charged before. Returns the last acquisition of the resource.
         Raises what `limits.acquire` raises.
         """
         key = resource, entity
@@ -364,15 +363,15 @@ class RequestLimits:
         return found
 
     def end(self) -> None:
-        """Release what is held: amounts that were not reported count as used."""
+        """Release all acquisitions: amounts that were not reported count as used."""
         for acquisition in self.acquired:
             acquisition.release()
 
     def fail(self, error: BaseException, *, but: Container[Acquisition] = (), ends: bool = False) -> None:
         """Refund amounts that were not reported, after a view raised, unless the exception is an answer.
 
-        `but` is what was held before the view began, where it is called by another one. Where nothing else releases
-        permits, the view `ends` what it holds.
+        `but` are the acquisitions from before the view began, where it is called by another one. Where nothing else
+        releases permits, the view `ends` what it holds.
         """
         is_answer = isinstance(error, _ANSWERS)
         for acquisition in self.acquired:

@@ -35,7 +35,7 @@ def release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None
         streamed = cast(Any, response)
         streamed.streaming_content = _HeldStream(streamed.streaming_content, limits)
     elif response.streaming or limits.acquired:
-        _OPEN[ref(response)] = limits, limits.request
+        _OPEN[ref(response, _end_of)] = limits, limits.request
 
 
 def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
@@ -73,15 +73,22 @@ class _HeldStream:
         self._limits.end()
 
 
+def _end_of(reference: ref[HttpResponseBase]) -> None:
+    """Release what a response held that was closed, or dropped without having been sent."""
+    limits, _request = _OPEN.pop(reference, (None, None))
+    if limits is not None:
+        limits.end()
+
+
 def _end_closed(**_: object) -> None:
-    """Release what responses held that were closed or dropped, and what the present request holds."""
+    """Release what closed responses held, and what the present request holds."""
     for limits in _UNSEEN.get():
         limits.end()
     _UNSEEN.set(())
-    for reference, (limits, _request) in list(_OPEN.items()):
+    for reference in list(_OPEN):
         response = reference()
-        if (response is None or response.closed) and _OPEN.pop(reference, None) is not None:
-            limits.end()
+        if response is not None and response.closed:
+            _end_of(reference)
 
 
 request_finished.connect(_end_closed, dispatch_uid="limits_app.request_finished")

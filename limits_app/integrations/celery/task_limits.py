@@ -50,14 +50,14 @@ class TaskLimits:
         return self.acquisition.config
 
     def update(self, usage: Mapping[str, Amount]) -> None:
-        """Report the amounts that were used, by key; what is not reported counts as requested.
+        """Report the amounts that were used, by key; others count as requested.
 
         Raises what `Acquisition.update` raises.
         """
         self.acquisition.update(usage)
 
     def release(self) -> None:
-        """Return what is held before the task ends; later calls do nothing."""
+        """Release the acquisition before the task ends; later calls do nothing."""
         self.acquisition.release()
 
     def acquire(
@@ -79,7 +79,7 @@ class TaskLimits:
     def _resource(self, named: str | None) -> str:
         resource = named or self.resource
         if resource is None:
-            raise InvalidRequest("the task has no limits of its own: name a resource, as in acquire(resource='llm')")
+            raise InvalidRequest("the task has no limits: name a resource, as in acquire(resource='llm')")
         return resource
 
 

@@ -1,4 +1,4 @@
-"""The place of throttles in an OpenAPI schema that drf-spectacular makes: refusals, and headers on all responses."""
+"""Throttles in the OpenAPI schema of drf-spectacular: rejections, and headers on all responses."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _header(description: str, kind: str) -> Schema:
     return {"description": description, "schema": {"type": kind}}
 
 
-_RETRY_AFTER: Final = {"Retry-After": _header("Seconds until it is worth trying again.", "integer")}
+_RETRY_AFTER: Final = {"Retry-After": _header("Seconds until the next attempt.", "integer")}
 _DRAFT: Final = {
-    "RateLimit-Policy": _header('The limits that hold, such as `"call_count";q=100;w=60`.', "string"),
-    "RateLimit": _header('What is left of them, such as `"call_count";r=50;t=30`.', "string"),
+    "RateLimit-Policy": _header('The effective limits, such as `"call_count";q=100;w=60`.', "string"),
+    "RateLimit": _header('The remaining amounts, such as `"call_count";r=50;t=30`.', "string"),
 }
 _LEGACY: Final = {
     "X-RateLimit-Limit": _header("The capacity of the limit that is closest to its end.", "integer"),
-    "X-RateLimit-Remaining": _header("What is left of it.", "integer"),
-    "X-RateLimit-Reset": _header("When nothing of it is used any more, in seconds since 1970.", "integer"),
+    "X-RateLimit-Remaining": _header("The remaining amount.", "integer"),
+    "X-RateLimit-Reset": _header("When it is unused again, in seconds since 1970.", "integer"),
 }
-_TOLD: Final[dict[Headers, Schema]] = {
+_SENT: Final[dict[Headers, Schema]] = {
     Headers.DRAFT: _DRAFT,
     Headers.LEGACY: _LEGACY,
     Headers.BOTH: _DRAFT | _LEGACY,
@@ -39,7 +39,7 @@ _DETAIL: Final = {"type": "object", "properties": {"detail": {"type": "string"}}
 
 
 class LimitsSchemaMixin:
-    """Adds, to what a view with throttles of limits_app answers: 429, and the headers of LIMITS["HEADERS"].
+    """Adds 429, and the headers of LIMITS["HEADERS"], to the responses of views with throttles of limits_app.
 
     Responses that a view describes itself stay as they are, with more headers.
     """
@@ -59,13 +59,13 @@ class LimitsAutoSchema(LimitsSchemaMixin, AutoSchema):
 
 
 def _describe(responses: Schema) -> None:
-    told = _TOLD[conf.get(conf.HEADERS)]
+    sent = _SENT[conf.get(conf.HEADERS)]
     described = responses.get("429", {"content": {"application/json": {"schema": _DETAIL}}, "description": ""})
     responses["429"] = {
         **described,
         "description": described["description"] or "Too many requests.",
-        "headers": _RETRY_AFTER | told | described.get("headers", {}),
+        "headers": _RETRY_AFTER | sent | described.get("headers", {}),
     }
     for code, response in responses.items():
-        if code.startswith("2") and told:
-            response["headers"] = told | response.get("headers", {})
+        if code.startswith("2") and sent:
+            response["headers"] = sent | response.get("headers", {})

@@ -1,4 +1,4 @@
-"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for headers where there is no middleware."""
+"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for headers without the middleware."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LimitThrottle(BaseThrottle):
         return Share(resource_named(resource), entity, requested, tuple(self.default_limits))
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Charge for all throttles of the view when the first of them is called: when one rejects, all do.
+        """Charge for all throttles of the view when the first one is called: when one rejects, all do.
 
         A class that overrides this decides by itself, when it calls this.
         """
@@ -161,13 +161,13 @@ class LimitThrottle(BaseThrottle):
 
 
 class LimitsMixin:
-    """For views where there is no middleware: sets the headers on their responses.
+    """Sets the headers on the responses of a view without the middleware.
 
     Put it before `APIView`. Where there is a middleware it does nothing.
     """
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Finish a response as the view does, and report what is left in its headers."""
+        """Finish a response as the view does, and report the remaining amounts in its headers."""
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # of the view
         return report_response(limits_of(request), finished, is_first=True)
 
