@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from inspect import signature
@@ -31,6 +32,8 @@ __all__ = [
 
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 """By the version of IP: the prefixes of public networks that are shorter have more than proxies in them."""
+_PROCESSES_PER_CORE: Final = 16
+"""More processes than this are probably those of several machines."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
@@ -49,6 +52,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _local_without_processes,
         _shared_directories,
         _no_file_locks,
+        _several_machines,
         _ignored_exceptions,
         _middleware_order,
         missing_databases,
@@ -146,6 +150,25 @@ def _no_file_locks() -> Iterator[CheckMessage]:
                 hint="Use another store: without file locks, the permits of a process that was killed return only when "
                 "their leases expire, and two processes must not open the store at the same time.",
                 id="limits_app.W057",
+            )
+
+
+def _several_machines() -> Iterator[CheckMessage]:
+    """Report process stores where each of several machines or containers probably counts for itself."""
+    reasons = []
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        reasons.append("the site runs on Kubernetes")
+    expected = conf.get(conf.EXPECTED_PROCESSES) or 0
+    if expected > _PROCESSES_PER_CORE * (os.cpu_count() or 1):
+        reasons.append(f"LIMITS['EXPECTED_PROCESSES'] is {expected}, too many for this machine")
+    for alias in conf.get(conf.STORES) if reasons else ():
+        if conf.store_settings(alias).kind is StoreKind.PROCESS:
+            yield Warning(
+                f"the process store {alias!r} is shared by the processes of one machine or container, but "
+                f"{' and '.join(reasons)}",
+                hint="Use a store in Redis or in the database: with the process store each pod and each machine "
+                "admits all of every limit. Silence this check where there is exactly one.",
+                id="limits_app.W058",
             )
 
 

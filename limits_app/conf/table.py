@@ -68,7 +68,7 @@ STATE_DIR: Final = Key(
 )
 MAP_MEGABYTES: Final = Key(
     "MAP_MEGABYTES",
-    64,
+    16,
     "limits_app.E013",
     expects="whole number from 1 to 1048576",
     doc="The size of a process store's file, reserved on the disk before use.",

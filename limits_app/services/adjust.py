@@ -25,6 +25,7 @@ from limits_app.models import AuditEvent, Entity, Policy, Resource, Verb, change
 from limits_app.resolver import Choice, check_names, choices, home, resolver
 from limits_app.services.amounts import not_limited
 from limits_app.services.writing import grant_boost
+from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 
 __all__ = ["areset", "boost", "reset", "top_up"]
@@ -67,7 +68,7 @@ def reset(
         store.reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
 
     change = {**asked, "keys": asked.get("keys", sorted(there))}
-    return once.do(forget, change, reason=reason, actor=actor, source=source)
+    return once.do(forget, change, alias=found.alias, reason=reason, actor=actor, source=source)
 
 
 async def areset(
@@ -119,7 +120,7 @@ def top_up(
     def give() -> None:
         credit(resilient_store(found.alias).open(), scoped[0], key, parts)
 
-    return once.do(give, asked, reason=reason, actor=actor, source=source)
+    return once.do(give, asked, alias=found.alias, reason=reason, actor=actor, source=source)
 
 
 def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
@@ -150,14 +151,17 @@ class _AuditedOnce:
         earlier = AuditEvent.objects.using(self._using).filter(idempotency_key=self._key).first()
         return earlier is not None and self._is_same(earlier)
 
-    def do(self, do: Callable[[], None], change: audit.Snapshot, *, reason: str, actor: str, source: str) -> bool:
+    def do(
+        self, do: Callable[[], None], change: audit.Snapshot, *, alias: str, reason: str, actor: str, source: str
+    ) -> bool:
         """Audit and make it in one transaction, unless another process has made it meanwhile.
 
         The event is written first, and writers of the log wait for each other, so that only one of two concurrent
         requests with the same key makes it. An error of the store rolls the event back. In a transaction of the caller
         it waits for the commit: a rollback would remove the event and the key, but could not undo the adjustment.
+        So it does where the store is in the SQLite file of the audit log, which this transaction locks.
         """
-        waits = changes.in_transaction(self._using)
+        waits = changes.in_transaction(self._using) or registry.is_in_file_of(self._using, alias)
         with audit.acting(actor=actor, source=source, reason=reason, using=self._using) as unit:
             earlier = unit.find(self._key)
             if earlier is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from os.path import realpath
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS, caches
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from limits_app import conf
@@ -69,6 +70,16 @@ def _database(chosen: StoreSettings) -> Store:
 
     options = _given(lock_timeout=chosen.lock_timeout_seconds, connect_timeout=chosen.connect_timeout_seconds)
     return open_database_store(chosen.using or DEFAULT_DB_ALIAS, **options)
+
+
+def is_in_file_of(using: str, alias: str) -> bool:
+    """Whether the store of an alias is in the SQLite file of the database `using`, whose transactions lock it."""
+    chosen = conf.get(conf.STORES).get(alias)
+    if chosen is None or chosen.kind is not StoreKind.DATABASE:
+        return False
+    settings_of = [connections[name].settings_dict for name in (chosen.using or DEFAULT_DB_ALIAS, using)]
+    [mine, other] = [(found["ENGINE"], realpath(found["NAME"])) for found in settings_of]
+    return mine == other and connections[using].vendor == "sqlite"
 
 
 def _given(**options: Any) -> dict[str, Any]:

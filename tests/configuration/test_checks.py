@@ -52,6 +52,8 @@ def ids(messages: list[Any]) -> list[str]:
         ({"TRUSTED_PROXIES": ["2000::/3"]}, ["W051"]),
         ({"TRUSTED_PROXIES": ["104.16.0.0/13", "2400:cb00::/32", "10.0.0.0/8", "fd00::/8", "unix"]}, []),
         ({"STORES": {"default": {"KIND": "database", "USING": "nowhere"}}}, ["E055"]),
+        ({"EXPECTED_PROCESSES": 100_000}, ["W058"]),
+        ({"EXPECTED_PROCESSES": 100_000, "STORES": {"default": {"KIND": "memory"}}}, []),
         ({"STORES": {"default": {"KIND": "redis", "CACHE": "nowhere"}}}, ["E056"]),
         ({"STORES": {"default": {"KIND": "redis"}}}, ["E056"]),
         ({"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1/0"}}}, []),
@@ -60,6 +62,14 @@ def ids(messages: list[Any]) -> list[str]:
 def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[str, Any], found: list[str]) -> None:
     settings.LIMITS = given
     assert ids(checks.check_hazards()) == found
+
+
+def test_a_process_store_on_kubernetes_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.LIMITS = {}
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    [found] = checks.check_hazards()
+    assert found.id == "limits_app.W058"
+    assert "one machine or container, but the site runs on Kubernetes" in found.msg
 
 
 @pytest.mark.parametrize("given", [{"KIND": "database", "USING": "nowhere"}, {"KIND": "redis", "CACHE": "nowhere"}])

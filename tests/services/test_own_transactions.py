@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,17 @@ def test_while_the_store_is_asked_again_little_by_little_it_takes_nobodys_place(
         with pytest.raises(StoreBlocked):
             limits.acquire("api")
     assert limits.try_acquire("api")
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_a_reset_and_a_credit_are_made_after_the_transaction_that_audits_them(in_transaction: bool) -> None:
+    for _ in range(3):
+        limits.acquire("api").release()
+    with transaction.atomic(using=ALIAS) if in_transaction else nullcontext():
+        assert limits.top_up("api", key="call_count", amount=1, idempotency_key="once")
+    assert resilient_store().unsettled == 0
+    assert not limits.top_up("api", key="call_count", amount=1, idempotency_key="once")
+    assert limits.status("api").limits["call_count"]["used"] == pytest.approx(2, abs=0.5)
+    with transaction.atomic(using=ALIAS) if in_transaction else nullcontext():
+        assert limits.reset("api")
+    assert limits.status("api").limits["call_count"]["used"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
@@ -146,6 +147,19 @@ def using_truncated(pipe: Connection, directory: Path, length: int) -> None:
     os.truncate(directory / "state" / "data.mdb", length)
     assert limits.try_acquire()
     pipe.send(f"used {used(limits)}")
+
+
+def test_a_file_system_that_became_read_only_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ProcessStore(tmp_path, map_megabytes=1).close()
+
+    def read_only(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(StoreUnavailable, match=r"Read-only file system.*LIMITS\['STATE_DIR'\].* on a volume"):
+        ProcessStore(tmp_path, map_megabytes=1)
 
 
 class TestADamagedFile:

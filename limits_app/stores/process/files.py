@@ -71,11 +71,16 @@ def private_directory(directory: Path) -> Path:
         if state.stat().st_mode & 0o077:
             state.chmod(0o700)
     except OSError as error:
-        raise StoreUnavailable(
-            f"the state directory {state} cannot be used ({error.strerror}): "
-            "set LIMITS['STATE_DIR'] to a directory that can be written"
-        ) from error
+        raise unusable(state, error) from error
     return state
+
+
+def unusable(state: Path, error: OSError) -> StoreUnavailable:
+    """The error for a directory that cannot be written, as in a container with a read-only file system."""
+    return StoreUnavailable(
+        f"the state directory {state} cannot be used ({error.strerror}): "
+        "set LIMITS['STATE_DIR'] to a directory that can be written, in a container to one on a volume"
+    )
 
 
 def _check_private(path: Path, *, is_state: bool) -> None:
@@ -196,7 +201,10 @@ def _size(state: Path) -> int:
 @contextmanager
 def exclusively(state: Path) -> Iterator[None]:
     """While in the block, no other process opens or replaces the file, or adds or removes files of processes."""
-    descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise unusable(state, error) from error
     try:
         lock(descriptor)
         yield

@@ -53,7 +53,7 @@ class ProcessStore:
         directory: str | Path,
         *,
         clock: Callable[[], int] = system_us,
-        map_megabytes: int = 64,
+        map_megabytes: int = 16,
         lease_seconds: float = LEASE_US / 1e6,
     ) -> None:
         self.directory = Path(directory)
