@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -140,14 +140,12 @@ class Request:
                 check_share(error, self._resolved)
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
             raise error
-        elif fallback is not None:
+        elif fallback is not None:  # for instance an error of the function that returns the amounts
             raise error
-        elif not isinstance(error, StoreUnavailable):
-            self._resolved, self._fallback = None, without_database(error)
-        elif self._resolved is not None:
-            self._fallback = fallback_of(self._resolved)
+        elif isinstance(error, StoreUnavailable):
+            self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
         else:
-            raise error
+            self._resolved, self._fallback = None, without_database(error)
 
     @property
     def _shadow(self) -> LimitSet | None:

@@ -110,10 +110,6 @@ class ShadowedAcquisition(Acquisition):
         """See `Acquisition.acquisitions`."""
         return self._enforced.acquisitions
 
-    def track(self) -> None:
-        """See `Acquisition.track`."""
-        self._enforced.track()
-
     def __enter__(self) -> Self:
         self._enforced.__enter__()
         return self

@@ -192,6 +192,7 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
     for _ in range(4):
         limits.acquire("api")
     assert limits.check("api").shadowed == ()  # refused as it is
+    assert not asyncio.run(limits.atry_acquire("api"))
     assert limits.shadow_refusals() == {"api": {"call_count": 4}}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -20,6 +20,7 @@ from limits_app import (
     CallLimit,
     InvalidLimit,
     LimitExceeded,
+    LimitTimeout,
     NeverAdmissible,
     RateLimit,
     ResourceLimit,
@@ -32,6 +33,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
@@ -192,6 +194,15 @@ def test_local_cannot_give_out_more_than_its_share_at_once(store: FailingStore) 
         limits.try_acquire("api", entity="a", requested={"tpm": 26})
     with pytest.raises(NeverAdmissible, match="its most is 25"):
         limits.try_acquire("api", entity="a", requested={"tpm": 101})
+
+
+def test_a_wait_for_the_share_of_this_process_ends_with_its_timeout(store: FailingStore, clock: FakeClock) -> None:
+    on_api("local", CallLimit(1, 3600))
+    give_up(store)
+    assert admitted(1) == 1
+    with pytest.raises(LimitTimeout) as caught:
+        limits.acquire("api", entity="a", timeout=0.01)
+    assert caught.value.outcome.degraded
 
 
 def test_whoever_is_blocked_or_unlimited_stays_so(store: FailingStore) -> None:
@@ -531,6 +542,16 @@ def test_while_the_database_is_down_a_setting_decides_about_the_unknown(settings
             limits.acquire("api", entity="a")
         assert caught.value.retry_after == 0.5
     assert limits.store_health()["default"].state is BreakerState.CLOSED
+
+
+def test_an_error_of_the_function_that_returns_the_amounts_is_raised(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow"}
+
+    def amounts(_limits: LimitSet) -> NoReturn:
+        raise OperationalError("no such table: sizes")
+
+    with pytest.raises(OperationalError, match="sizes"):
+        limits.try_acquire("api", requested=amounts)
 
 
 def test_what_is_not_known_to_be_limited_makes_no_key_a_mistake(
