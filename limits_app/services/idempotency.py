@@ -79,7 +79,7 @@ class IdempotentRequest(Request):
 
     def _decided(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         if not acquisition.successful and self._was_admitted(acquisition):
-            self._resolved = None  # limits in shadow mode were tried by the first request
+            self._shadow = None  # the first request has tried the limits in shadow mode
             return ReplayedAcquisition(acquisition.limit_set, _NOTHING)
         return super()._decided(acquisition, in_task=in_task)
 

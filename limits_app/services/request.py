@@ -60,40 +60,37 @@ class Request:
     limits decide in place of those in the store; see `unavailable`.
     """
 
-    __slots__ = ("_asked", "_fallback", "_key", "_resolved", "_source")
+    __slots__ = ("_asked", "_fallback", "_key", "_resolved", "_shadow", "_source")
 
     def __init__(self, key: Key, asked: Asked, source: Source = resolver) -> None:
         self._key = key
         self._asked = asked
         self._source = source
         self._resolved: ResolvedSet | None = None
+        self._shadow: LimitSet | None = None
         self._fallback: LimitSet | None = None
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
         acquisition = self._decided(self._use(self._try))
-        shadow = self._shadow
-        return acquisition if shadow is None else follow(acquisition, shadow, self._asked)
+        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._asked)
 
     def acquire(self, timeout: float | None) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
         left = _countdown(timeout)
         acquisition = self._decided(self._use(lambda limits: self._wait(limits, left)))
-        shadow = self._shadow
-        return acquisition if shadow is None else follow(acquisition, shadow, self._asked)
+        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._asked)
 
     async def atry_acquire(self) -> Acquisition:
         """`try_acquire` for asyncio."""
         acquisition = self._decided(await self._ause(self._atry), in_task=True)
-        shadow = self._shadow
-        return acquisition if shadow is None else await afollow(acquisition, shadow, self._asked)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._asked)
 
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
         left = _countdown(timeout)
         acquisition = self._decided(await self._ause(lambda limits: self._await(limits, left)), in_task=True)
-        shadow = self._shadow
-        return acquisition if shadow is None else await afollow(acquisition, shadow, self._asked)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._asked)
 
     def peek(self) -> Outcome:
         """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -127,12 +124,12 @@ class Request:
                 self._recover(error)
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
-        self._resolved = resolved
+        self._resolved, self._shadow = resolved, resolved.shadow
         return resolved.in_store()
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
-        fallback, self._fallback = self._fallback, None
+        fallback, self._fallback, self._shadow = self._fallback, None, None
         if isinstance(error, StaleConfiguration):
             self._source.forget(*self._key, self._resolved)
         elif isinstance(error, LimitExceeded):
@@ -146,11 +143,6 @@ class Request:
             self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
         else:
             self._resolved, self._fallback = None, without_database(error)
-
-    @property
-    def _shadow(self) -> LimitSet | None:
-        """The limits of policies in shadow mode; none are tried while the store is unavailable."""
-        return None if self._resolved is None or self._fallback is not None else self._resolved.shadow
 
     def _try(self, limits: LimitSet) -> Acquisition:
         return limits.try_acquire(amounts_for(limits, self._asked))
