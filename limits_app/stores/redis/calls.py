@@ -341,6 +341,10 @@ class Calls:
         prepared = Prepared(chosen, keys, self.constants + plan, reply_key)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
+    def set_aside(self, plan: PreparedPlan) -> ScriptCall:
+        """Return the call that renames the keys of a plan's scopes that another program has written."""
+        return self.script("set_aside", plan.keys, b"", *map(self.names.type_of, plan.keys))
+
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""
         return self._process + claim.number.to_bytes(8, "little")

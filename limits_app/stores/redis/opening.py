@@ -63,6 +63,11 @@ class Keys:
         """Return the key of the leases of a resource limit."""
         return b"%s:held:%s" % (self.scope(scope), limit.encode())
 
+    def type_of(self, key: bytes) -> bytes:
+        """Return the type of what is stored under the key of a scope, or under what belongs to the scope."""
+        _, *kind = key[len(self._prefix) :].partition(b"}:")[2].split(b":", 2)
+        return {b"log": b"string", b"held": b"zset"}[kind[0]] if kind else b"hash"
+
     def tag(self, scope: bytes | None) -> bytes:
         """Return the tag of the keys that scripts about a scope share with other scripts."""
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)

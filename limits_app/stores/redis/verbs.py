@@ -5,6 +5,7 @@ Each verb is one script, which the server executes in one step; on a cluster one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from limits_app.core import engine
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import RecordUnavailable, StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
@@ -23,6 +24,8 @@ from limits_app.stores.redis.exactly_once import InDoubt, Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
+
+logger = logging.getLogger("limits_app")
 
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
@@ -136,7 +139,7 @@ class Verbs:
             forgotten = self._rejections.forgotten
             call = self._calls.acquire(claims, acquire, charged[0].at if charged else None)
             try:
-                reply: bytes = yield call
+                reply: bytes = yield from self._answered(call, acquire.plans)
                 if reply[0] in _DECIDED:
                     admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
                     if has_new_scope:
@@ -247,7 +250,18 @@ class Verbs:
         if left.call is not None:
             left.call.finish(self._slots)  # it had no effect
         left.call = call
-        reply: bytes = yield call
+        return (yield from self._answered(call, [left.charged[-1].plan]))
+
+    def _answered(self, call: ScriptCall, plans: Sequence[PreparedPlan]) -> Steps[bytes]:
+        """Send a call; where keys have another type, they are set aside, so that the next request finds none."""
+        try:
+            reply: bytes = yield call
+        except RecordUnavailable as error:
+            for plan in plans:
+                with suppress(StoreUnavailable):  # such as of a user that may not rename keys
+                    for name in (yield self._calls.set_aside(plan)):
+                        logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
+            raise
         return reply
 
     def _peek(self, claim: Claim) -> Steps[None]:

@@ -14,7 +14,7 @@ from redis import Redis
 from limits_app.core.errors import RecordUnavailable, StoreBlocked, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.ports import free_ports
 from tests.servers.proxy import proxy
@@ -196,16 +196,36 @@ def _interrupted(*_: object, **__: object) -> object:
     raise KeyboardInterrupt
 
 
-def test_a_key_of_another_type_is_an_error_of_its_scope_only(
-    server: RedisServer, store: RedisStore, limits: LimitSet
+def test_a_key_of_another_type_is_one_error_of_its_scope_and_is_set_aside(
+    server: RedisServer, store: RedisStore, limits: LimitSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = limits_of(store, CallLimit(100, HOUR), entity="other")
     with Redis(port=server.port) as client:
         client.set(record(store, other), "something else")
-    with pytest.raises(RecordUnavailable, match="WRONGTYPE"):
-        other.try_acquire()
-    assert limits.try_acquire()
+        with pytest.raises(RecordUnavailable, match="WRONGTYPE"):
+            other.try_acquire()
+        assert limits.try_acquire()
+        assert other.try_acquire()
+        aside = record(store, other) + b":unreadable"
+        assert client.get(aside) == b"something else"
+        assert 0 < client.ttl(aside) <= 86_400
+    assert f"it is now {aside!r} for a day, and counting starts again" in caplog.text
     assert isinstance(RecordUnavailable(), StoreBlocked), "which opens no circuit breaker"
+
+
+def test_logs_and_leases_of_another_type_are_set_aside_too(server: RedisServer, store: RedisStore) -> None:
+    windows = RateLimit("x", 100, HOUR, algorithm=RateLimitAlgorithm.SLIDING_WINDOW)
+    limits = limits_of(store, windows, ResourceLimit("db", 5))
+    held = limits.try_acquire({"x": 1})
+    short = short_key(limits.scoped[0].scope.key)
+    with Redis(port=server.port) as client:
+        client.delete(record(store, limits))
+        client.hset(store._names.log(short, "x"), "a", "b")
+        client.set(store._names.leases(short, "db"), "something else")
+        with pytest.raises(RecordUnavailable, match="WRONGTYPE"):
+            held.release()
+        assert client.keys(b"*:unreadable")
+    assert limits.try_acquire({"x": 1})
 
 
 @pytest.mark.parametrize("command", ["evalsha", "eval", "hset"])
