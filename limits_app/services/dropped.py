@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from limits_app.models import Enforcement, Policy, PolicyEffect
 
-__all__ = ["Broader", "DroppedKey", "Ruling", "dropped_by_each", "dropped_keys"]
+__all__ = ["Broader", "DroppedKey", "Ruling", "dropped_by_each", "dropped_keys", "dropped_message", "dropped_messages"]
 
 Scope = tuple[str, str]
 """Names of the resource and the entity, empty for all of them."""
@@ -151,6 +151,20 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
     """
     [(_policy, dropped)] = dropped_by_each([policy])
     return dropped
+
+
+def dropped_messages(policy: Policy) -> list[str]:
+    """Return a sentence for each key that a policy, read again from the database, drops."""
+    levels: dict[str, list[str]] = {}
+    for key, level in dropped_keys(Policy.objects.using(policy._state.db).get(pk=policy.pk)):
+        levels.setdefault(key, []).append(level)
+    return [dropped_message(str(policy), key, found) for key, found in levels.items()]
+
+
+def dropped_message(policy: str, key: str, levels: Sequence[str]) -> str:
+    """Return the sentence about a key that a policy drops, which the policies of `levels` limit."""
+    others = f" and {len(levels) - 1} more" if len(levels) > 1 else ""
+    return f"{policy} drops {key!r} of {levels[0]}{others}: limit it too, or let it extend"
 
 
 def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:

@@ -22,6 +22,7 @@ from limits_app.models import Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.resolver import home
 from limits_app.services import definitions
+from limits_app.services.dropped import dropped_messages
 
 __all__ = [
     "PolicyOptions",
@@ -74,7 +75,7 @@ class PolicyOptions(TypedDict, total=False):
 def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits that hold where nothing more specific is set, in place of those set before.
 
-    The options are those of `PolicyOptions`.
+    The options are those of `PolicyOptions`. A warning in the log names the limits of replaced policies that it drops.
     Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
     """
     return _set(None, None, limits, options)
@@ -148,6 +149,8 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
     policy: Policy = found.row
     if why := weakened(before, vars(policy)):
         logger.warning("%s: %s", policy, why)
+    for message in dropped_messages(policy):
+        logger.warning(message)
     return policy
 
 

@@ -81,6 +81,13 @@ def test_deleting_in_a_dry_run_needs_no_yes() -> None:
     assert run("resource get api").code == 1
 
 
+def test_setting_warns_of_the_broader_limits_that_are_dropped() -> None:
+    run("system set calls=1000/min")
+    ran = run("resource set api tpm=50k/min rpm=500/min --dry-run")
+    assert (ran.code, "warning: resource api drops 'call_count' of system: limit it too" in ran.err) == (0, True)
+    assert "warning" not in run("resource set api tpm=50k/min calls=500/min").err
+
+
 def test_a_boost_ends_by_itself() -> None:
     run("resource set api rpm=5/min calls=3/min")
     assert run("boost user:1 rpm=50/min --on api --for 2h --reason demo").code == 0

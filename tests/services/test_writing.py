@@ -31,6 +31,18 @@ def test_what_is_set_is_listed() -> None:
     assert limits.list_entities("reports") == {}
 
 
+def test_a_policy_that_drops_broader_limits_warns(caplog: pytest.LogCaptureFixture) -> None:
+    limits.set_system_limits([CallLimit(10, 60)])
+    limits.set_resource_limits("api", LIMITS)
+    limits.set_entity_limits("user:1", [CallLimit(5, 60)], resource="api", extends=True)
+    assert not caplog.messages
+    limits.set_entity_limits("user:2", [RateLimit("tpm", 5, 60)])
+    assert caplog.messages == [
+        "entity user:2 drops 'call_count' of system and 1 more: limit it too, or let it extend",
+        "entity user:2 drops 'db' of resource api: limit it too, or let it extend",
+    ]
+
+
 def test_setting_again_replaces() -> None:
     limits.set_resource_limits("api", LIMITS)
     policy = limits.set_resource_limits("api", LIMITS[:1], reason="less")

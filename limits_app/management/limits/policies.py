@@ -28,6 +28,7 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement, Policy, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
+from limits_app.services.dropped import dropped_messages
 
 __all__ = ["ENTITY", "RESOURCE", "STORE", "SYSTEM", "notation_of"]
 
@@ -52,7 +53,10 @@ def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> Ex
     first = about.pop("entity", None) or about.pop("resource", None)
     _confirm_weaker(options, out)
     with changing(options, out):
-        write(*filter(None, [first]), given, **about, effect=effect, reason=options.reason, **said)
+        policy = write(*filter(None, [first]), given, **about, effect=effect, reason=options.reason, **said)
+        warnings = dropped_messages(policy)
+    for warning in warnings:
+        out.note(f"warning: {warning}")
     return ExitCode.OK
 
 

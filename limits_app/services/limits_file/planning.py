@@ -12,7 +12,7 @@ from typing import Any
 from limits_app.models import MAX_LEVELS, Enforcement, Manifest, PolicyEffect
 from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.services.dropped import Broader, Ruling
+from limits_app.services.dropped import Broader, Ruling, dropped_message
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -253,8 +253,7 @@ def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Itera
     broader = Broader(map(_ruling, policies), datetime.now(UTC))
     for policy in changed:
         for key, levels in broader.dropped_by(_ruling(policy)):
-            others = f" and {len(levels) - 1} more" if len(levels) > 1 else ""
-            yield f"{policy.label} drops {key!r} of {levels[0].label}{others}: limit it too, or let it extend"
+            yield dropped_message(policy.label, key, [one.label for one in levels])
 
 
 def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[str]:
