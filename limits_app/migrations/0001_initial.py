@@ -48,6 +48,19 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='CodeLimits',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('resource', limits_app.models.fields.ExactTextField(max_length=64)),
+                ('limits', models.CharField(max_length=500)),
+                ('used_at', models.DateTimeField(db_index=True, default=django.utils.timezone.now)),
+            ],
+            options={
+                'default_permissions': (),
+                'constraints': [models.UniqueConstraint(fields=('resource', 'limits'), name='limits_app_code_limits_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='LastCommit',
             fields=[
                 ('connection', models.BigIntegerField(primary_key=True, serialize=False)),

@@ -10,6 +10,7 @@ from limits_app.models.endpoint import Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
+from limits_app.models.limits_in_code import CodeLimits, code_limits, note_code_limits
 from limits_app.models.policy import Policy, PolicyScope
 from limits_app.models.policy_lookup import ENTITY_FLAGS, Candidate, EntityPolicies, policies_for
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
@@ -26,6 +27,7 @@ __all__ = [
     "AuditHead",
     "Bucket",
     "Candidate",
+    "CodeLimits",
     "CollectedBatch",
     "Configuration",
     "Denial",
@@ -54,6 +56,8 @@ __all__ = [
     "UsageSnapshot",
     "Verb",
     "WaitingBatch",
+    "code_limits",
+    "note_code_limits",
     "policies_for",
     "pool_definition",
 ]

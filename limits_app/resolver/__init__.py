@@ -16,14 +16,14 @@ from limits_app.resolver.cache import (
     pool_resolver,
     resolver,
 )
-from limits_app.resolver.policies import CALL, Choice, Held, Standing, Verdict
+from limits_app.resolver.policies import CODE, Choice, Held, Standing, Verdict
 from limits_app.resolver.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers
-from limits_app.resolver.resolution import Limits, check_names, home, resolve, source
+from limits_app.resolver.resolution import Limits, check_names, home, latest_code_limits, resolve, source
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet
 from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, StoreVersions
 
 __all__ = [
-    "CALL",
+    "CODE",
     "MEMBER_LEVEL",
     "UNAVAILABLE",
     "Choice",
@@ -47,6 +47,7 @@ __all__ = [
     "check_names",
     "choices",
     "home",
+    "latest_code_limits",
     "pool_resolver",
     "resolve",
     "resolver",

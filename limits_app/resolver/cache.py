@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
-from limits_app.models import changes
+from limits_app.models import changes, note_code_limits
 from limits_app.resolver.pools import pool_cache
 from limits_app.resolver.resolution import Limits, check_names, checked_defaults, home, resolve, resolve_pool
 from limits_app.resolver.resolved_set import ResolvedSet
@@ -30,6 +30,8 @@ Key = tuple[str, str | None, Limits]
 
 _DATABASE_RETRY_SECONDS: Final = 1.0
 """How long an expired set is used again after the database failed."""
+_MOST_NOTED: Final = 1000
+"""How many resources and limits of code are known to be in the database; after that, all are written again."""
 
 
 class ResolverInfo(NamedTuple):
@@ -66,6 +68,7 @@ class Resolver:
     def __init__(self, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
         self._entries: dict[Key, _Entry] = {}
+        self._noted: set[tuple[str, Limits]] = set()
         self._hits = 0
         self._misses = 0
         self.after_fork()
@@ -131,6 +134,7 @@ class Resolver:
         """Drop all sets."""
         with self._lock:
             dropped, self._entries = self._entries, {}
+            self._noted.clear()
         del dropped  # outside the lock, since finalizers may run
         pool_cache.clear()
         if self is resolver:
@@ -172,7 +176,12 @@ class Resolver:
         return resolved
 
     def _resolve(self, key: Key) -> ResolvedSet:
-        return resolve(*key, now=self.clock()).resolved
+        resolution = resolve(*key, now=self.clock())
+        if key[2] and (key[0], key[2]) not in self._noted and resolution.choices[0].uses_code:
+            if len(self._noted) >= _MOST_NOTED:
+                self._noted.clear()
+            note_code_limits(key[0], key[2], self._noted)
+        return resolution.resolved
 
     def _add(self, key: Key, entry: _Entry) -> None:
         most = conf.get(conf.RESOLVER_MAX_ENTRIES)

@@ -1,7 +1,7 @@
 """Policy resolution: which policies apply to an entity at a time, and the limits that follow from them.
 
 The most specific level applies, as a whole: an entity that is itself blocked or unlimited, entity on this resource,
-entity on all resources, resource, system, and then the limits that the call brings.
+entity on all resources, resource, system, and then the limits that code sets.
 Within a level, a policy with dates precedes one with weekly hours, and that precedes the one that always applies.
 A policy that extends is added to the next one instead of replacing it, and its keys take precedence.
 """
@@ -18,12 +18,12 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
 from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 
-__all__ = ["CALL", "PRECEDENCE", "Choice", "Held", "Standing", "Verdict", "changes_at", "choose", "rollout_position"]
+__all__ = ["CODE", "PRECEDENCE", "Choice", "Held", "Standing", "Verdict", "changes_at", "choose", "rollout_position"]
 
-CALL: Final = "call"
-"""The level of limits that a call brings itself."""
+CODE: Final = "code"
+"""The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""
 
-PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CALL)
+PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CODE)
 
 
 class Standing(StrEnum):
@@ -63,6 +63,12 @@ class Choice:
     verdicts: tuple[Verdict, ...]
     limits: tuple[Held, ...]
     on_unavailable: OnUnavailable | None
+
+    @property
+    def uses_code(self) -> bool:
+        """Whether the limits that code sets are in force, which come last."""
+        last = self.verdicts[-1]
+        return last.candidate.level == CODE and last.standing in {Standing.COUNTS, Standing.EXTENDED}
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import time
@@ -14,14 +14,24 @@ from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
-from limits_app.models import Candidate, Policy, PolicyEffect
+from limits_app.models import Candidate, CodeLimits, Policy, PolicyEffect, code_limits
 from limits_app.models.policy_lookup import PolicyChain, policies_for
-from limits_app.resolver.policies import CALL, Choice, Standing, changes_at, choose
+from limits_app.resolver.policies import CODE, Choice, Standing, changes_at, choose
 from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
 
-__all__ = ["Limits", "Source", "check_names", "checked_defaults", "home", "resolve", "resolve_pool", "source"]
+__all__ = [
+    "Limits",
+    "Source",
+    "check_names",
+    "checked_defaults",
+    "home",
+    "latest_code_limits",
+    "resolve",
+    "resolve_pool",
+    "source",
+]
 
 Limits = tuple[Limit, ...]
 
@@ -31,14 +41,20 @@ _BLOCKED: Final = (Blocked(),)
 class Source:
     """Where policies are read: the database, or what a test sets.
 
-    `read` takes a resource, an entity, the alias of a database and a time.
+    `read` takes a resource, an entity, the alias of a database and a time; `code_limits` a resource.
     """
 
     def __init__(self) -> None:
         self.read: Callable[[str, str | None, str, datetime], PolicyChain] = policies_for
+        self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
 
 
 source: Final = Source()
+
+
+def latest_code_limits(resource: str) -> Limits:
+    """Return the limits that code used last on a resource; none where it has set none."""
+    return next((row.definitions for row in source.code_limits(resource)), ())
 
 
 def resolve(
@@ -61,7 +77,7 @@ def resolve(
     found, members, place = _found(resource, entity, moment, versions)
     links = found.links
     if default_limits:
-        own = Candidate(CALL, PolicyEffect.LIMITS, default_limits, None)
+        own = Candidate(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
     choices = tuple(choose(link, moment) for link in links)
     in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]

@@ -10,7 +10,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS
-from limits_app.resolver import Limits, resolver
+from limits_app.resolver import Limits, latest_code_limits, resolver
 
 __all__ = [
     "AcquireOptions",
@@ -61,7 +61,7 @@ def known_amounts(resource: str, entity: str | None, asked: Mapping[str, Amount]
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
     """
-    resolved = resolver.get(resource, entity)
+    resolved = resolver.get(resource, entity, latest_code_limits(resource))
     keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
     renamed = {CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in asked.items()}
     if len(renamed) < len(asked):

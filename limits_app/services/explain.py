@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -26,6 +26,7 @@ from limits_app.resolver import (
     Verdict,
     resolve,
     resolver,
+    source,
 )
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, explained_pool
 from limits_app.services.explain_text import told
@@ -103,7 +104,7 @@ class Explanation:
     `changes_at` is the next time at which a date or an hour may change the limits.
     `pool` is the pool that serves the resource, if any. `store` is the alias of the store in which it is counted
     (None: the default one). A resource that is not `known` has no row: only policies for all resources, and the limits
-    of the call, apply to it.
+    that code sets, apply to it. `other_code_limits` are further limits that code sets, as where calls differ.
     """
 
     resource: str
@@ -115,6 +116,7 @@ class Explanation:
     pool: ExplainedPool | None = None
     store: str | None = None
     known: bool = True
+    other_code_limits: tuple[str, ...] = ()
 
     @property
     def considered(self) -> tuple[Candidate, ...]:
@@ -130,6 +132,7 @@ class Explanation:
             "store": self.store,
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
+            "other_code_limits": list(self.other_code_limits),
             "considered": [_verdict(verdict) for verdict in self.chain[0].verdicts],
             "chain": [link.as_dict() for link in self.chain],
             "changes_at": None if self.changes_at is None else self.changes_at.isoformat(),
@@ -148,12 +151,15 @@ def explain(
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
 
-    Without `requested`, the request is for 1 of every limit, as in views.
+    Without `requested`, the request is for 1 of every limit, as in views. Without `default_limits`, they are those that
+    code used last on the resource.
     """
+    noted = [] if default_limits else source.code_limits(resource)
+    default_limits = default_limits or next((row.definitions for row in noted), ())
     while True:
         try:
             resolution = resolve(resource, entity, default_limits, now=resolver.clock())
-            return _explained(resolution, requested)
+            return replace(_explained(resolution, requested), other_code_limits=tuple(row.limits for row in noted[1:]))
         except StaleConfiguration:
             continue
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyScope
-from limits_app.resolver import CALL, Standing
+from limits_app.resolver import CODE, Standing
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _WORDS: Final[Mapping[str, str]] = {
     PolicyScope.ENTITY: "the policy of the entity on all resources",
     PolicyScope.RESOURCE: "the policy of the resource",
     PolicyScope.SYSTEM: "the policy of the system",
-    CALL: "the limits that the call brings",
+    CODE: "the limits that code sets",
 }
 
 _SENTENCES: Final[Mapping[Standing, str]] = {
@@ -43,6 +43,7 @@ def told(explanation: Explanation) -> Iterator[str]:
     yield f"{who} on {explanation.resource}: {'allowed' if explanation.outcome.allowed else 'rejected'} now."
     if not explanation.known:
         yield "No resource has this name."
+    yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."
     yield from _about(first)

@@ -27,6 +27,7 @@ from limits_app.resolver import (
     StoreVersion,
     StoreVersions,
     choices,
+    latest_code_limits,
     resolver,
     scopes,
 )
@@ -73,7 +74,7 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
     The state of the entity is one consistent snapshot; known entities, which are those with a row in the database,
-    are read a few hundred at a time. Changes nothing.
+    are read a few hundred at a time. The limits that code used last apply where no policy does. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
     alias, limits, members = _read(resource, entity)
@@ -90,13 +91,14 @@ async def astatus(resource: str, *, entity: str | None = None) -> Status:
 
 def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
+    default_limits = latest_code_limits(resource)
     while True:
-        found = resolver.get(resource, entity)
+        found = resolver.get(resource, entity, default_limits)
         try:
             limits = found.in_store()
             return found.alias, limits.get_stats(), _members(limits)
         except StaleConfiguration:
-            resolver.forget(resource, entity, (), found)
+            resolver.forget(resource, entity, default_limits, found)
 
 
 def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:

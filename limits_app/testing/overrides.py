@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -13,9 +13,9 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit, checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import Candidate, Endpoint, EntityPolicies, PolicyEffect
+from limits_app.models import Candidate, CodeLimits, Endpoint, EntityPolicies, PolicyEffect, code_limits
 from limits_app.models.policy_lookup import PolicyChain
-from limits_app.resolver import CALL, source
+from limits_app.resolver import CODE, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
 __all__ = ["disable_limits", "override_limits"]
@@ -36,7 +36,7 @@ class _Override:
         return self.resource in {None, resource} and self.entity in {None, entity}
 
     def chain(self, entity: str | None) -> PolicyChain:
-        return PolicyChain([EntityPolicies(entity, (Candidate(CALL, self.effect, self.limits, None),))], None)
+        return PolicyChain([EntityPolicies(entity, (Candidate(CODE, self.effect, self.limits, None),))], None)
 
 
 class _Overriding(TestContextDecorator):
@@ -50,7 +50,7 @@ class _Overriding(TestContextDecorator):
         """Begin."""
         _IN_FORCE.append(self._override)
         BLOCKS.append(self)
-        source.read = _read
+        source.read, source.code_limits = _read, _code_limits
         endpoints.read = _read_endpoints
         forget()
 
@@ -91,6 +91,12 @@ class disable_limits(_Overriding):  # noqa: N801 - used like a function
 
 
 _in_database: Final = source.read
+
+
+def _code_limits(resource: str) -> Sequence[CodeLimits]:
+    """The limits that code sets, as far as no override takes their place."""
+    overridden = any(override.resource in {None, resource} for override in _IN_FORCE)
+    return () if overridden else code_limits(resource)
 
 
 def _read(resource: str, entity: str | None, database: str, now: datetime) -> PolicyChain:

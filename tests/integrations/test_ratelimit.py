@@ -18,7 +18,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
@@ -454,4 +453,3 @@ def test_nothing_is_kept_of_a_secret_key() -> None:
     view = ratelimit(key="post:email", rate="5/m", group="login")(fine)
     view(RequestFactory().post("/", {"email": "ann@example.org"}))
     assert "example.org" not in repr(vars(registry.store()))
-    assert services.status("login", entity="post:email:ann@example.org").limits == {}

@@ -15,19 +15,19 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver import CALL, Choice, Standing
+from limits_app.resolver import CODE, Choice, Standing
 from limits_app.resolver.policies import PRECEDENCE, changes_at, choose, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)
-LEVELS = [*PolicyScope.values, CALL]
+LEVELS = [*PolicyScope.values, CODE]
 WHO = "user:1"
 
 
 def policy(level: str, calls: int, **fields: Any) -> Candidate:
     """A policy that limits calls, and something that no other level limits."""
     limits = (CallLimit(calls, 60), RateLimit(f"only_{level}", 1, 60))
-    number = None if level == CALL else PRECEDENCE.index(level) * 10 + fields.pop("number", 0)
+    number = None if level == CODE else PRECEDENCE.index(level) * 10 + fields.pop("number", 0)
     return Candidate(level, fields.pop("effect", PolicyEffect.LIMITS), limits, number, **fields)
 
 

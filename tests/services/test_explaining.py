@@ -141,7 +141,7 @@ def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None
 
 def test_the_limits_of_the_call_are_explained_too() -> None:
     text = limits.explain("api", default_limits=(CallLimit(3, 60),)).text()
-    assert "In effect: the limits that the call brings (limits)." in text
+    assert "In effect: the limits that code sets (limits)." in text
 
 
 def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:

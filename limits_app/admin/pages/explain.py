@@ -17,7 +17,7 @@ from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyEffect, PolicyScope, Resource
-from limits_app.resolver import CALL, Standing
+from limits_app.resolver import CODE, Standing
 from limits_app.services.explain_pool import MemberStanding
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LEVELS: Final[Mapping[str, _StrPromise]] = {
     PolicyScope.ENTITY: _("entity on all resources"),
     PolicyScope.RESOURCE: _("resource"),
     PolicyScope.SYSTEM: _("system"),
-    CALL: _("the call itself"),
+    CODE: _("code"),
 }
 _STANDINGS: Final[Mapping[Standing, _StrPromise]] = {
     Standing.COUNTS: _("counts"),

@@ -26,7 +26,7 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table, printable
 from limits_app.models import Entity, Policy, Resource
-from limits_app.resolver import Pair
+from limits_app.resolver import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
@@ -70,7 +70,7 @@ def _check(options: Namespace, out: Output) -> ExitCode:
 
 def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
     """Warn about a resource that does not exist, which is an error; OK where it does."""
-    if Resource.objects.filter(name=options.resource).exists():
+    if Resource.objects.filter(name=options.resource).exists() or latest_code_limits(options.resource):
         return ExitCode.OK
     out.note(f"warning: there is no resource {options.resource!r}: is it spelled as your code does?")
     return ExitCode.ERROR
@@ -79,7 +79,8 @@ def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
 def _outcome(options: Namespace) -> Outcome:
     try:
         asked = _requested(options) or _one_of_each
-        return limits.check(options.resource, entity=options.entity, requested=asked)
+        default_limits = latest_code_limits(options.resource)
+        return limits.check(options.resource, entity=options.entity, requested=asked, default_limits=default_limits)
     except NeverAdmissible as error:
         return error.outcome
 

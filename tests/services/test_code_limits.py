@@ -1,0 +1,118 @@
+"""Limits that code sets are noted when they are first used, and shown as a level of their own."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.db.models import QuerySet
+from django.test import Client
+from django.urls import reverse
+
+from limits_app import CallLimit, RateLimit, limits
+from limits_app.core.limits import Blocked, Limit
+from limits_app.models import CodeLimits, code_limits
+from limits_app.resolver import resolver
+from limits_app.testing import disable_limits
+from tests.commands.running import run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PER_MINUTE = (CallLimit(2, 60),)
+
+
+def test_explain_and_status_know_the_limits_of_code() -> None:
+    assert limits.explain("login", entity="user:1").outcome.allowed
+    for _ in range(2):
+        limits.acquire("login", entity="user:1", default_limits=PER_MINUTE).release()
+    explanation = limits.explain("login", entity="user:1")
+    assert not explanation.outcome.allowed
+    assert "In effect: the limits that code sets (limits)." in explanation.text()
+    assert [link.limits[0].held.candidate.level for link in explanation.chain] == ["code"]
+    assert limits.status("login", entity="user:1").limits["call_count"]["used"] == 2
+
+
+def test_another_process_sees_them_in_commands_and_in_the_admin(admin_client: Client) -> None:
+    limits.acquire("login", entity="user:1", default_limits=PER_MINUTE).release()
+    resolver.clear()
+    assert run("check login calls=1 --entity user:1").code == 0
+    assert "call_count: 1 of 2 left" in run("explain login --entity user:1").out
+    assert run("check login calls=2 --entity user:1").code == 3
+    page = admin_client.get(
+        reverse("admin:limits_app_explain"), {"resource": "login", "entity": "user:1"}
+    ).content.decode()
+    assert "Code" in page
+    assert "calls=2/min" in page
+
+
+def test_policies_replace_them_and_say_so() -> None:
+    limits.acquire("login", default_limits=PER_MINUTE).release()
+    limits.set_resource_limits("login", [CallLimit(9, 60)])
+    assert "Replaced: the limits that code sets (limits)." in limits.explain("login").text()
+    assert limits.status("login").limits["call_count"]["capacity"] == 9
+
+
+def test_calls_that_differ_are_all_named_and_those_used_last_apply() -> None:
+    for own in ((Blocked(),), PER_MINUTE, (RateLimit("tpm", 5, 60), CallLimit(3, 60))):
+        limits.try_acquire("login", default_limits=own, requested={})  # type: ignore[arg-type]
+    explanation = limits.explain("login")
+    assert {one.held.limit.key for one in explanation.chain[0].limits} == {"call_count", "tpm"}
+    assert explanation.other_code_limits == ("calls=2/min", "blocked")
+    assert "Code also sets other limits here: calls=2/min." in explanation.text()
+    assert code_limits("login")[-1].definitions == (Blocked(),)
+
+
+def test_a_process_writes_them_once_and_only_when_they_are_in_force() -> None:
+    limits.set_resource_limits("set", [CallLimit(9, 60)])
+    for resource in ("set", "login", "login"):
+        resolver.forget(resource, None, PER_MINUTE)
+        limits.acquire(resource, default_limits=PER_MINUTE).release()
+    assert [str(row) for row in CodeLimits.objects.all()] == ["login: calls=2/min"]
+    CodeLimits.objects.all().delete()
+    resolver.forget("login", None, PER_MINUTE)
+    limits.try_acquire("login", default_limits=PER_MINUTE).release()
+    assert not CodeLimits.objects.exists()
+
+
+def test_a_transaction_that_is_rolled_back_writes_nothing_and_the_next_one_does() -> None:
+    with transaction.atomic():
+        limits.acquire("login", default_limits=PER_MINUTE).release()
+        transaction.set_rollback(True)
+    assert not CodeLimits.objects.exists()
+    resolver.forget("login", None, PER_MINUTE)
+    with transaction.atomic():
+        limits.acquire("login", default_limits=PER_MINUTE).release()
+    assert CodeLimits.objects.count() == 1
+
+
+def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.models.limits_in_code._MOST_ROWS", 2)
+    monkeypatch.setattr("limits_app.resolver.cache._MOST_NOTED", 2)
+    for number in range(4):
+        limits.acquire(f"job-{number}", default_limits=PER_MINUTE).release()
+    assert {row.resource for row in CodeLimits.objects.all()} == {"job-2", "job-3"}
+    many: tuple[Limit, ...] = tuple(RateLimit(f"key-{number:060}", 5, 60) for number in range(10))
+    limits.acquire("many", requested={many[0].key: 1}, default_limits=many).cancel()
+    assert not code_limits("many"), "longer than a row"
+
+
+def test_a_database_that_cannot_be_written_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise DatabaseError("read-only")
+
+    monkeypatch.setattr(QuerySet, "bulk_create", fails)
+    limits.acquire("login", default_limits=PER_MINUTE).release()
+    assert "limits that code sets on login are not shown to administrators: read-only" in caplog.text
+
+
+def test_nothing_is_written_without_autocommit_or_under_an_override() -> None:
+    connection.set_autocommit(False)
+    try:
+        limits.acquire("login", default_limits=PER_MINUTE).release()
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+    with disable_limits():
+        limits.acquire("other", default_limits=PER_MINUTE).release()
+    assert not CodeLimits.objects.exists()
