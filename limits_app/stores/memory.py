@@ -16,7 +16,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
-from limits_app.core.record import LEASE_US, HourlyUsage, Record, Schema, lease_us_of, new_record
+from limits_app.core.record import LEASE_US, Lease, Record, Schema, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
@@ -149,23 +149,42 @@ class MemoryStore:
                     raise InStep
                 try:
                     self._in_step = True
-                    plan, now = claim.plan, self._now()
-                    records = self._load(plan, now if is_new else None)
-                    if not saves:
-                        return work(claim, records, now)
-                    done = _as_a_whole(work, claim, records, now)
-                    if self._unsaved or plan.counts_usage:
-                        try:
-                            self._save(plan, records, now)
-                        except BaseException:  # of a signal handler; what was saved already stays as it is
-                            self._save(plan, records, now)
-                            raise
-                    return done
+                    return self._work(work, claim, is_new, saves)
                 finally:
                     self._in_step = False
         finally:
             if self._deferred:
                 self._make_deferred_calls()
+
+    def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
+        """Do the work of a step as a whole: when a signal handler raises meanwhile, nothing has changed."""
+        plan, now, version = claim.plan, self._now(), claim.plan.version
+        if is_new and version is not None and version != self._version:
+            raise StaleConfiguration
+        records, before = [], []
+        for key, schema in plan.schemas:
+            record = self._records.get(key)
+            if record is None or record.schema is not schema:
+                record = self._other(record, schema, now if is_new else None)
+            records.append(record)
+            before.append(record.contents())
+        decision = (claim.admitted, claim.settled)
+        leases = _leases_of(claim, records) if plan.permits else ()
+        try:
+            done = work(claim, records, now)
+        except BaseException:
+            for record, contents in zip(records, before, strict=True):
+                record.states, record.usage, record.finished = contents
+            _restore_leases(claim, records, leases)
+            claim.admitted, claim.settled = decision
+            raise
+        if saves and (self._unsaved or plan.counts_usage):
+            try:
+                self._save(plan, records, now)
+            except BaseException:  # of a signal handler; what was saved already stays as it is
+                self._save(plan, records, now)
+                raise
+        return done
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -180,18 +199,6 @@ class MemoryStore:
                 self._in_step = False
         if self._deferred:
             self._make_deferred_calls()
-
-    def _load(self, plan: Plan, migrate_at: int | None) -> list[Record]:
-        """Return the records of a plan's scopes; with a time, the plan must be current, and they are migrated to it."""
-        if migrate_at is not None and plan.version is not None and plan.version != self._version:
-            raise StaleConfiguration
-        records = []
-        for key, schema in plan.schemas:
-            record = self._records.get(key)
-            if record is None or record.schema is not schema:
-                record = self._other(record, schema, migrate_at)
-            records.append(record)
-        return records
 
     def _other(self, record: Record | None, schema: Schema, now: int | None) -> Record:
         """Return a new record, or one of another schema as it is, and with a time migrated to the schema."""
@@ -241,26 +248,18 @@ class MemoryStore:
             call()
 
 
-def _as_a_whole(work: Callable[[Claim, list[Record], int], R], claim: Claim, records: list[Record], now: int) -> R:
-    """Call `work`; when a signal handler raises meanwhile, put everything back as it was before."""
-    before = [(record.states.copy(), _copied(record.usage), record.finished.copy()) for record in records]
-    leases = [records[limit.scope_index].leases.get((limit.rule.key, claim.holder)) for limit in claim.plan.permits]
-    admitted, settled = claim.admitted, claim.settled
-    try:
-        return work(claim, records, now)
-    except BaseException:
-        for record, (states, usage, finished) in zip(records, before, strict=True):
-            record.states, record.usage, record.finished = states, usage, finished
-        for limit, lease in zip(claim.plan.permits, leases, strict=True):
-            records[limit.scope_index].leases.pop((limit.rule.key, claim.holder), None)
-            if lease is not None:
-                records[limit.scope_index].leases[limit.rule.key, claim.holder] = lease
-        claim.admitted, claim.settled = admitted, settled
-        raise
+def _leases_of(claim: Claim, records: list[Record]) -> list[Lease | None]:
+    """Return the leases of a claim, one for each of its resource limits."""
+    return [records[limit.scope_index].leases.get((limit.rule.key, claim.holder)) for limit in claim.plan.permits]
 
 
-def _copied(usage: HourlyUsage | None) -> HourlyUsage | None:
-    return None if usage is None else HourlyUsage(usage.until, usage.amounts.copy())
+def _restore_leases(claim: Claim, records: list[Record], leases: Sequence[Lease | None]) -> None:
+    """Let a claim have these leases, as returned by `_leases_of`."""
+    for limit, lease in zip(claim.plan.permits, leases, strict=True):
+        held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
+        held.pop(lease_id, None)
+        if lease is not None:
+            held[lease_id] = lease
 
 
 def _settle_once(changes: Amounts, claim: Claim, records: list[Record], now: int) -> bool:
