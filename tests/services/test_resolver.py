@@ -13,6 +13,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
 from limits_app.models.policy_lookup import _sql
 from limits_app.resolver import Resolver, advance_version, resolve, resolver
@@ -222,6 +223,11 @@ def test_calls_that_bring_limits_of_their_own_each_have_theirs() -> None:
         assert tuple(map(found, capacities)) == capacities
     assert sum(Policy._meta.db_table in query["sql"] for query in queries) == 2
     assert own.info() == (2, 2, 2)
+
+
+def test_a_call_may_bring_a_block() -> None:
+    assert not limits.try_acquire("api", default_limits=(Blocked(),))  # type: ignore[arg-type]  # as a rate of 0 does
+    assert limits.try_acquire("api")
 
 
 @pytest.mark.parametrize("forgotten", [1, 2])
