@@ -1,4 +1,4 @@
-"""The audit log: who changed what, one event for each object that changed, in the transaction of the change."""
+"""The audit log: one event for each changed object, written in the transaction of the change."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Triggers with which the database itself refuses to change or delete events of the audit log.
+"""Database triggers that make the audit log append-only.
 
-They are optional, and made by `manage.py limits audit protect`: a site may not have the privilege to make them.
-Events that `prune` has counted as pruned can still be deleted, and so can the head of a log that has no other events.
-The head never goes back, and counts events as pruned only when the last event says so.
+They are optional and created by `manage.py limits audit protect`, because the database user may lack the privilege.
+Events that the head records as pruned can still be deleted, and so can the head of a log without other events.
+The head never moves backwards, and events are marked as pruned only if the last event records the pruning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHORTENS: Final = (
     "(NEW.number < OLD.number OR NEW.pruned_number < OLD.pruned_number OR (NEW.pruned_number > OLD.pruned_number"
     " AND NOT EXISTS (SELECT 1 FROM limits_app_auditevent WHERE number = NEW.number AND verb = 'prune')))"
 )
-"""The head goes back, or forgets events though the last event is no pruning."""
+"""The head moves backwards, or marks events as pruned although the last event does not record a pruning."""
 _ANY_KEPT: Final = (
     "EXISTS (SELECT 1 FROM limits_app_auditevent, limits_app_audithead"
     " WHERE limits_app_auditevent.number > limits_app_audithead.pruned_number)"
@@ -103,7 +103,7 @@ _BINARY_LOG: Final = 1419
 def protect(*, using: str | None = None) -> None:
     """Create the triggers in the database `using`, by default the one of the audit log, and replace those that exist.
 
-    Raises CannotProtect where the database has no such triggers or does not permit them.
+    Raises CannotProtect if the database is not supported or does not permit triggers.
     """
     connection = _connection(using)
     create = [f"CREATE TRIGGER {name} {rest}" for name, rest in _TRIGGERS[connection.vendor].items()]
@@ -115,7 +115,7 @@ def protect(*, using: str | None = None) -> None:
 
 
 def unprotect(*, using: str | None = None) -> None:
-    """Drop the triggers, if there are any. Raises CannotProtect where the database does not permit that."""
+    """Drop the triggers, if they exist. Raises CannotProtect if the database does not permit it."""
     connection = _connection(using)
     _execute(connection, _drop(connection))
 
@@ -123,7 +123,7 @@ def unprotect(*, using: str | None = None) -> None:
 def is_protected(*, using: str | None = None) -> bool:
     """Return whether all triggers exist and are enabled.
 
-    Raises CannotProtect where the database has no such triggers.
+    Raises CannotProtect if the database is not supported.
     """
     connection = _connection(using)
     return _existing(connection) == {*_TRIGGERS[connection.vendor]}
@@ -148,7 +148,7 @@ def _existing(connection: BaseDatabaseWrapper) -> set[str]:
 def _drop(connection: BaseDatabaseWrapper) -> list[str]:
     if connection.vendor == "postgresql":
         return [_DROP_FUNCTION]
-    # MariaDB with binary logging refuses `DROP TRIGGER IF EXISTS` also where there is no trigger.
+    # MariaDB with binary logging rejects `DROP TRIGGER IF EXISTS` even if the trigger does not exist.
     return [f"DROP TRIGGER {name}" for name in _existing(connection)]
 
 

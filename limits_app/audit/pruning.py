@@ -1,4 +1,4 @@
-"""Deleting old events in a way that the remaining ones can still be verified."""
+"""Deletes old events so that the remaining ones can still be verified."""
 
 from __future__ import annotations
 
@@ -29,17 +29,15 @@ def prune(
 ) -> int:
     """Delete the oldest events, up to the first that is not older than `before`; return how many were deleted.
 
-    At most `batch` are deleted, in one transaction with an event that says so: call it until it gives 0.
-    The log remembers number and digest of the last one, so that `verify` goes on from there.
-    An archive gets the events before they are deleted, in order; where it fails, nothing is deleted.
-    Raises InvalidRequest for a moment to come, before which the event that says so would be, too.
+    At most `batch` events are deleted, in one transaction with an event that records it: call it until it returns 0.
+    The head keeps the number and digest of the last deleted event, so that `verify` can continue from there.
+    `archive` receives the events in order before they are deleted; if it raises, nothing is deleted.
+    Raises InvalidRequest for a time in the future, because the event of the pruning would be older than `before`.
     """
     if batch < 1:
         raise InvalidRequest(f"batch must be 1 or more, not {batch}")
     if before > timezone.now():
-        raise InvalidRequest(
-            f"events cannot be pruned that are still to come: before must not be later than now, not {before}"
-        )
+        raise InvalidRequest(f"before must not be in the future, not {before}")
     using = using or router.db_for_write(AuditEvent)
     with acting(actor=actor, source=source, reason=reason, using=using) as changes:
         events = AuditEvent.objects.using(using).order_by("number")

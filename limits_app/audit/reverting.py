@@ -1,4 +1,4 @@
-"""What an event changed, field by field, and reverting it."""
+"""Differences between snapshots, field by field, and reverting events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAMES: Final = ("key", "name")
 
 
 class Change(StrEnum):
-    """What became of a field."""
+    """How a field changed."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -38,7 +38,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that is not as it was; `field` names parts too, as in `limits tpm: capacity`."""
+    """A changed field; `field` includes the nested object, as in `limits tpm: capacity`."""
 
     field: str
     change: Change
@@ -47,7 +47,7 @@ class Difference:
 
 
 def differences(before: Snapshot | None, after: Snapshot | None) -> list[Difference]:
-    """Give the fields that differ, in the order of the object; what said nothing before was added, and so on."""
+    """Return the changed fields in the order of the object; a change between empty values is ignored."""
     old, new = _flat(before or {}), _flat(after or {})
     found = []
     for field in old | new:
@@ -88,8 +88,8 @@ MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for mode
 def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: str = "", force: bool = False) -> None:
     """Restore an object to its state before an event: with its parts, under its old primary key, and audited.
 
-    Raises CannotRevert, and changes nothing, where the object was changed since (unless forced), where what it refers
-    to is gone, where others refer to what would be deleted, and where it would no longer be valid.
+    Raises CannotRevert without changing anything if the object has been changed since (unless `force`), if it refers
+    to a deleted object, if other objects refer to an object to be deleted, or if the old state is no longer valid.
     """
     model = model_of(event)
     using = event._state.db or ""
@@ -103,28 +103,28 @@ def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: 
                 _restore(item, event.before, using)
         except ProtectedError as error:
             users = ", ".join(sorted(map(str, error.protected_objects)))
-            why = gettext("%(label)s is in use: take it out of %(users)s first")
+            why = gettext("%(label)s is in use: remove it from %(users)s first")
             raise CannotRevert(why % {"label": event.object_label, "users": users}) from error
         except ValidationError as error:
-            why = gettext("%(label)s cannot be so any longer: %(problems)s")
+            why = gettext("%(label)s can no longer be restored: %(problems)s")
             raise CannotRevert(why % {"label": event.object_label, "problems": "; ".join(error.messages)}) from error
 
 
 def model_of(event: AuditEvent) -> Model:
-    """The model of the object that an event is about; CannotRevert where it is about none."""
+    """The model of the object of an event; raises CannotRevert if the event is not about an object."""
     model: Model | None = MODELS.get(event.object_type)
     if model is None:
         what = {"verb": event.verb, "type": event.object_type}
         raise CannotRevert(
-            gettext("a %(verb)s of %(type)s changed no configuration: there is nothing to revert") % what
+            gettext("a %(verb)s of %(type)s did not change configuration, so there is nothing to revert") % what
         )
     return model
 
 
 def state_now(event: AuditEvent) -> Snapshot | None:
-    """What the object that an event is about says now, before anything is reverted; None where it is not there.
+    """The current state of the object of an event; None if it does not exist.
 
-    CannotRevert where it is about no object.
+    Raises CannotRevert if the event is not about an object.
     """
     model = model_of(event)
     found = snapshots(model, [_key(event, model)], event._state.db).get(_key(event, model))
@@ -134,8 +134,8 @@ def state_now(event: AuditEvent) -> Snapshot | None:
 def permissions_to_revert(event: AuditEvent) -> list[str]:
     """Return the permissions that reverting an event needs: for the log, and for the change of the object.
 
-    Ask in the block of `acting` in which it is reverted: it depends on whether the object is there.
-    CannotRevert where it is about no object.
+    Call it in the same `acting` block as the revert, because it depends on whether the object exists.
+    Raises CannotRevert if the event is not about an object.
     """
     model = model_of(event)
     verb = "delete" if event.before is None else "add" if _found(event, model) is None else "change"
@@ -149,16 +149,18 @@ def _key(event: AuditEvent, model: Model) -> Any:
 
 
 def _found(event: AuditEvent, model: Model) -> Configuration | None:
-    """The object that an event is about, if it is there."""
+    """The object of an event, if it exists."""
     return model._base_manager.using(event._state.db).filter(pk=_key(event, model)).first()
 
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
     label = {"label": event.object_label}
     if _same(state, event.before):
-        raise CannotRevert(gettext("%(label)s is as it was before this event already") % label)
+        raise CannotRevert(gettext("%(label)s already is as it was before this event") % label)
     if not force and not _same(state, event.after):
-        raise CannotRevert(gettext("%(label)s was changed since: revert the later events first, or force it") % label)
+        raise CannotRevert(
+            gettext("%(label)s has been changed since: revert the later events first, or use force") % label
+        )
 
 
 def _same(state: Snapshot | None, told: Snapshot | None) -> bool:
@@ -169,7 +171,7 @@ def _same(state: Snapshot | None, told: Snapshot | None) -> bool:
 
 
 def _restore(item: Configuration, told: Snapshot, using: str) -> None:
-    """Write an object as its snapshot has it, and recreate its parts."""
+    """Save an object with the state of its snapshot, and recreate nested objects."""
     _fill(item, told, using)
     item._state.db = using
     item.clean_fields(exclude={field.name for field in item._meta.concrete_fields if field.is_relation})
@@ -190,7 +192,7 @@ def _fill(item: Configuration, told: Snapshot, using: str) -> None:
         if name in fields:
             setattr(item, name, _value(fields[name], value, using))
         elif name not in parts and name not in item.implied:
-            raise CannotRevert(gettext("there is no field %(name)s any longer") % {"name": name})
+            raise CannotRevert(gettext("the field %(name)s no longer exists") % {"name": name})
 
 
 def _value(field: Any, told: Any, using: str) -> Any:
@@ -201,6 +203,6 @@ def _value(field: Any, told: Any, using: str) -> Any:
         found = related._base_manager.using(using).filter(**{related.named_by: told}).first()
         if found is None:
             what = {"type": related._meta.verbose_name, "name": told}
-            raise CannotRevert(gettext("%(type)s %(name)s is gone: bring it back first") % what)
+            raise CannotRevert(gettext("%(type)s %(name)s does not exist: restore it first") % what)
         return found
     return field.to_python(str(told) if isinstance(field, models.DecimalField) else told)

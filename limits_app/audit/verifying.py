@@ -1,4 +1,4 @@
-"""Verifying the log: the chain of digests, and objects that were changed without an event."""
+"""Verifies the hash chain of the log, and finds objects that were changed without an event."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokenLink:
-    """The first place at which the log differs from what the app wrote.
+    """The first difference between the log and the events that the app wrote.
 
-    `number` is that of the event that was changed or inserted, or that follows the missing ones.
+    `number` is the number of the changed or inserted event, or of the one after the missing events.
     """
 
     fault: Fault
@@ -46,9 +46,9 @@ class BrokenLink:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result: how many events are in order, up to which number and digest, and where the chain broke, if it did.
+    """The result: the number of valid events, the number and digest of the last one, and the broken link, if any.
 
-    Number and digest can be kept elsewhere and passed as `known` later.
+    The number and digest can be recorded elsewhere and passed as `known` later.
     """
 
     events: int
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every event is there, in its place, as it was written."""
+        """Whether all events are present, unchanged and in order."""
         return self.broken is None
 
     def __str__(self) -> str:
@@ -82,11 +82,10 @@ class _Event:
 def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
     """Compute every digest of the log again, in the order of the events, and report the first broken link.
 
-    The log is read as a stream, of which a few thousand events are in memory, and read again where it was pruned
-    meanwhile.
-    With `known`, a number and a digest that were kept elsewhere, the event with that number must have that digest; this
-    also finds a log that was rewritten from some event on, with digests that fit. An event that was pruned
-    earlier than the last pruned one cannot be compared, which the report states as a broken link.
+    The log is streamed, with a few thousand events in memory, and read again if it is pruned meanwhile.
+    With `known`, a number and a digest that were recorded elsewhere, the event with that number must have that digest;
+    this also detects a log that was rewritten with consistent digests. Of the pruned events only the last one can be
+    compared; for an earlier one the report contains a broken link.
     """
     using = using or router.db_for_write(AuditEvent)
     while True:
@@ -96,14 +95,14 @@ def verify(*, using: str | None = None, known: tuple[int, str] | None = None) ->
 
 
 def _pruned(using: str) -> int | None:
-    """Up to which event the log was pruned."""
+    """The number of the last pruned event."""
     return AuditHead._default_manager.using(using).values_list("pruned_number", flat=True).first()
 
 
 def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
-    """Return where the log began, and the report."""
+    """Return the number of the last pruned event, and the report."""
     with transaction.atomic(using=using):
-        head = AuditHead.locked(using)  # so that no event comes while the end is looked for
+        head = AuditHead.locked(using)  # locked, so that no event is added while the end is determined
         end = _Place(head.number, head.digest)
         begin = _Place(head.pruned_number, head.pruned_digest)
         beyond = AuditEvent.objects.using(using).filter(number__gt=end.number).exists()
@@ -111,22 +110,24 @@ def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
     if report.ok and (broken := _broken_head(head, using)) is not None:
         report = replace(report, broken=broken)
     if beyond and report.ok:
-        detail = f"nothing was written by this app after event {end.number}"
+        detail = f"this app did not write any event after event {end.number}"
         report = replace(report, broken=BrokenLink(Fault.INSERTED, end.number + 1, detail))
     return begin.number, report
 
 
 def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
-    """Say where the head is not what this site has written, or no event says that older ones were pruned."""
+    """Return a broken link if the head is not signed by this site, or no event records the pruning."""
     if head.pruned_number:
         prunings = AuditEvent.objects.using(using).filter(verb=Verb.PRUNE, object_type=AuditEvent._meta.model_name)
         after = prunings.order_by("-number").values_list("after", flat=True).first() or {}
         if (after.get("number"), after.get("digest")) != (head.pruned_number, head.pruned_digest):
-            return BrokenLink(Fault.PRUNED, head.pruned_number, "no event says that the events up to here were pruned")
+            return BrokenLink(
+                Fault.PRUNED, head.pruned_number, "no event records that the events up to here were pruned"
+            )
     if not head.is_signed:
         detail = (
             "the head of the log has no valid signature: it was changed, lost, or signed with another SECRET_KEY. "
-            "Compare number and digest with those that you kept, then run `limits audit sign`"
+            "Compare the number and digest with your records, then run `limits audit sign`"
         )
         return BrokenLink(Fault.CHANGED, head.number, detail)
     return None
@@ -151,7 +152,7 @@ def _events(using: str, last: int) -> Iterator[_Event]:
 
 def _broken(last: _Place, event: _Event, using: str) -> BrokenLink | None:
     if digest_of(event.previous, event.content) != event.digest:
-        return BrokenLink(Fault.CHANGED, event.number, "its content is not what its digest was taken of")
+        return BrokenLink(Fault.CHANGED, event.number, "its content does not match its digest")
     if event.previous != last.digest:
         return _misplaced(last, event, using)
     if event.number != last.number + 1:
@@ -160,47 +161,47 @@ def _broken(last: _Place, event: _Event, using: str) -> BrokenLink | None:
 
 
 def _misplaced(last: _Place, event: _Event, using: str) -> BrokenLink:
-    """Say why an event does not follow the one before it, by where the one is that it does follow."""
+    """Explain why an event does not follow the previous one."""
     number, previous = event.number, event.previous
     events = AuditEvent.objects.using(using)
     belongs_after = events.filter(digest=previous).values_list("number", flat=True).first()
     if belongs_after is None and previous:
-        return BrokenLink(Fault.MISSING, number, f"what was written between it and event {last.number} is gone")
+        return BrokenLink(Fault.MISSING, number, f"events between it and event {last.number} were deleted")
     if belongs_after is not None and belongs_after > last.number:
-        return BrokenLink(Fault.REORDERED, number, f"it was written after what is now event {belongs_after}")
+        return BrokenLink(Fault.REORDERED, number, f"it was written after the event that is now number {belongs_after}")
     first = (belongs_after or 0) + 1
-    return BrokenLink(Fault.INSERTED, first, f"from here to event {last.number} nothing was written by this app")
+    return BrokenLink(Fault.INSERTED, first, f"this app did not write the events from here to event {last.number}")
 
 
 def _unknown(event: _Event | _Place, known: tuple[int, str] | None) -> BrokenLink | None:
     if known is None or event.number != known[0] or event.digest == known[1]:
         return None
-    return BrokenLink(Fault.CHANGED, event.number, "it has another digest than the one that is known")
+    return BrokenLink(Fault.CHANGED, event.number, "its digest differs from the known one")
 
 
 def _forgotten(begin: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
-    """Compare the last event that was pruned, whose digest is remembered, and say so where none is."""
+    """Compare the last pruned event; an earlier one cannot be compared, which is a broken link."""
     if known is None or known[0] >= begin.number:
         return _unknown(begin, known)
     return BrokenLink(
         Fault.PRUNED,
         known[0],
-        f"nothing of it is left to compare: keep number and digest of event {begin.number} or a later one",
+        f"it was pruned and cannot be compared: record the number and digest of event {begin.number} or a later one",
     )
 
 
 def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
     if last.number < end.number or (known is not None and last.number < known[0]):
-        return BrokenLink(Fault.MISSING, last.number + 1, "the events from this one to the last are gone")
+        return BrokenLink(Fault.MISSING, last.number + 1, "the events from this one to the last were deleted")
     if last != end:
-        return BrokenLink(Fault.CHANGED, last.number, "it is not the event that was written last")
+        return BrokenLink(Fault.CHANGED, last.number, "it is not the last event that was written")
     return None
 
 
 def sign(*, using: str | None = None) -> None:
     """Sign the head of the log again, after SECRET_KEY was replaced without a fallback or the head was lost.
 
-    It then counts as right: compare the log with a number and digest that were kept elsewhere first.
+    The log is trusted afterwards: first compare it with a number and digest that were recorded elsewhere.
     """
     using = using or router.db_for_write(AuditEvent)
     with transaction.atomic(using=using):
@@ -209,7 +210,7 @@ def sign(*, using: str | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """An object that differs from its last event; `told` is None without an event, `found` if it was deleted."""
+    """An object that differs from its last event; `told` is None without an event, and `found` after a deletion."""
 
     object_type: str
     object_id: str
@@ -217,15 +218,15 @@ class Unrecorded:
     found: Snapshot | None
 
     def __str__(self) -> str:
-        done = "made" if self.told is None else "deleted" if self.found is None else "changed"
+        done = "created" if self.told is None else "deleted" if self.found is None else "changed"
         return f"{self.object_type} {self.object_id} was {done} without an event"
 
 
 def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
-    """Give each object that was changed, made or deleted by another way than this app's, such as by SQL.
+    """Yield each object that was changed, created or deleted outside this app, for example with SQL.
 
-    The keys of all objects are in memory, and some hundred of the objects themselves.
-    Objects that have only pruned events are not compared; related objects that were renamed are not compared.
+    Keeps the keys of all objects and a few hundred objects in memory.
+    Objects that have only pruned events, and references to renamed objects, are not compared.
     """
     using = using or router.db_for_write(AuditEvent)
     events = AuditEvent.objects.using(using).filter(object_type__in=MODELS).order_by("number")
@@ -257,7 +258,7 @@ def _is_so(kind: str, told: Snapshot | None, found: Snapshot | None, using: str)
 
 
 def _was_renamed(kind: str, field: str, told: Any, using: str) -> bool:
-    """Whether a field names an object that had this name once, and has another now."""
+    """Whether a field refers to an object that has been renamed since."""
     fields: dict[str, Any] = {one.name: one for one in MODELS[kind]._meta.concrete_fields}
     if field not in fields or not fields[field].is_relation or told is None:
         return False

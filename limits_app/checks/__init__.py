@@ -1,4 +1,4 @@
-"""System checks of the settings, and of the stores and the database."""
+"""System checks of the settings, the stores and the database."""
 
 from __future__ import annotations
 

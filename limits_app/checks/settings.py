@@ -1,4 +1,4 @@
-"""Checks of the settings: errors, hazards and what matters before a deployment. They use no store and no database."""
+"""Checks of the settings: errors, hazards and deployment. They access neither stores nor databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
-"""By the version of IP: the prefixes of public networks that are shorter have more than proxies in them."""
+"""By IP version: public networks with a shorter prefix contain more than the proxies of an operator."""
 _PROCESSES_PER_CORE: Final = 16
 """More processes than this are probably those of several machines."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
@@ -47,7 +47,7 @@ def check_settings(**options: Any) -> list[CheckMessage]:
 
 
 def check_hazards(**options: Any) -> list[CheckMessage]:
-    """Report settings that are allowed and probably a mistake."""
+    """Report settings that are valid but probably a mistake."""
     return reported(
         _local_without_processes,
         _shared_directories,
@@ -66,7 +66,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
 
 
 def check_deployment(**options: Any) -> list[CheckMessage]:
-    """Report what is fine during development and not in production."""
+    """Report settings that are suitable for development only."""
     return reported(_memory_store, _temporary_directory, _database_of_one_machine)
 
 
@@ -89,12 +89,12 @@ def _check_functions() -> list[CheckMessage]:
 
 
 def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequence[str]) -> Iterator[CheckMessage]:
-    """Errors that the first request would raise."""
+    """Report errors that the first request would raise."""
     shown = ", ".join(arguments)
     if key is not conf.REFUSAL_HANDLER and iscoroutinefunction(function):
         yield Error(
-            f"LIMITS[{key.name!r}] is a coroutine function, which is never awaited",
-            hint="Write it with `def`: for an asynchronous view a thread asks it.",
+            f"LIMITS[{key.name!r}] must be a regular function, not `async def`",
+            hint="Use a regular function (`def`); it runs in a thread for asynchronous views.",
             id="limits_app.E057",
         )
     try:
@@ -110,7 +110,7 @@ def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequen
 
 
 def reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage]:
-    """What checks find; nothing where the settings cannot be read, which is reported as that."""
+    """The messages of the checks; empty if the settings are invalid, which is reported separately."""
     if conf.problems():
         return []
     return [message for check in checks for message in check()]
@@ -120,7 +120,7 @@ def _local_without_processes() -> Iterator[CheckMessage]:
     if conf.get(conf.ON_UNAVAILABLE) is OnUnavailable.LOCAL and conf.get(conf.EXPECTED_PROCESSES) is None:
         yield Warning(
             "LIMITS['ON_UNAVAILABLE'] is 'local', but the number of processes that share a limit is unknown",
-            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
+            hint="Set LIMITS['EXPECTED_PROCESSES']; otherwise each process allows the full capacity of every limit.",
             id="limits_app.W040",
         )
 
@@ -134,8 +134,8 @@ def _shared_directories() -> Iterator[CheckMessage]:
             continue
         if first != alias and conf.store_settings(first).kind is StoreKind.PROCESS:
             yield Warning(
-                f"the process stores {first!r} and {alias!r} are one and the same, since they share a directory",
-                hint=f"Give {alias!r} a STATE_DIR of its own.",
+                f"the process stores {first!r} and {alias!r} use the same directory and therefore the same state",
+                hint=f"Set a different STATE_DIR for {alias!r}.",
                 id="limits_app.W041",
             )
 
@@ -178,8 +178,8 @@ def _ignored_exceptions() -> Iterator[CheckMessage]:
         ignores = cache.get("OPTIONS", {}).get("IGNORE_EXCEPTIONS", everywhere)
         if ignores and str(cache.get("BACKEND", "")).startswith("django_redis."):
             yield Warning(
-                f"the cache {alias!r} ignores exceptions, so that Redis being down looks like nothing being there",
-                hint="Remove IGNORE_EXCEPTIONS for caches in which limits are counted: a lost count limits no request.",
+                f"the cache {alias!r} ignores exceptions, so an unavailable Redis looks like an empty cache",
+                hint="Remove IGNORE_EXCEPTIONS for caches of stores: a count that is lost limits no request.",
                 id="limits_app.W042",
             )
 
@@ -195,7 +195,7 @@ def _middleware_order() -> Iterator[CheckMessage]:
 
 
 def _databases() -> Iterator[tuple[str, BaseDatabaseWrapper]]:
-    """The stores in databases, by alias, and their databases as far as there are any."""
+    """The aliases of database stores and their connections, if the database is configured."""
     for alias, using in _databases_used():
         if using in connections.settings:
             yield alias, connections[using]
@@ -209,29 +209,29 @@ def _databases_used() -> Iterator[tuple[str, str]]:
 
 
 def missing_databases() -> Iterator[CheckMessage]:
-    """Databases of stores that the settings do not have."""
+    """Report database stores whose database is not in DATABASES."""
     for alias, using in _databases_used():
         if using not in connections.settings:
             yield Error(
-                f"the store {alias!r} is in the database {using!r}, which DATABASES does not have",
-                hint=f"Let USING be one of {', '.join(map(repr, connections.settings))}.",
+                f"the store {alias!r} uses the database {using!r}, which is not defined in DATABASES",
+                hint=f"Set USING to one of {', '.join(map(repr, connections.settings))}.",
                 id="limits_app.E055",
             )
 
 
 def missing_packages() -> Iterator[CheckMessage]:
-    """Packages of stores that are not installed, which are an extra."""
+    """Report stores whose packages are not installed."""
     for alias in conf.get(conf.STORES):
         if conf.store_settings(alias).kind is StoreKind.REDIS and find_spec("redis") is None:
             yield Error(
-                f"the store {alias!r} is in Redis, whose packages are not installed",
+                f"the store {alias!r} requires the Redis client, which is not installed",
                 hint="pip install 'limits-app[redis]'",
                 id="limits_app.E058",
             )
 
 
 def missing_caches() -> Iterator[CheckMessage]:
-    """Caches of stores that the settings do not have."""
+    """Report Redis stores whose cache is missing or does not use Redis."""
     for alias in conf.get(conf.STORES):
         chosen = conf.store_settings(alias)
         if chosen.kind is not StoreKind.REDIS or chosen.url:
@@ -239,7 +239,7 @@ def missing_caches() -> Iterator[CheckMessage]:
         cache = chosen.cache or DEFAULT_CACHE_ALIAS
         if not is_redis_cache(cache):
             yield Error(
-                f"the store {alias!r} uses the cache {cache!r}, which CACHES does not have, or which is not on Redis",
+                f"the store {alias!r} uses the cache {cache!r}, which is not defined in CACHES or does not use Redis",
                 hint="Set CACHE to a Redis cache of Django or django-redis, or give the store a URL.",
                 id="limits_app.E056",
             )
@@ -249,8 +249,8 @@ def _database_in_memory() -> Iterator[CheckMessage]:
     for alias, connection in _databases():
         if connection.vendor == "sqlite" and ":memory:" in str(connection.settings_dict["NAME"]):
             yield Warning(
-                f"the store {alias!r} is in an SQLite database in memory, which no second connection can open",
-                hint="Give the database a file, or use a memory store.",
+                f"the store {alias!r} uses an in-memory SQLite database, which other connections cannot open",
+                hint="Use a database file, or a memory store.",
                 id="limits_app.W049",
             )
 
@@ -259,10 +259,10 @@ def _pooled_transactions() -> Iterator[CheckMessage]:
     for alias, connection in _databases():
         if connection.vendor == "postgresql" and connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
             yield Warning(
-                f"the store {alias!r} seems to be behind a pool of transactions: its database disables server-side "
-                "cursors",
-                hint="Name a database with USING that is reached directly, or by a pool of sessions: the store "
-                "prepares statements, and sets timeouts for its session.",
+                f"the store {alias!r} seems to use a transaction-pooled connection: its database sets "
+                "DISABLE_SERVER_SIDE_CURSORS",
+                hint="Set USING to a database with a direct or session-pooled connection: the store prepares "
+                "statements and sets session timeouts.",
                 id="limits_app.W052",
             )
 
@@ -273,10 +273,10 @@ def _transactions_in_the_way() -> Iterator[CheckMessage]:
         locks = str(found["OPTIONS"].get("transaction_mode")).upper() in {"IMMEDIATE", "EXCLUSIVE"}
         if connection.vendor == "sqlite" and (found["ATOMIC_REQUESTS"] or locks):
             yield Warning(
-                f"the store {alias!r} is in an SQLite file that transactions of its site lock: its database has "
+                f"the store {alias!r} uses an SQLite file that transactions of the site lock: its database has "
                 f"{'transaction_mode' if locks else 'ATOMIC_REQUESTS'}",
-                hint="Name a database with USING that has a file of its own, and neither of these: who asks in a "
-                "transaction on the store's file is in its own way.",
+                hint="Set USING to a separate database file without these options: a request inside a transaction on "
+                "the file of the store blocks itself.",
                 id="limits_app.W056",
             )
 
@@ -285,9 +285,9 @@ def _database_of_one_machine() -> Iterator[CheckMessage]:
     for alias, connection in _databases():
         if connection.vendor == "sqlite":
             yield Warning(
-                f"the store {alias!r} is in an SQLite database, which one machine has for itself",
-                hint="Use PostgreSQL, MySQL, MariaDB or Redis as soon as there are several machines; "
-                "on one, the process store is faster.",
+                f"the store {alias!r} uses an SQLite database, which is limited to one machine",
+                hint="Use PostgreSQL, MySQL, MariaDB or Redis for several machines; "
+                "on one machine, the process store is faster.",
                 id="limits_app.W053",
             )
 
@@ -297,7 +297,7 @@ def _believed_crowds() -> Iterator[CheckMessage]:
         if network is not None and network.is_global and network.prefixlen < _NARROWEST_CROWD[network.version]:
             yield Warning(
                 f"LIMITS['TRUSTED_PROXIES'] trusts every client in {network}, which can then claim any address",
-                hint="Name the addresses of the proxies, or the networks that their operator publishes.",
+                hint="List the addresses of the proxies, or the networks that their operator publishes.",
                 id="limits_app.W051",
             )
 
@@ -306,8 +306,8 @@ def _memory_store() -> Iterator[CheckMessage]:
     for alias in conf.get(conf.STORES):
         if conf.store_settings(alias).kind is StoreKind.MEMORY:
             yield Warning(
-                f"the store {alias!r} is in memory: each process counts for itself",
-                hint="Use a store that processes share, unless there is certainly only one.",
+                f"the store {alias!r} is in memory: each process counts separately",
+                hint="Use a store that processes share, unless the site has exactly one process.",
                 id="limits_app.W044",
             )
 
@@ -317,7 +317,7 @@ def _temporary_directory() -> Iterator[CheckMessage]:
         chosen = conf.store_settings(alias)
         if chosen.kind is StoreKind.PROCESS and chosen.state_dir is None:
             yield Warning(
-                f"the store {alias!r} is in the directory for temporary files, which gets tidied and may be private",
-                hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site see.",
+                f"the store {alias!r} uses the temporary directory, which may be cleaned up or private to each process",
+                hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site can access.",
                 id="limits_app.W045",
             )

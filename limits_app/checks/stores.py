@@ -1,4 +1,4 @@
-"""Checks that ask the stores and the database: whether they answer, and what is configured there."""
+"""Checks that access the stores and the database."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MOST_SKEW_US: Final = 1_000_000
 
 
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
+    """Check the stores and the database; only with the option `check --database`."""
     asks = databases and not reported(missing_databases, missing_packages, missing_caches)
     return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
 
 
 def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Report an audit log that can be changed by SQL; only where the database may be asked, and with --deploy."""
+    """Report an audit log that SQL can change; only with the options --database and --deploy."""
     if not databases:
         return []
     try:
@@ -42,7 +42,7 @@ def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> l
     if protected:
         return []
     message = "the audit log is not protected: SQL can change and delete its events"
-    hint = "Run manage.py limits audit protect: triggers then refuse to change or delete events."
+    hint = "Run manage.py limits audit protect: it creates triggers that reject changes and deletions."
     return [Info(message, hint=hint, id="limits_app.I001")]
 
 
@@ -52,13 +52,13 @@ def _local_policies() -> Iterator[CheckMessage]:
     local = Policy.objects.filter(on_unavailable=OnUnavailable.LOCAL).select_related("resource", "entity")
     try:
         policies = list(local)
-    except DatabaseError:  # `migrate` checks before it has made the tables
+    except DatabaseError:  # `migrate` runs checks before the tables exist
         return
     for policy in policies:
         yield Warning(
             f"while the store is unavailable, the policy of {policy} is 'local', "
-            "but the number of processes that share it is unknown",
-            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
+            "but the number of processes is unknown",
+            hint="Set LIMITS['EXPECTED_PROCESSES']; otherwise each process allows the full capacity of every limit.",
             id="limits_app.W046",
         )
 
@@ -72,9 +72,9 @@ def _missing_stores() -> Iterator[CheckMessage]:
         return
     for name, alias in found:
         yield Warning(
-            f"the resource {name} is counted in the store {alias!r}, which LIMITS['STORES'] does not have",
-            hint=f"Add it, or name one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
-            "are answered as policies say for a store that is down.",
+            f"the resource {name} uses the store {alias!r}, which is not defined in LIMITS['STORES']",
+            hint=f"Add it, or choose one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
+            "are decided by `on_unavailable`.",
             id="limits_app.W054",
         )
 
@@ -88,14 +88,14 @@ def _stores() -> Iterator[CheckMessage]:
         except StoreUnavailable as error:
             yield Warning(
                 f"the store {alias!r} cannot be used: {error}",
-                hint="Until it can be, requests are answered as policies say for a store that is down.",
+                hint="Until it is available, `on_unavailable` decides about requests.",
                 id="limits_app.W047",
             )
             continue
         if abs(skew_us) > _MOST_SKEW_US:
             yield Warning(
-                f"the clock of the store {alias!r} and the one of this machine differ by {skew_us / 1e6:+.1f} seconds",
-                hint="Limits go by the store's clock and stay exact; set both by NTP, or times in logs will mislead.",
+                f"the clocks of the store {alias!r} and of this machine differ by {skew_us / 1e6:+.1f} seconds",
+                hint="Limits use the store's clock and stay exact; synchronize both with NTP, so that log times agree.",
                 id="limits_app.W048",
             )
 
@@ -108,7 +108,7 @@ def _evictions() -> Iterator[CheckMessage]:
         if policy not in {None, "noeviction"}:
             yield Warning(
                 f"the Redis of the store {alias!r} evicts keys when its memory is full: its policy is {policy!r}",
-                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts from zero.",
+                hint="Set maxmemory-policy noeviction, or use a separate server: evicting a key resets its limits.",
                 id="limits_app.W050",
             )
 
@@ -119,7 +119,7 @@ def _eviction_policy(alias: str) -> str | None:
     try:
         store = registry.store(alias)
         return store.eviction_policy() if isinstance(store, RedisStore) else None
-    except StoreUnavailable:  # reported as that, or a server that may not be asked
+    except StoreUnavailable:  # reported by another check, or CONFIG is not permitted
         return None
 
 

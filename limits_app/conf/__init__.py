@@ -1,8 +1,8 @@
 """The only reader of settings: the dict `LIMITS`, parsed into frozen values.
 
-`get(MAP_MEGABYTES)` gives a value as it is now: its default where the key, the dict or Django's settings are not there.
-Values are parsed again as soon as `settings.LIMITS` is another object, so `override_settings` counts at once;
-changing the dict in place does not.
+`get(MAP_MEGABYTES)` returns the current value, or the default if the key, the dict or Django's settings are missing.
+Values are parsed again when `settings.LIMITS` is another object, so `override_settings` takes effect immediately;
+changing the dict in place has no effect.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def problems() -> list[Problem]:
 
 
 def function_of(key: Key[str | T]) -> T:
-    """Return the function that a key names; ImproperlyConfigured when its path leads to none."""
+    """Return the function that a key names; raises ImproperlyConfigured if it cannot be imported."""
     reference: str | T = current()[key.name]
     if not isinstance(reference, str):
         return reference
@@ -180,14 +180,14 @@ def _imported(name: str, path: str) -> Any:
 
 
 def _raw() -> object:
-    """The `LIMITS` of Django's settings; None where it is not set, or where Django is not configured."""
+    """`settings.LIMITS`; None if it is not set or Django is not configured."""
     if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
     return getattr(django_settings, "LIMITS", None)
 
 
 class _Cache:
-    """The object that was `settings.LIMITS` last, and the values that were parsed from it."""
+    """The last `settings.LIMITS` object, and the values parsed from it."""
 
     def __init__(self) -> None:
         self.last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
@@ -196,7 +196,7 @@ class _Cache:
         values, found = _parse(raw)
         if found:
             raise ImproperlyConfigured(found[0].message)
-        self.last = (raw, values)  # one assignment, so that threads see a pair that belongs together
+        self.last = (raw, values)  # one assignment, so that threads see a consistent pair
         return values
 
 
@@ -229,7 +229,7 @@ def _completed(own: StoreSettings, values: Mapping[str, Any]) -> StoreSettings:
 
 
 def _no_such_store(alias: str, stores: Iterable[str]) -> str:
-    return f"LIMITS['STORES'] has no {alias!r}: add it, or name one of {', '.join(map(repr, stores))}"
+    return f"LIMITS['STORES'] has no {alias!r}: add it, or use one of {', '.join(map(repr, stores))}"
 
 
 def _unknown_key(name: object) -> Problem:

@@ -1,4 +1,4 @@
-"""How settings are checked: a function gives the parsed value, or a ValueError that says what to write."""
+"""Parsers of settings: each returns the parsed value, or raises a ValueError with the allowed values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 class StoreKind(StrEnum):
-    """Where the state of limits can live."""
+    """Kinds of stores."""
 
     PROCESS = "process"
     MEMORY = "memory"
@@ -93,14 +93,14 @@ class Headers(StrEnum):
 
 
 class Exporter(StrEnum):
-    """Where metrics can be exported to."""
+    """Metrics exporters."""
 
     PROMETHEUS = "prometheus"
     OPENTELEMETRY = "opentelemetry"
 
 
 class OnUnresolved(StrEnum):
-    """What happens to requests whose limits the database cannot return."""
+    """What happens to requests whose limits cannot be loaded from the database."""
 
     BLOCK = "block"
     ALLOW = "allow"
@@ -108,7 +108,7 @@ class OnUnresolved(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """One entry of `STORES`; missing values are those of `LIMITS` itself."""
+    """One entry of `STORES`; missing values are taken from `LIMITS` itself."""
 
     kind: StoreKind
     state_dir: Path | None = None
@@ -143,7 +143,7 @@ def key_prefix(value: object) -> str:
 
 
 def directory(value: object) -> Path | None:
-    """Parse a directory that has to mean the same to every process."""
+    """Parse an absolute directory."""
     if value is None:
         return None
     if not isinstance(value, str | Path) or "\0" in str(value) or not Path(value).is_absolute():
@@ -185,14 +185,14 @@ def yes_or_no(value: object) -> bool:
 
 
 def share(value: object) -> float:
-    """Parse a part of a whole."""
+    """Parse a fraction."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise _wrong("a number above 0 and at most 1", value)
     return value
 
 
 def list_of(parse: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
-    """Make a parser of lists, each entry of which another one parses."""
+    """Make a parser of lists from a parser of entries."""
 
     def parse_all(value: object) -> tuple[T, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence):
@@ -203,19 +203,19 @@ def list_of(parse: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
 
 
 def shares(value: object) -> tuple[float, ...]:
-    """Parse parts of a whole, which come in their order and each once."""
+    """Parse fractions; returns them sorted and without duplicates."""
     return tuple(sorted(set(list_of(share)(value))))
 
 
 def factor(value: object) -> float:
-    """Parse how many times as much something becomes."""
+    """Parse a factor."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _MOST_TIMES:
         raise _wrong(f"a number from 1 to {_MOST_TIMES}", value)
     return value
 
 
 def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
-    """Make a parser that takes None, too."""
+    """Make a parser that also accepts None."""
     return lambda value: None if value is None else parse(value)
 
 
@@ -229,7 +229,7 @@ def function(value: object) -> str | Callable[..., Any]:
 
 
 def networks(value: object) -> tuple[Network | None, ...]:
-    """Parse addresses and networks; None among them stands for a socket without an address."""
+    """Parse IP addresses and networks; the result contains None for 'unix', a Unix socket."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", value)
     return tuple(map(_network, value))
@@ -243,12 +243,12 @@ def _network(value: object) -> Network | None:
     except ValueError:
         raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", [value]) from None
     if network.prefixlen == 0:
-        raise ValueError(f"must not trust everybody, as {shown(value)} does")
+        raise ValueError(f"must not include every address, as {shown(value)} does")
     return network
 
 
 def one_of(choices: type[E]) -> Callable[[object], E]:
-    """Make a parser of a closed set of words."""
+    """Make a parser of a choice."""
 
     def parse(value: object) -> E:
         try:

@@ -1,4 +1,4 @@
-"""The keys of `LIMITS`: for each its default, the id of its check, what it expects, and its line in the docs."""
+"""The keys of `LIMITS`: default, check id, expected value, and description for the docs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Key(Generic[T]):
-    """One key of `LIMITS`: what it expects, how a value is checked, and its line in the docs."""
+    """One key of `LIMITS`: default, check id, expected value, description for the docs, and parser."""
 
     name: str
     default: T
@@ -41,7 +41,7 @@ STORE: Final = Key(
     "default",
     "limits_app.E010",
     expects="alias of STORES",
-    doc="The store that is used where nothing else is said.",
+    doc="The default store.",
     parse=parsers.alias,
 )
 STORES: Final = Key[Mapping[str, StoreSettings]](
@@ -49,13 +49,12 @@ STORES: Final = Key[Mapping[str, StoreSettings]](
     {"default": StoreSettings(StoreKind.PROCESS)},
     "limits_app.E011",
     expects="dict of alias to {'KIND': 'process' or 'memory' or 'redis' or 'database', ...}",
-    doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own, "
-    "a Redis store has either a CACHE (the alias of a Redis cache of Django or django-redis) or a URL, "
-    "with which it may be a CLUSTER, "
-    "and may have a PREFIX for all its keys, an IDLE_FACTOR of its own, "
-    "CONNECT_TIMEOUT_SECONDS (0.2 by default) and REPLY_TIMEOUT_SECONDS (0.1), "
-    "and a database store may say USING which alias of DATABASES, and LOCK_TIMEOUT_SECONDS (1) "
-    "and CONNECT_TIMEOUT_SECONDS (0.2).",
+    doc="The stores, by alias. Options of a process store: STATE_DIR and MAP_MEGABYTES. "
+    "Options of a Redis store: either CACHE (the alias of a Redis cache of Django or django-redis) or URL, "
+    "CLUSTER (only with URL), PREFIX for all keys, IDLE_FACTOR, "
+    "CONNECT_TIMEOUT_SECONDS (default 0.2) and REPLY_TIMEOUT_SECONDS (default 0.1). "
+    "Options of a database store: USING (an alias of DATABASES), LOCK_TIMEOUT_SECONDS (default 1) "
+    "and CONNECT_TIMEOUT_SECONDS (default 0.2).",
     parse=parsers.stores,
 )
 STATE_DIR: Final = Key(
@@ -63,7 +62,7 @@ STATE_DIR: Final = Key(
     None,
     "limits_app.E012",
     expects="absolute path, or None",
-    doc="The directory of process stores; None lets the store choose one that is private to the user.",
+    doc="The directory of process stores; None selects a directory that is private to the user.",
     parse=parsers.directory,
 )
 MAP_MEGABYTES: Final = Key(
@@ -71,7 +70,7 @@ MAP_MEGABYTES: Final = Key(
     16,
     "limits_app.E013",
     expects="whole number from 1 to 1048576",
-    doc="The size of a process store's file, reserved on the disk before use.",
+    doc="The size of the file of a process store, reserved on disk before use.",
     parse=parsers.whole_number(1, parsers.MAX_MEGABYTES),
 )
 IDEMPOTENCY_SECONDS: Final = Key(
@@ -79,7 +78,7 @@ IDEMPOTENCY_SECONDS: Final = Key(
     86_400,
     "limits_app.E021",
     expects="whole number from 1 to 31622400",
-    doc="How long a request that comes again with its idempotency key is not charged again.",
+    doc="Lifetime of idempotency keys, in seconds.",
     parse=parsers.whole_number(1, 31_622_400),
 )
 IDLE_FACTOR: Final = Key[float](
@@ -87,8 +86,8 @@ IDLE_FACTOR: Final = Key[float](
     7,
     "limits_app.E019",
     expects="number from 1 to 1000",
-    doc="How long a Redis store keeps state that nobody uses: so many times as long as it takes to be full again, "
-    "and a minute at least; that of entities with limits of their own it keeps for ever.",
+    doc="How long a Redis store keeps idle state: this factor times the time until the limits are full again, "
+    "at least one minute. The state of entities with specific limits does not expire.",
     parse=parsers.factor,
 )
 UNKNOWN_KEYS: Final = Key(
@@ -104,7 +103,7 @@ ENTITY_OF_REQUEST: Final = Key[str | EntityOfRequest](
     "limits_app.integrations.identity.entity_of_request",
     "limits_app.E015",
     expects="function, or its dotted path",
-    doc="Takes a request and gives the identifier of the entity that makes it, or None for the site itself.",
+    doc="Takes a request and returns the identifier of its entity, or None for the site itself.",
     parse=parsers.function,
 )
 RESOLVER_TTL_SECONDS: Final = Key[float](
@@ -112,7 +111,7 @@ RESOLVER_TTL_SECONDS: Final = Key[float](
     60,
     "limits_app.E016",
     expects="number of seconds above 0, at most 1000000000",
-    doc="How long a compiled limit set is used at most before the database is asked again.",
+    doc="Maximum age of a cached limit set, in seconds, before it is loaded from the database again.",
     parse=parsers.seconds,
 )
 RESOLVER_MAX_ENTRIES: Final = Key(
@@ -120,7 +119,7 @@ RESOLVER_MAX_ENTRIES: Final = Key(
     10_000,
     "limits_app.E017",
     expects="whole number from 1 to 1000000000",
-    doc="How many compiled limit sets each process keeps; 10,000 take 70 to 110 MB.",
+    doc="Maximum number of cached limit sets per process; 10,000 take 70 to 110 MB.",
     parse=parsers.whole_number(1, 10**9),
 )
 ON_UNAVAILABLE: Final = Key(
@@ -128,7 +127,8 @@ ON_UNAVAILABLE: Final = Key(
     OnUnavailable.BLOCK,
     "limits_app.E030",
     expects="'block' or 'allow' or 'local'",
-    doc="What happens while the store is down, where the policy that applies does not say.",
+    doc="What happens while the store is unavailable, unless the policy sets it: "
+    "'block' fails closed, 'allow' fails open, 'local' counts in each process.",
     parse=parsers.one_of(OnUnavailable),
 )
 EXPECTED_PROCESSES: Final = Key[int | None](
@@ -136,7 +136,7 @@ EXPECTED_PROCESSES: Final = Key[int | None](
     None,
     "limits_app.E031",
     expects="whole number from 1 to 1000000, or None",
-    doc="How many processes of the site share the limits; with 'local', each gives out its part of a capacity.",
+    doc="Number of processes that share the limits; with 'local', each one allows its part of the capacity.",
     parse=parsers.or_none(parsers.whole_number(1, 10**6)),
 )
 ON_UNRESOLVED: Final = Key(
@@ -144,7 +144,7 @@ ON_UNRESOLVED: Final = Key(
     OnUnresolved.BLOCK,
     "limits_app.E032",
     expects="'block' or 'allow'",
-    doc="What happens when the database is down and the process does not know which limits hold.",
+    doc="What happens when the database is unavailable and the limits are not cached.",
     parse=parsers.one_of(OnUnresolved),
 )
 BREAKER_FAILURE_RATIO: Final = Key[float](
@@ -152,7 +152,7 @@ BREAKER_FAILURE_RATIO: Final = Key[float](
     0.5,
     "limits_app.E033",
     expects="number above 0 and at most 1",
-    doc="From which part of failed calls on a store is no longer asked.",
+    doc="Failure ratio at which the circuit breaker of a store opens.",
     parse=parsers.share,
 )
 BREAKER_MIN_CALLS: Final = Key(
@@ -160,7 +160,7 @@ BREAKER_MIN_CALLS: Final = Key(
     3,
     "limits_app.E034",
     expects="whole number from 1 to 1000000",
-    doc="How many calls there must be, counted from the first that failed, before their failures mean anything.",
+    doc="Minimum number of calls, counted from the first failed one, before the circuit breaker can open.",
     parse=parsers.whole_number(1, 10**6),
 )
 BREAKER_INTERVAL_SECONDS: Final = Key[float](
@@ -168,7 +168,7 @@ BREAKER_INTERVAL_SECONDS: Final = Key[float](
     10,
     "limits_app.E035",
     expects="number of seconds above 0, at most 1000000000",
-    doc="Over how long calls and failures are counted.",
+    doc="Interval in which calls and failures are counted, in seconds.",
     parse=parsers.seconds,
 )
 BREAKER_PROBE_SECONDS: Final = Key[float](
@@ -176,7 +176,7 @@ BREAKER_PROBE_SECONDS: Final = Key[float](
     0.5,
     "limits_app.E036",
     expects="number of seconds above 0, at most 1000000000",
-    doc="The longest pause in which each process asks whether a store is back; clients are told to wait as long.",
+    doc="Maximum delay between probes of an unavailable store by each process; also sent as Retry-After.",
     parse=parsers.seconds,
 )
 API_KEY_OF_REQUEST: Final = Key[str | ApiKeyOfRequest | None](
@@ -184,7 +184,7 @@ API_KEY_OF_REQUEST: Final = Key[str | ApiKeyOfRequest | None](
     None,
     "limits_app.E050",
     expects="function, or its dotted path, or None",
-    doc="Takes a request and gives the API key with which it was authenticated, or None; limits never see it in clear.",
+    doc="Takes a request and returns the API key that authenticated it, or None; only a digest of the key is used.",
     parse=parsers.or_none(parsers.function),
 )
 TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](
@@ -192,7 +192,7 @@ TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](
     (),
     "limits_app.E051",
     expects="list of addresses and networks, and 'unix'",
-    doc="The proxies whose X-Forwarded-For is believed; 'unix' is one that connects through a Unix socket.",
+    doc="Proxies whose X-Forwarded-For header is trusted; 'unix' is a proxy that connects through a Unix socket.",
     parse=parsers.networks,
 )
 IPV6_PREFIX: Final = Key(
@@ -200,7 +200,7 @@ IPV6_PREFIX: Final = Key(
     64,
     "limits_app.E052",
     expects="whole number from 1 to 128",
-    doc="How many bits of an IPv6 address tell clients apart; a customer usually has a network of 64.",
+    doc="Number of bits of an IPv6 address that identify a client; customers usually have a /64 network.",
     parse=parsers.whole_number(1, 128),
 )
 HEADERS: Final = Key(
@@ -208,7 +208,7 @@ HEADERS: Final = Key(
     Headers.DRAFT,
     "limits_app.E053",
     expects="'draft' or 'legacy' or 'both' or 'none'",
-    doc="Which headers tell clients about their limits: RateLimit as in the draft, X-RateLimit-* as before it.",
+    doc="Rate limit headers of responses: RateLimit ('draft'), X-RateLimit-* ('legacy'), both or none.",
     parse=parsers.one_of(Headers),
 )
 REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
@@ -216,7 +216,7 @@ REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
     None,
     "limits_app.E054",
     expects="function, or its dotted path, or None",
-    doc="Takes a request and the error and gives the response of a refusal, or None for the usual one.",
+    doc="Takes a request and the error and returns the response to a rejected request, or None for the default one.",
     parse=parsers.or_none(parsers.function),
 )
 USAGE: Final = Key(
@@ -224,7 +224,7 @@ USAGE: Final = Key(
     True,
     "limits_app.E060",
     expects="True or False",
-    doc="Whether stores that can count what they admit do so, and refusals are counted.",
+    doc="Whether usage and rejections are counted, by the stores that support it.",
     parse=parsers.yes_or_no,
 )
 USAGE_HOURS_KEPT: Final = Key[int | None](
@@ -232,7 +232,7 @@ USAGE_HOURS_KEPT: Final = Key[int | None](
     31 * 24,
     "limits_app.E061",
     expects="whole number from 1 to 1000000, or None",
-    doc="How many hours of hourly snapshots pruning keeps; None keeps all.",
+    doc="Retention of hourly snapshots, in hours; None keeps all.",
     parse=parsers.or_none(parsers.whole_number(1, 10**6)),
 )
 USAGE_DAYS_KEPT: Final = Key[int | None](
@@ -240,7 +240,7 @@ USAGE_DAYS_KEPT: Final = Key[int | None](
     2 * 366,
     "limits_app.E062",
     expects="whole number from 1 to 36600, or None",
-    doc="How many days of daily snapshots pruning keeps; None keeps all.",
+    doc="Retention of daily snapshots, in days; None keeps all.",
     parse=parsers.or_none(parsers.whole_number(1, 36_600)),
 )
 DENIALS_HOURS_KEPT: Final = Key[int | None](
@@ -248,7 +248,7 @@ DENIALS_HOURS_KEPT: Final = Key[int | None](
     7 * 24,
     "limits_app.E063",
     expects="whole number from 1 to 1000000, or None",
-    doc="How many hours of refusals by the minute pruning keeps; None keeps all.",
+    doc="Retention of rejections by minute, in hours; None keeps all.",
     parse=parsers.or_none(parsers.whole_number(1, 10**6)),
 )
 USAGE_ARCHIVE_DIR: Final = Key(
@@ -256,7 +256,7 @@ USAGE_ARCHIVE_DIR: Final = Key(
     None,
     "limits_app.E064",
     expects="absolute path, or None",
-    doc="Where the task that prunes writes what it is about to delete, as gzipped lines of JSON; None for nowhere.",
+    doc="Directory in which the pruning task archives rows as gzipped JSON lines before it deletes them, or None.",
     parse=parsers.directory,
 )
 NEAR_THRESHOLDS: Final = Key[tuple[float, ...]](
@@ -264,7 +264,7 @@ NEAR_THRESHOLDS: Final = Key[tuple[float, ...]](
     (0.8,),
     "limits_app.E065",
     expects="list of numbers above 0 and at most 1",
-    doc="At which parts of a limit in use the signal limit_near is sent.",
+    doc="Used fractions of a limit at which the signal limit_near is sent.",
     parse=parsers.shares,
 )
 METRICS: Final = Key[tuple[Exporter, ...]](
@@ -272,7 +272,7 @@ METRICS: Final = Key[tuple[Exporter, ...]](
     (),
     "limits_app.E066",
     expects="list of 'prometheus' and 'opentelemetry'",
-    doc="To whom metrics are given; each needs the extra of its name.",
+    doc="Metrics exporters to enable; each requires the extra of the same name.",
     parse=parsers.list_of(parsers.one_of(Exporter)),
 )
 

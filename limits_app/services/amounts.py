@@ -75,4 +75,4 @@ def known_amounts(resource: str, entity: str | None, asked: Mapping[str, Amount]
 def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
     """The error for keys without a limit, with the keys that have one."""
     listed = ", ".join(sorted(keys)) or "none"
-    return InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {listed}")
+    return InvalidRequest(f"No limit has the key {', '.join(unknown)}; must be one of: {listed}")

@@ -1,7 +1,7 @@
 """Usage snapshots, rolled up from the counts of the stores, and denials.
 
-The way of a count: a store counts in the step that admits, `rolling` collects it into hours and days, and `reading`
-sums up. Refusals are counted by `noting` and read by `denied`, and `pruning` lets go of what is old.
+A store counts usage in the same step that allows a request. `rollup` adds the counts to hourly and daily snapshots,
+and `reading` sums them up. `denial_counter` counts rejections, `denied` reads them, and `pruning` deletes old rows.
 """
 
 from __future__ import annotations

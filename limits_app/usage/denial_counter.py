@@ -36,7 +36,7 @@ _MINUTES_PER_HOUR: Final = 60
 
 
 class Denied(NamedTuple):
-    """One limit that refused in one minute, which counts from 1970."""
+    """A limit that rejected requests in a minute; `minute` is in minutes since 1970."""
 
     minute: int
     resource: str
@@ -46,27 +46,27 @@ class Denied(NamedTuple):
 
 
 class Times(NamedTuple):
-    """How often it refused, and when first and last, in seconds since 1970."""
+    """Number of rejections, and the times of the first and last, in seconds since 1970."""
 
     number: int
     first: float
     last: float
 
     def merged(self, other: Times) -> Times:
-        """Both together."""
+        """The combination of both."""
         return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last))
 
 
 def _under_test() -> bool:
-    """Whether Django's databases are those of tests."""
+    """Whether Django's test databases are set up."""
     utils = sys.modules.get("django.test.utils")
     return utils is not None and hasattr(utils._TestState, "saved_data")
 
 
 class Denials:
-    """Counts refusals until they are written, `most` different ones: further ones are counted together.
+    """Counts rejections until they are written: up to `most` different ones separately, and the rest together.
 
-    `note` neither waits for the database nor fails. What cannot be written is kept and written later.
+    `note` neither waits for the database nor fails. Counts that cannot be written are kept and written later.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Denials:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child writes nothing of its parent's."""
+        """Start empty in a child process, because the parent writes its own counts."""
         self._lock = Lock()
         self._writing = Lock()
         self._noted: dict[Denied, Times] = {}
@@ -94,12 +94,12 @@ class Denials:
 
     @property
     def waiting(self) -> int:
-        """How many refusals are not written yet."""
+        """Number of rejections that are not written yet."""
         with self._lock:
             return sum(times.number for times in self._noted.values())
 
     def note(self, outcome: Outcome) -> None:
-        """Count a refusal by each of the limits that refused."""
+        """Count a rejection for each limit that rejected the request."""
         if not conf.get(conf.USAGE):
             return
         now = self._now()
@@ -108,10 +108,10 @@ class Denials:
             for status in outcome.violations:
                 self._add(_denied(status, now), Times(1, now, now))
         if is_first:
-            self._have_it_written()
+            self._schedule_writing()
 
     def flush(self) -> int:
-        """Write what was counted, in one transaction; returns how many refusals that were."""
+        """Write the counts in one transaction; returns the number of rejections."""
         with self._writing:
             with self._lock:
                 taken, self._noted = self._noted, {}
@@ -125,7 +125,7 @@ class Denials:
         return sum(times.number for times in taken.values())
 
     def clear(self) -> None:
-        """Forget what is not written."""
+        """Discard counts that are not written."""
         with self._lock:
             self._noted = {}
 
@@ -138,18 +138,18 @@ class Denials:
         noted[place] = times.merged(noted[place]) if place in noted else times
 
     def _places(self, denied: Denied) -> Iterator[Denied]:
-        """Where a refusal may be counted, as exactly as there is room."""
+        """Where a rejection can be counted, from the most to the least specific."""
         yield denied
         yield denied._replace(bucket=Bucket.OTHERS, entity="")
         yield Denied(0, "", Bucket.OTHERS, "", "")
 
     def _room(self, denied: Denied) -> float:
-        """How many there may be before a new one like this."""
+        """The maximum number of entries before a new one of this kind is not added."""
         if denied.bucket != Bucket.OTHERS:
             return self._most
         return self._most + _MOST_OTHERS if denied.minute else float("inf")
 
-    def _have_it_written(self) -> None:
+    def _schedule_writing(self) -> None:
         if self._under_test():
             return  # a thread cannot see the transaction of a test; tests call flush()
         if self._leaves is None:
@@ -157,12 +157,12 @@ class Denials:
         self._task.start()
 
     def _look(self) -> int | None:
-        """Write, and say when to try again."""
+        """Write the counts; returns the delay until the next attempt after a failure."""
         try:
             self.flush()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+        except Exception as error:  # noqa: BLE001 - any error is retried
             if not self._is_failing:
-                logger.warning("refusals cannot be written, and are kept until they can: %s", error)
+                logger.warning("rejection counts cannot be written now; they are kept and written later: %s", error)
             self._is_failing = True
             return _EVERY_US
         finally:
@@ -222,4 +222,4 @@ def _whose(denied: Denied) -> dict[str, str]:
 
 
 denials: Final = Denials()
-"""Those of this process."""
+"""The counter of this process."""

@@ -1,4 +1,4 @@
-"""Deleting old snapshots and denials, into an archive of gzipped lines of JSON if one is wanted."""
+"""Deletes old snapshots and denials, optionally after archiving them as gzipped JSON lines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ __all__ = ["Archive", "prunable", "prune"]
 
 
 class Archive:
-    """A new file of one run, made with its first lines and named `NAME.jsonl.gz`, or the first `NAME-2`, ... not taken.
+    """The file of one run: `NAME.jsonl.gz`, or `NAME-2.jsonl.gz` and so on if that exists. It is created on first use.
 
-    A killed run leaves at most a torn end, behind which nothing is ever written: what it lacks was not deleted.
+    A killed run leaves at most an incomplete end, and later runs never append to it. Rows that are missing there
+    were not deleted.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -35,7 +36,7 @@ class Archive:
         self._file: Path | None = None
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have lines on the disk, all of them; where an OSError says that it failed, the file is as it was before."""
+        """Append rows and fsync. On an OSError the file is restored to its previous length."""
         lines = "".join(json.dumps(row, cls=_Exact) + "\n" for row in rows)
         if not lines:
             return
@@ -63,14 +64,14 @@ class Archive:
 
 
 class _Exact(DjangoJSONEncoder):
-    """Django's own with whole moments: digests of the audit log are taken of microseconds too, which it cuts off."""
+    """Django's encoder truncates timestamps to milliseconds; digests of the audit log need microseconds."""
 
     def default(self, o: Any) -> Any:
         return o.isoformat() if isinstance(o, datetime) else super().default(o)
 
 
 def _is_new(file: Path) -> bool:
-    """Make the file, unless it is there."""
+    """Create the file; returns whether it is new."""
     try:
         file.open("xb").close()
     except FileExistsError:
@@ -79,7 +80,7 @@ def _is_new(file: Path) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk too, where its file system can do that for folders."""
+    """Fsync a directory, if its file system supports that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -90,15 +91,15 @@ def _sync(folder: Path) -> None:
 
 _BATCH: Final = 1_000
 _BATCH_DAYS_KEPT: Final = 31
-"""A store that could not be told that a batch is safe offers it again; by then it has been told, or is no more."""
+"""How long the names of collected batches are kept, so that a batch that a store offers again is not added twice."""
 
 
 def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[str, int]:
-    """Delete what is older than the settings keep; says how many rows of each table there were.
+    """Delete rows that are older than the retention settings; returns the number of rows by table.
 
-    Rows go a thousand at a time, each thousand first to a new file of its table and this run in the directory
-    `archive`, on the disk before anything is deleted. When it is killed in between, or fails, the next run may write
-    the same rows again; an OSError means that nothing was deleted that is not in the archive.
+    Rows are deleted in batches of 1,000. With `archive`, a directory, each batch is first written and fsynced to the
+    archive file of its table and this run. If a run is killed or fails, the next one may archive the same rows
+    again. After an OSError, every deleted row is in the archive.
     """
     moment = datetime.now(UTC) if now is None else now
     pruned = {}
@@ -110,7 +111,7 @@ def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[s
 
 
 def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
-    """What is old, by the name of its archive."""
+    """The model and the filter of old rows, by the name of the archive."""
     hours, days, denied = map(conf.get, (conf.USAGE_HOURS_KEPT, conf.USAGE_DAYS_KEPT, conf.DENIALS_HOURS_KEPT))
     found: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
@@ -137,7 +138,7 @@ def _prune(model: type[Model], old: Q, archive: Archive | None) -> int:
 
 
 def prunable(*, now: datetime | None = None) -> dict[str, int]:
-    """How many rows of each table `prune` would delete."""
+    """Number of rows by table that `prune` would delete."""
     moment = datetime.now(UTC) if now is None else now
     rows = {name: model._default_manager.filter(old) for name, (model, old) in _old(moment).items()}
     return {name: found.count() for name, found in rows.items()}

@@ -44,20 +44,20 @@ HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
 
 
 def storable(entity: str | None) -> str:
-    """An entity as every database can store it, and no longer than its column."""
+    """An entity identifier that every database can store, truncated to the column."""
     text = (entity or "").encode("utf-8", "backslashreplace").decode()
     return text.replace("\0", "\\x00")[: UsageSnapshot._meta.get_field("entity").max_length]
 
 
 def bucket_of(*, shared: bool, member: str | None) -> Bucket:
-    """What kind of bucket it is."""
+    """The kind of a bucket."""
     if member is not None:
         return Bucket.MEMBER
     return Bucket.SHARED if shared else Bucket.ENTITY
 
 
 def since_1970(**lapse: float) -> datetime:
-    """A moment, as the site's settings have it."""
+    """A timestamp in the site's time zone."""
     return in_site_time(EPOCH + timedelta(**lapse))
 
 
@@ -76,7 +76,7 @@ USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)
 
 
 class By(StrEnum):
-    """What usage can be told apart by; limits always are, since amounts of different ones mean different things."""
+    """Fields to group usage by. It is always grouped by limit, because limits have different units."""
 
     RESOURCE = "resource"
     ENTITY = "entity"
@@ -86,10 +86,10 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of a limit was admitted, in its units, and how often it refused.
+    """The allowed amount of a limit, in its units, and the number of rejections.
 
-    `resource`, `entity` and `start` (of the period) are None where usage was not told apart by them.
-    An `entity` is empty where it is the site itself or everybody, as `bucket` says, and is the member of a pool.
+    `resource`, `entity` and `start` (of the period) are None if usage is not grouped by them.
+    `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`.
     """
 
     bucket: Bucket
@@ -102,9 +102,9 @@ class Use:
 
     @property
     def refused_share(self) -> float | None:
-        """Which part of the calls was refused; None for other limits, whose amounts are no numbers of requests."""
-        asked = self.admitted + self.refused
-        return self.refused / asked if self.key == CallLimit.key and asked > 0 else None
+        """The fraction of rejected requests; None for limits that do not count requests."""
+        requests = self.admitted + self.refused
+        return self.refused / requests if self.key == CallLimit.key and requests > 0 else None
 
     def as_dict(self) -> dict[str, object]:
         """The use as plain data, for JSON."""
@@ -113,7 +113,7 @@ class Use:
 
 
 class Uses:
-    """A sequence of uses that asks the database for its length, and for the parts of it that are looked at."""
+    """A lazy sequence of usage: it queries the database for its length and for each slice."""
 
     def __init__(self, rows: QuerySet[UsageSnapshot, dict[str, Any]]) -> None:
         self._rows = rows
@@ -135,9 +135,9 @@ def read(
     until: datetime | None,
     by: Collection[By],
 ) -> Uses:
-    """Sum up the snapshots of one length that begin in a time, the largest use first within each period.
+    """Sum up the snapshots of one period length that begin in a time range; the largest usage first in each period.
 
-    Raises InvalidRequest for a time that no calendar has.
+    Raises InvalidRequest for a time range outside the calendar.
     """
     rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
     rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
@@ -156,9 +156,9 @@ _COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "sta
 def begun(
     found: QuerySet[R], column: str, since: datetime | None, until: datetime | None, *, usual: timedelta
 ) -> QuerySet[R]:
-    """Those whose column is from `since` on, by default the usual time before the end, and before `until`.
+    """Filter rows by `since` <= column < `until`; without `since`, it is the time `usual` before the end.
 
-    Raises InvalidRequest for what is no moment, and for a time that no calendar has.
+    Raises InvalidRequest for a value that is not a datetime, and for a time range outside the calendar.
     """
     for name, moment in (("since", since), ("until", until)):
         if not isinstance(moment, datetime | None):
@@ -173,11 +173,13 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
     try:
         return moment - lapse
     except OverflowError:
-        raise InvalidRequest(f"until must be a moment with some time before it, not {moment.isoformat()}") from None
+        raise InvalidRequest(
+            f"until must be later than the start of the calendar plus the time span, not {moment.isoformat()}"
+        ) from None
 
 
 def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: str | None) -> QuerySet[R]:
-    """Those of a resource, of an entity, and of a limit; None is any of them."""
+    """Filter rows by resource, entity and limit key; None matches all."""
     wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key": key}
     return found.filter(**{column: value for column, value in wanted.items() if value is not None})
 
@@ -189,15 +191,15 @@ def _aware(moment: datetime) -> datetime:
 def _use(row: dict[str, Any]) -> Use:
     units, rest = divmod(row["admitted"], MILLI)
     admitted = row["admitted"] / MILLI if rest else units
-    bucket, told = Bucket(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
-    return Use(bucket, row["key"], *told, admitted, row["denied"])
+    bucket, group = Bucket(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
+    return Use(bucket, row["key"], *group, admitted, row["denied"])
 
 
 @dataclass(frozen=True, slots=True)
 class DenialCount:
-    """How often one limit refused in the minute that begins at `minute`, and when `first` and `last`.
+    """Number of rejections by a limit in the minute that begins at `minute`, with the times of the first and last.
 
-    An `entity` is empty where it is the site itself or everybody, as `bucket` says, and is the member of a pool.
+    `entity` is empty for the site itself and for shared limits, and a member name for pools; see `bucket`.
     """
 
     minute: datetime
@@ -211,7 +213,7 @@ class DenialCount:
 
     @classmethod
     def of(cls, row: Denial) -> DenialCount:
-        """What a row says."""
+        """Create it from a row."""
         bucket = Bucket(row.bucket)
         return cls(row.minute, row.resource, bucket, row.entity, row.key, row.count, row.first, row.last)
 
@@ -224,9 +226,9 @@ class DenialCount:
 def denied(
     resource: str | None, entity: str | None, key: str | None, *, since: datetime | None, until: datetime | None
 ) -> QuerySet[Denial]:
-    """The rows of the minutes that begin in a time, the latest minute first, and in it who was refused most.
+    """The rows of the minutes that begin in a time range: the latest minute first, then the highest count.
 
-    Raises InvalidRequest for a time that no calendar has.
+    Raises InvalidRequest for a time range outside the calendar.
     """
     rows = Denial.objects.using(router.db_for_read(Denial))
     rows = chosen(begun(rows, "minute", since, until, usual=USUAL[Period.HOUR]), resource, entity, key)

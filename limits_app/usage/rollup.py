@@ -1,4 +1,4 @@
-"""Rolling up: what a store has counted becomes snapshots of hours and days, each count exactly once."""
+"""Roll-up: adds the counts of a store to hourly and daily snapshots, each count exactly once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Row = tuple[Period, int, str, Bucket, str, str]
 
 
 def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
-    """Add what a store has counted to the snapshots; returns how many counts that were.
+    """Add the counts of a store to the snapshots; returns the number of counts.
 
-    Where there is always more, since many go on counting, the rest is left for the next time after so many seconds.
+    It stops after `seconds` if the store has still more; the next call continues.
 
-    Killed half-way, late, or twice at once, the totals are the same: a batch is added in one transaction with its
-    name, and forgotten by the store only then. So this is nothing for the inside of another transaction, and raises
-    a RuntimeError there.
+    Totals stay exact if it is killed, late, or runs concurrently: a batch is added together with its name in one
+    transaction, and the store forgets it only afterwards. Therefore it must not run inside another transaction, and
+    raises a RuntimeError there.
     """
     added, ends = 0, monotonic() + seconds
     while (batch := store.collect_counts()) is not None:
@@ -39,7 +39,7 @@ def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
 
 
 def _add(batch: Batch) -> int:
-    """Add a batch to the snapshots, unless it is there already."""
+    """Add a batch to the snapshots, unless it has been added before."""
     using = router.db_for_write(UsageSnapshot)
     try:
         with transaction.atomic(using=using, durable=True):

@@ -162,7 +162,7 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
 @pytest.mark.parametrize(
     ("limit", "says", "problem"),
     [
-        (TPM, {"key": "rpm", "amount": "5"}, "rpm is not limited there"),
+        (TPM, {"key": "rpm", "amount": "5"}, "No limit has the key rpm"),
         (ResourceLimit("slots", 5), {"key": "slots", "amount": "5"}, "slots cannot be topped up"),
     ],
 )

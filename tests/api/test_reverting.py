@@ -69,7 +69,7 @@ def test_what_changed_no_configuration_cannot_be_taken_back(root: APIClient) -> 
     for event in AuditEvent.objects.filter(verb__in=["reset", "top_up"]):
         refused = root.post(where(event), {}, format="json")
         assert refused.status_code == 409
-        assert "changed no configuration" in refused.data["detail"]
+        assert "did not change configuration" in refused.data["detail"]
 
 
 def test_it_takes_the_permissions_to_see_to_revert_and_to_do_what_reverting_does() -> None:

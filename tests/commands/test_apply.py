@@ -257,7 +257,7 @@ def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
         ("apply", 2, "required: FILE"),
         (f"apply {tmp_path / 'none'}", 1, "cannot be read: No such file"),
         (f"apply {tmp_path}", 1, "cannot be read: Is a directory"),
-        (f"apply {tmp_path / 'latin'}", 2, "is no text in UTF-8"),
+        (f"apply {tmp_path / 'latin'}", 2, "must be UTF-8 text"),
         ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
         ("export all", 2, "unrecognized arguments: all"),
         ("export --format csv", 2, "A limits file is YAML or JSON"),
@@ -605,8 +605,8 @@ def test_each_file_is_exported_by_its_name_and_what_belongs_to_none_with_every_o
     applied("name: team b\npolicies: [{resource: beta, limits: [calls=1/s]}, {resource: alpha, limits: [calls=2/s]}]")
     limits.set_entity_limits("user:1", [CallLimit.per_minute(5)], resource="alpha")
     left = {
-        "team-a": "Left out: 2 of the file 'team-a', which export --name team-a writes.",
-        "team b": "Left out: 3 of the file 'team b', which export --name 'team b' writes.",
+        "team-a": "Omitted: 2 objects of the file 'team-a'; export them with --name team-a.",
+        "team b": "Omitted: 3 objects of the file 'team b'; export them with --name 'team b'.",
     }
     for name in ("team-a", "team b", "limits"):
         ran = run_words("export", *(() if name == "limits" else ("--name", name)))

@@ -330,7 +330,7 @@ def test_the_command_ends_by_what_it_found() -> None:
 def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.management.limits.state.diagnose", lambda **_: [])
     ran = run("doctor --fail-on warning")
-    assert (ran.code, ran.out, ran.err) == (0, "", "All is well.\n0 errors, 0 warnings, 0 info\n")
+    assert (ran.code, ran.out, ran.err) == (0, "", "No problems found.\n0 errors, 0 warnings, 0 info\n")
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_programs_give_commands_as_all_others() -> None:
     written = io.StringIO()
     call_command("limits", "resource", "list", "--format", "csv", stdout=written)
     assert written.getvalue().endswith("resource api,rpm=5/min,no,enforce,100,always,,\n")
-    with pytest.raises(CommandError, match="Nothing is set for the system"):
+    with pytest.raises(CommandError, match="There are no policies for the system"):
         call_command("limits", "system", "get")
     with pytest.raises(CommandError, match="invalid choice"):
         call_command("limits", "nothing")

@@ -116,4 +116,4 @@ def test_help_shows_examples_that_could_be_given(words: str, subcommand: Subcomm
     for example in subcommand.examples:
         assert example.startswith(words)
         assert f"  manage.py limits {example}\n" in helped.out
-    assert "exit codes: 0 done" in helped.out
+    assert "exit codes: 0 success" in helped.out

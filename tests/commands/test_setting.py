@@ -37,7 +37,7 @@ def test_set_replaces_what_was_said_and_shows_only_what_differs() -> None:
         for field, before, after in [("on_unavailable", "allow", ""), ("limit rpm", "rpm=5/min", "rpm=6/min")]
     ]
     again = run("resource set api rpm=6/min tpm=9/s")
-    assert (again.out, again.err) == ("", "Nothing changes: it is so already.\n")
+    assert (again.out, again.err) == ("", "No changes.\n")
 
 
 def test_a_dry_run_says_the_same_as_the_run_and_leaves_no_trace() -> None:
@@ -138,9 +138,9 @@ def test_a_change_is_reverted_by_its_number() -> None:
     assert run(f"audit revert {number}").code == 2
     assert run(f"audit revert {number} --yes --reason 'it was better'").code == 0
     assert list(limits.limit_set("api")) == [RPM]
-    assert run(f"audit revert {number} --yes").err == "resource api is as it was before this event already\n"
+    assert run(f"audit revert {number} --yes").err == "resource api already is as it was before this event\n"
     run("resource set api rpm=7/min")
-    assert "was changed since" in run(f"audit revert {number - 1} --yes").err
+    assert "has been changed since" in run(f"audit revert {number - 1} --yes").err
     latest = AuditEvent.objects.latest("number")
     assert (latest.source, latest.actor) == ("command", actor())
 
@@ -197,7 +197,7 @@ def test_what_holds_at_hours_or_between_dates_is_deleted_by_its_words() -> None:
     run("system set rpm=9/min --hours sat --time-zone UTC")
     run("system set rpm=7/min --from 2990-01-01 --until 2999-01-01")
     assert "at 2980-01-01" in run("system delete --at 2980-01-01T00:00+00:00 --yes").err
-    assert "holds at sun" in run("system delete --hours sun --yes").err
+    assert "has the hours sun" in run("system delete --hours sun --yes").err
     assert run("system delete --at 2995-01-01 --yes").code == 0
     assert run("system delete --hours sat --yes").code == 0
     [left] = json.loads(run("system get --format json").out)
@@ -212,7 +212,7 @@ def test_a_boost_is_ended() -> None:
     assert set(limits.limit_set("api", "user:1")) == {RateLimit("rpm", 50, 60)}
     assert run("boost user:1 --on api --end --yes --reason over").code == 0
     assert set(limits.limit_set("api", "user:1")) == {RPM}
-    assert run("boost user:1 --end --yes").err == "user:1 on all resources has no boost now.\n"
+    assert run("boost user:1 --end --yes").err == "user:1 on all resources has no active boost.\n"
 
 
 def test_a_reset_tells_programs_whether_it_was_done() -> None:
@@ -226,7 +226,7 @@ def test_a_reset_tells_programs_whether_it_was_done() -> None:
 def test_a_reset_where_nothing_is_limited_says_so() -> None:
     run("resource set api rpm=5/min")
     assert run("reset api --yes").err == "Reset.\n"
-    assert run("reset ipa --yes").err == "Reset.\nNothing is limited here. Look whether that is the name.\n"
+    assert run("reset ipa --yes").err == "Reset.\nThere are no limits here. Check the name of the resource.\n"
 
 
 @pytest.mark.parametrize("options", ["--enforcement shadow", "--enforcement off", "--rollout 10"])
@@ -237,7 +237,7 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
     asked = run(f"resource set api calls=5/min {options}")
     assert asked.code == 2
     assert "This policy is enforced" in asked.err
-    assert "say --yes" in asked.err
+    assert "pass --yes" in asked.err
     policy = Policy.objects.get()
     assert (policy.enforcement, policy.rollout_percent) == ("enforce", 100)
     assert run(f"resource set api calls=5/min {options} --dry-run").code == 0

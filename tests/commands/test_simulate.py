@@ -268,9 +268,9 @@ def test_what_cannot_be_simulated_ends_the_command(tmp_path: Path) -> None:
         (f"simulate --csv {tmp_path}/none.csv", 1, "cannot be read: No such file"),
         (f"simulate --csv {tmp_path}/latin.csv", 2, "codec can't decode byte"),
         ("simulate --resource 4", 2, "resource '4' must be a letter"),
-        ("simulate --since 0001-01-01T00:00+14:00", 2, "is beyond the calendar"),
-        ("simulate --since soon", 2, "'soon' cannot be read"),
-        ("simulate --most many", 2, "must be a whole number from 1 on"),
+        ("simulate --since 0001-01-01T00:00+14:00", 2, "is out of range: must be in the years"),
+        ("simulate --since soon", 2, "'soon' is not a valid time"),
+        ("simulate --most many", 2, "must be a whole number of at least 1"),
     ]:
         ran = run(line)
         assert (ran.code, said in ran.err) == (code, True), ran.err
@@ -335,8 +335,8 @@ def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
     recorded(0, "tokens", 600_000)
     recorded(0, "call_count", 600, entity="v")
     ran = run("simulate calls=60/min:fixed_window")
-    assert "56400 of 60600 call_count would be refused (93.1%), for 1 of 2 entities" in ran.err
-    assert "0 of 600000 tokens would be refused (0.0%)" in ran.err
+    assert "56400 of 60600 call_count would be rejected (93.1%), for 1 of 2 entities" in ran.err
+    assert "0 of 600000 tokens would be rejected (0.0%)" in ran.err
     assert "events" not in ran.out + ran.err
     assert ran.out.splitlines()[1].split()[:4] == ["api", "u", "call_count", "56400"]
     assert run("simulate calls=60/min --chart --format csv").out.startswith("start,call_count,refused")
@@ -344,9 +344,9 @@ def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
 
 def test_recorded_usage_can_be_of_one_resource() -> None:
     recorded(0, "call_count", 60_000)
-    assert "call_count would be refused" in run("simulate calls=60/min --resource api").err
+    assert "call_count would be rejected" in run("simulate calls=60/min --resource api").err
     ran = run("simulate calls=60/min --resource other --check")
-    assert (ran.code, ran.err) == (0, "Nothing would be refused.\n")
+    assert (ran.code, ran.err) == (0, "No request would be rejected.\n")
 
 
 def test_the_command_reads_stdin_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,4 +359,4 @@ def test_the_command_reads_stdin_and_draws(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         ran = run(f"simulate calls=1/d --csv - --resource api {words}")
         assert (ran.code, said in ran.out) == (0, True), ran.out + ran.err
-        assert "3 of 4 events would be refused (75.0%), for 1 of 1 entities" in ran.err
+        assert "3 of 4 events would be rejected (75.0%), for 1 of 1 entities" in ran.err

@@ -132,7 +132,7 @@ def test_a_log_that_was_shortened_is_reported(events: list[AuditEvent]) -> None:
     broken = verify(using=ALIAS).broken
     assert broken is not None
     assert (broken.fault, broken.number) == (Fault.PRUNED, 3)
-    assert "no event says that the events up to here were pruned" in str(broken)
+    assert "no event records that the events up to here were pruned" in str(broken)
 
 
 def test_a_log_whose_end_was_taken_off_has_no_signature_until_it_is_signed_again(events: list[AuditEvent]) -> None:
@@ -328,7 +328,7 @@ def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEve
     assert list(unrecorded(using=ALIAS)) == []
     with pytest.raises(InvalidRequest, match="batch must be 1 or more"):
         prune(now, batch=0, using=ALIAS)
-    with pytest.raises(InvalidRequest, match="still to come"):
+    with pytest.raises(InvalidRequest, match="must not be in the future"):
         prune(timezone.now() + timedelta(days=1), using=ALIAS)
 
 
@@ -356,7 +356,8 @@ def test_what_is_known_of_a_pruned_event_is_compared_or_said_to_be_gone(events: 
     assert (report.ok, report.events) == (False, 3)
     assert (
         str(report.broken)
-        == "event 2: pruned: nothing of it is left to compare: keep number and digest of event 3 or a later one"
+        == "event 2: pruned: it was pruned and cannot be compared: record the number and digest of event 3 "
+        "or a later one"
     )
 
 
@@ -418,8 +419,8 @@ def test_changes_by_sql_are_found(events: list[AuditEvent]) -> None:
     ) == [
         "policy was changed without an event",
         "resource was changed without an event",
+        "resource was created without an event",
         "resource was deleted without an event",
-        "resource was made without an event",
     ]
 
 

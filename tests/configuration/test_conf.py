@@ -79,13 +79,13 @@ def test_a_store_says_what_is_its_own_and_takes_the_rest_from_the_dict() -> None
 
 
 def test_a_store_that_is_not_there_is_named_beside_those_that_are() -> None:
-    with pytest.raises(ImproperlyConfigured, match="has no 'redis': add it, or name one of 'default'"):
+    with pytest.raises(ImproperlyConfigured, match="has no 'redis': add it, or use one of 'default'"):
         conf.store_settings("redis")
 
 
 BAD_VALUES = [
     ("STORE", "a:b", "E010", "must be a letter followed by"),
-    ("STORE", "missing", "E010", "LIMITS['STORES'] has no 'missing': add it, or name one of 'default'"),
+    ("STORE", "missing", "E010", "LIMITS['STORES'] has no 'missing': add it, or use one of 'default'"),
     ("STORES", None, "E011", "LIMITS['STORES']: must be a dict such as {'default': {'KIND': 'process'}}, not None"),
     ("STORES", {"default": "process"}, "E011", "'default' must be a dict with a 'KIND'"),
     ("STORES", {"default": {"KIND": "file"}}, "E011", "KIND must be 'process' or 'memory' or "),
@@ -143,7 +143,7 @@ BAD_VALUES = [
     ("API_KEY_OF_REQUEST", "header", "E050", "must be a function that takes a request, or the dotted path of one"),
     ("TRUSTED_PROXIES", "10.0.0.0/8", "E051", "must be a list of addresses and networks such as"),
     ("TRUSTED_PROXIES", ["10.1."], "E051", "must be a list of addresses and networks such as"),
-    ("TRUSTED_PROXIES", ["0.0.0.0/0"], "E051", "must not trust everybody, as '0.0.0.0/0' does"),
+    ("TRUSTED_PROXIES", ["0.0.0.0/0"], "E051", "must not include every address, as '0.0.0.0/0' does"),
     ("IPV6_PREFIX", 0, "E052", "must be a whole number from 1 to 128, not 0"),
     ("HEADERS", True, "E053", "must be 'draft' or 'legacy' or 'both' or 'none'"),
     ("REFUSAL_HANDLER", 429, "E054", "must be a function that takes a request"),
@@ -224,8 +224,8 @@ async def _who(request: object) -> str:
 @pytest.mark.parametrize(
     ("key", "function", "message"),
     [
-        ("ENTITY_OF_REQUEST", _who, "is a coroutine function, which is never awaited"),
-        ("API_KEY_OF_REQUEST", _who, "is a coroutine function, which is never awaited"),
+        ("ENTITY_OF_REQUEST", _who, "must be a regular function, not `async def`"),
+        ("API_KEY_OF_REQUEST", _who, "must be a regular function, not `async def`"),
         ("API_KEY_OF_REQUEST", lambda: "key", r"cannot be called with \(request\)"),
         ("REFUSAL_HANDLER", lambda request: None, r"cannot be called with \(request, error\)"),
     ],

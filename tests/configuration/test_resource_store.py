@@ -68,8 +68,8 @@ def test_resources_whose_store_is_gone_are_reported(settings: Settings) -> None:
     settings.LIMITS = {"STORES": ONE}
     [report] = checks.check_stores(["default"])
     assert report.id == "limits_app.W054"
-    assert report.msg == "the resource api is counted in the store 'scratch', which LIMITS['STORES'] does not have"
-    assert "name one of 'default'" in str(report.hint)
+    assert report.msg == "the resource api uses the store 'scratch', which is not defined in LIMITS['STORES']"
+    assert "choose one of 'default'" in str(report.hint)
 
     def no_column(*args: object) -> None:
         raise ProgrammingError("no such column")

@@ -131,7 +131,7 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
     [
         ({"resource": "a b"}, InvalidLimit, "resource"),
         ({"entity": ""}, InvalidLimit, "entity"),
-        ({"key": "rpm"}, InvalidRequest, "rpm is not limited there; limited are: slot, tpm, whole"),
+        ({"key": "rpm"}, InvalidRequest, "No limit has the key rpm; must be one of: slot, tpm, whole"),
         ({"resource": "free"}, InvalidRequest, "limited are: none"),
         ({"key": "slot"}, InvalidRequest, "only rates, calls and quotas"),
         ({"key": "whole", "amount": 1.5}, InvalidRequest, "amount of 'whole' must be a whole number"),
@@ -231,7 +231,7 @@ def test_what_was_done_is_known_again_also_when_other_limits_hold() -> None:
     assert limits.top_up("api", key="tpm", amount=1, idempotency_key="three") is False
     with pytest.raises(InvalidRequest, match="was used for something else"):
         limits.reset("api", keys=["call_count"], idempotency_key="two")
-    with pytest.raises(InvalidRequest, match="tpm is not limited there"):
+    with pytest.raises(InvalidRequest, match="No limit has the key tpm"):
         limits.top_up("api", key="tpm", amount=1, idempotency_key="four")
 
 

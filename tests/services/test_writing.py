@@ -163,7 +163,7 @@ def test_a_reset_of_the_site_itself() -> None:
     [
         ({"resource": "a b"}, InvalidLimit, "resource"),
         ({"resource": "api", "entity": ""}, InvalidLimit, "entity"),
-        ({"resource": "api", "keys": ["tpm"]}, InvalidRequest, "tpm is not limited there; limited are: call_count"),
+        ({"resource": "api", "keys": ["tpm"]}, InvalidRequest, "No limit has the key tpm; must be one of: call_count"),
     ],
 )
 def test_a_reset_that_cannot_be_is_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
@@ -174,7 +174,7 @@ def test_a_reset_that_cannot_be_is_refused(arguments: dict[str, object], error: 
 
 
 def test_a_reset_where_nothing_is_limited() -> None:
-    with pytest.raises(InvalidRequest, match="limited are: none"):
+    with pytest.raises(InvalidRequest, match="must be one of: none"):
         limits.reset("api", keys=["tpm"])
 
 
@@ -289,7 +289,7 @@ def test_one_key_to_reset_needs_no_list() -> None:
     limits.acquire("api")
     assert limits.reset("api", keys="call_count") is True
     assert limits.try_acquire("api")
-    with pytest.raises(InvalidRequest, match="5, no is not limited there"):
+    with pytest.raises(InvalidRequest, match="No limit has the key 5, no"):
         limits.reset("api", keys=[5, "no"])
 
 

@@ -156,7 +156,7 @@ def test_a_database_that_is_down_loses_nothing(
             clock.advance(2)
         assert noted.waiting == 3
     assert UsageSnapshot.objects.count() == 0, "each flush is one transaction"
-    assert caplog.text.count("refusals cannot be written") == 1
+    assert caplog.text.count("rejection counts cannot be written") == 1
     clock.advance(2)
     assert [row[5] for row in rows()] == [3]
     assert noted.waiting == 0

@@ -1,1 +1,1 @@
-"""Each command in the module of its name."""
+"""Management commands."""

@@ -1,4 +1,4 @@
-"""`manage.py limits`: set, look at and look after limits from the command line."""
+"""`manage.py limits`: manage and inspect limits on the command line."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "simulate": files.SIMULATE,
     "doctor": state.DOCTOR,
 }
-"""In the order in which `--help` shows them."""
+"""In the order of `--help`."""
 
-_CODES: Final = "exit codes: 0 done, 1 could not be done, 2 not understood, 3 the answer is no, 130 interrupted"
+_CODES: Final = "exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is no, 130 interrupted"
 
 
 class _Parser(CommandParser):
-    """Takes options before, between and after what has no name, as people write them."""
+    """Accepts options before, between and after positional arguments."""
 
     _is_mixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, as often as mixing asks for it; what has verbs hands all of it on to them."""
+        """Parse intermixed arguments; a parser with subparsers passes them all on."""
         if self._is_mixing or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._is_mixing = True
@@ -62,24 +62,24 @@ class _Parser(CommandParser):
 
 
 class Command(BaseCommand):
-    """Hands on to the subcommands, and translates what comes back."""
+    """Runs the subcommands and translates their errors."""
 
-    help = "Set, look at and look after limits."
-    requires_system_checks: tuple[str, ...] = ()  # `limits doctor` says more, and a broken site needs it most
+    help = "Manage and inspect limits."
+    requires_system_checks: tuple[str, ...] = ()  # `limits doctor` must run on a broken site
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take one subcommand with its arguments."""
+        """Add the subcommands with their arguments."""
         parser.epilog = _CODES
         _add(parser, SUBCOMMANDS, "subcommand")
 
     def handle(self, *args: object, **options: Any) -> None:
-        """Run the subcommand that was chosen."""
+        """Run the chosen subcommand."""
         chosen: Subcommand = options["chosen"]
         out = Output(self.stdout, self.stderr, Format(options["format"]), color=not options["no_color"])
-        assert chosen.run is not None  # noqa: S101 - those that have verbs cannot be chosen
+        assert chosen.run is not None  # noqa: S101 - a subcommand with verbs cannot be chosen
         with _errors_as_messages():
             code = chosen.run(Namespace(**options), out)
-            self.stdout.flush()  # here somebody can say what goes wrong
+            self.stdout.flush()  # inside the block, so that write errors become messages
         if code:
             sys.exit(code)
 
@@ -111,7 +111,7 @@ def _epilog(subcommand: Subcommand) -> str:
 
 @contextmanager
 def _errors_as_messages() -> Iterator[None]:
-    """End with a message instead of a traceback where somebody can do something about it."""
+    """Turn expected errors into messages without a traceback."""
     try:
         yield
     except (InvalidLimit, InvalidRequest) as error:
@@ -123,7 +123,7 @@ def _errors_as_messages() -> Iterator[None]:
     except LimitsError as error:
         fail(str(error) or type(error).__name__)
     except DatabaseError as error:
-        fail(f"The database cannot answer: {str(error).strip()}. Is it there, and migrated (manage.py migrate)?")
+        fail(f"Database error: {str(error).strip()}. Check that it exists and is migrated (manage.py migrate).")
     except OSError as error:
         _fail_for_the_system(error)
     except KeyboardInterrupt:
@@ -131,15 +131,15 @@ def _errors_as_messages() -> Iterator[None]:
 
 
 def _fail_for_characters(error: UnicodeEncodeError) -> NoReturn:
-    if error.encoding == "utf-8":  # in which there is everything but what a shell handed on as bytes
-        fail("An argument is no text in UTF-8: write it so.", ExitCode.USAGE)
+    if error.encoding == "utf-8":  # only undecodable bytes from the shell cannot be encoded
+        fail("Arguments must be UTF-8 text.", ExitCode.USAGE)
     character = error.object[error.start]
-    fail(f"Writing failed: the output is {error.encoding}, without {character!a}; PYTHONUTF8=1 makes it UTF-8.")
+    fail(f"Writing failed: the output encoding {error.encoding} has no {character!a}; set PYTHONUTF8=1 for UTF-8.")
 
 
 def _fail_for_the_system(error: OSError) -> NoReturn:
-    # Nothing is left to be flushed when Python ends.
+    # Redirect stdout so that Python does not fail again when it flushes at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # whoever reads has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
         sys.exit(ExitCode.ERROR)
     fail(f"Reading or writing failed: {error.strerror or error}.")

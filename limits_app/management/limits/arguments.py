@@ -1,4 +1,4 @@
-"""What stands on the command line, read into values; what cannot be is an error that says why."""
+"""Argument types and shared arguments of the command line."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ __all__ = [
 T = TypeVar("T")
 
 EFFECTS: Final = ("blocked", "unlimited")
-AGES: Final = "as a moment (2026-01-31, or 2026-01-31T12:00), or how long ago (36h, 30d)"
+AGES: Final = "as a date (2026-01-31), a time (2026-01-31T12:00) or an age (36h, 30d)"
 
 
 def _read(read: Callable[[str], T]) -> Callable[[str], T]:
-    """A reader whose InvalidLimit argparse understands."""
+    """Convert InvalidLimit of a parser into an argparse error."""
 
     def converted(text: str) -> T:
         try:
@@ -72,14 +72,16 @@ def _moment(text: str) -> datetime:
     try:
         found = parse_datetime(text)
     except ValueError as error:
-        raise InvalidLimit(f"{text!r} is no moment: {error}") from error
+        raise InvalidLimit(f"{text!r} is not a valid date or time: {error}") from error
     if found is None:
-        raise InvalidLimit(f"{text!r} is no moment: write 2026-01-31, or 2026-01-31T12:00+01:00")
+        raise InvalidLimit(
+            f"{text!r} is not a valid date or time: use for example 2026-01-31 or 2026-01-31T12:00+01:00"
+        )
     try:
         aware = make_aware(found) if is_naive(found) else found
-        return in_site_time(aware.astimezone(UTC))  # as every database keeps it
+        return in_site_time(aware.astimezone(UTC))  # as databases store it
     except OverflowError:
-        raise InvalidLimit(f"{text!r} is beyond the calendar, which has the years 1 to 9999 in UTC") from None
+        raise InvalidLimit(f"{text!r} is out of range: must be in the years 1 to 9999 in UTC") from None
 
 
 def _age(text: str) -> datetime:
@@ -88,15 +90,15 @@ def _age(text: str) -> datetime:
     try:
         return in_site_time(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
     except InvalidLimit:
-        raise InvalidLimit(f"{text!r} cannot be read {AGES}") from None
+        raise InvalidLimit(f"{text!r} is not a valid time: give it {AGES}") from None
     except OverflowError:
-        raise InvalidLimit(f"{text!r} is too long ago") from None
+        raise InvalidLimit(f"{text!r} is out of range: it is before the year 1") from None
 
 
 def _past(text: str) -> datetime:
     found = _age(text)
     if found > now():
-        raise InvalidLimit(f"{text!r} is still to come: say what is past, {AGES}")
+        raise InvalidLimit(f"{text!r} must be in the past: give it {AGES}")
     return found
 
 
@@ -104,12 +106,12 @@ def _ahead(text: str) -> datetime:
     try:
         return in_site_time(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
     except OverflowError:
-        raise InvalidLimit(f"{text!r} is too long: that is after the year 9999") from None
+        raise InvalidLimit(f"{text!r} is out of range: it ends after the year 9999") from None
 
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
-        raise InvalidLimit(f"{text!r} must be a whole number from 1 on")
+        raise InvalidLimit(f"{text!r} must be a whole number of at least 1")
     return int(text)
 
 
@@ -133,19 +135,19 @@ percent = _read(_percent)
 
 
 def takes_resource(parser: ArgumentParser) -> None:
-    """Take a resource, by its place."""
+    """Add the positional argument RESOURCE."""
     parser.add_argument("resource", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4")
 
 
 def takes_entity(parser: ArgumentParser) -> None:
-    """Take an entity as an option."""
+    """Add the option --entity."""
     parser.add_argument(
         "--entity", type=entity_name, metavar="ENTITY", help="such as user:42; without it, the site itself"
     )
 
 
 def takes_limits(parser: ArgumentParser) -> None:
-    """Take limits, or an effect in their place."""
+    """Add positional arguments for limits or an effect."""
     parser.add_argument(
         "limits",
         nargs="*",
@@ -156,28 +158,28 @@ def takes_limits(parser: ArgumentParser) -> None:
 
 
 def takes_requested(parser: ArgumentParser) -> None:
-    """Take amounts by key."""
+    """Add positional arguments KEY=AMOUNT."""
     parser.add_argument(
         "requested",
         type=_read(_asked),
         nargs="*",
         default=[],
         metavar="KEY=AMOUNT",
-        help="what is requested, such as tpm=500; without it, 1 of every limit, as views take",
+        help="requested amount, such as tpm=500; the default is 1 of every limit",
     )
 
 
 def amounts(asked: Sequence[tuple[str, Amount]]) -> dict[str, Amount] | None:
-    """What is requested, None where nothing is; InvalidLimit for a key that is there twice."""
+    """The requested amounts by key, or None; raises InvalidLimit for a duplicate key."""
     keys = [name for name, _ in asked]
     if twice := sorted({one for one in keys if keys.count(one) > 1}):
-        raise InvalidLimit(f"{', '.join(twice)} is there twice: say it once")
+        raise InvalidLimit(f"duplicate key {', '.join(twice)}: give each key once")
     return dict(asked) or None
 
 
 def limits_and_effect(said: Sequence[str]) -> tuple[list[str], str]:
-    """Tell limits, which are read with the policy, from an effect that stands in their place."""
+    """Split arguments into limits and the effect; without an effect it is "limits"."""
     effects = [one for one in said if one in EFFECTS]
     if len(effects) > 1:
-        raise InvalidLimit(f"{' and '.join(effects)} are two effects: choose one")
+        raise InvalidLimit(f"{' and '.join(effects)} cannot be combined: choose one")
     return [one for one in said if one not in EFFECTS], effects[0] if effects else "limits"

@@ -1,4 +1,4 @@
-"""`audit`: who changed what, whether the log is whole, and taking a change back."""
+"""`audit`: list, show, verify, protect and sign the audit log, and revert changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AUDIT"]
 
 _EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "changes", "reason")
 _SHORTENED: Final = 80
-"""What a change changed is told in full by `audit show`."""
+"""Maximum length of a change in `audit list`; `audit show` has the full text."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -28,7 +28,7 @@ def _list(options: Namespace, out: Output) -> ExitCode:
     found = list(events[: options.most])
     most = _SHORTENED if out.form is Format.TABLE else None
     rows = [_row(event, most) for event in found]
-    out.show(Table(_EVENTS, rows, "Nothing was changed."), data=[*map(_data, found)])
+    out.show(Table(_EVENTS, rows, "No changes."), data=[*map(_data, found)])
     return ExitCode.OK
 
 
@@ -39,7 +39,7 @@ def _show(options: Namespace, out: Output) -> ExitCode:
 
 
 def _verify(options: Namespace, out: Output) -> ExitCode:
-    with out.working("Following the log"):
+    with out.working("Verifying the log"):
         report = audit.verify(known=options.known)
         strange = [*map(str, audit.unrecorded())] if options.unrecorded and report.ok else None
     broken = None if report.broken is None else str(report.broken)
@@ -48,7 +48,7 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
     table = Table(head, [row])
     out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange or ())]))
     if strange is None:
-        why = "it is broken." if options.unrecorded else "--unrecorded does that."
+        why = "it is broken." if options.unrecorded else "use --unrecorded to compare them."
         out.note(f"Rows were not compared with the log: {why}")
     return ExitCode.OK if report.ok and not strange else ExitCode.NO
 
@@ -56,7 +56,7 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
 def _revert(options: Namespace, out: Output) -> ExitCode:
     event = _found(options.number)
     if not options.dry_run:
-        out.confirm(f"Take back event {event.number}, {event}?", yes=options.yes)
+        out.confirm(f"Revert event {event.number}, {event}?", yes=options.yes)
     with changing(options, out):
         audit.revert(event, reason=options.reason, force=options.force)
     return ExitCode.OK
@@ -83,7 +83,7 @@ def _sign(options: Namespace, out: Output) -> ExitCode:
 def _found(number: int) -> AuditEvent:
     event = AuditEvent.objects.filter(number=number).first()
     if event is None:
-        fail(f"There is no event {number}; `limits audit list` shows those that there are.")
+        fail(f"Event {number} does not exist; `limits audit list` shows the events.")
     return event
 
 
@@ -114,10 +114,12 @@ def _known(text: str) -> tuple[int, str]:
 
 
 def _takes_list(parser: ArgumentParser) -> None:
-    parser.add_argument("--object", metavar="NAME", help='as events call it, such as "resource api"')
+    parser.add_argument("--object", metavar="NAME", help='object name as in events, such as "resource api"')
     parser.add_argument("--actor", metavar="WHO")
     parser.add_argument("--since", type=age, metavar="WHEN", help=AGES)
-    parser.add_argument("--most", type=positive, default=20, metavar="ROWS", help="the latest of them alone (20)")
+    parser.add_argument(
+        "--most", type=positive, default=20, metavar="ROWS", help="only this many rows, the latest first (20)"
+    )
 
 
 def _takes_number(parser: ArgumentParser) -> None:
@@ -125,7 +127,9 @@ def _takes_number(parser: ArgumentParser) -> None:
 
 
 def _takes_verify(parser: ArgumentParser) -> None:
-    parser.add_argument("--known", type=_known, metavar="NUMBER:DIGEST", help="what was kept elsewhere of one event")
+    parser.add_argument(
+        "--known", type=_known, metavar="NUMBER:DIGEST", help="number and digest of an event, recorded elsewhere"
+    )
     parser.add_argument(
         "--unrecorded", action="store_true", help="also look for objects that were changed without an event"
     )
@@ -136,16 +140,16 @@ def _takes_protect(parser: ArgumentParser) -> None:
 
 
 def _takes_sign(parser: ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _takes_revert(parser: ArgumentParser) -> None:
     _takes_number(parser)
-    parser.add_argument("--force", action="store_true", help="though the object was changed since")
+    parser.add_argument("--force", action="store_true", help="revert even if the object has been changed since")
 
 
 AUDIT: Final = Subcommand(
-    "who changed what, and taking it back",
+    "show, verify and revert recorded changes",
     verbs={
         "list": Subcommand(
             "list the latest changes",
@@ -155,7 +159,7 @@ AUDIT: Final = Subcommand(
         ),
         "show": Subcommand("show one change in full", _show, _takes_number, ("audit show 17 --format json",)),
         "verify": Subcommand(
-            "follow the chain of the log; exit code 3 says that it is broken",
+            "verify the hash chain of the log; exit code 3 means that it is broken",
             _verify,
             _takes_verify,
             ("audit verify", "audit verify --unrecorded"),
@@ -173,7 +177,7 @@ AUDIT: Final = Subcommand(
             ("audit sign --yes",),
         ),
         "revert": Subcommand(
-            "bring an object back to what it was before a change",
+            "restore an object to its state before a change",
             _revert,
             _takes_revert,
             ("audit revert 17 --dry-run", "audit revert 17 --yes --reason 'it was better before'"),

@@ -1,4 +1,4 @@
-"""`boost` and `reset`: more for a while, and a new start."""
+"""`boost` and `reset`: temporary overrides, and resetting usage."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from limits_app.management.limits.tables import Table
 
 __all__ = ["BOOST", "RESET"]
 
-_NO_LIMIT: Final = "Nothing is limited here."
+_NO_LIMIT: Final = "There are no limits here."
 
 
 def _boost(options: Namespace, out: Output) -> ExitCode:
     if options.end:
         return _end_boost(options, out)
     if not options.limits:
-        fail("Say what is to be boosted, such as tpm=1M/min.", ExitCode.USAGE)
+        fail("No limits given: name at least one, such as tpm=1M/min.", ExitCode.USAGE)
     if not options.reason:
-        fail("Say why with --reason: others will want to know.", ExitCode.USAGE)
+        fail("--reason is required for a boost.", ExitCode.USAGE)
     with changing(options, out):
         limits.grant_boost(options.entity, options.resource, options.limits, options.until, options.reason)
     return ExitCode.OK
@@ -39,22 +39,22 @@ def _boost(options: Namespace, out: Output) -> ExitCode:
 def _end_boost(options: Namespace, out: Output) -> ExitCode:
     whose = f"{options.entity} on {options.resource or 'all resources'}"
     if options.limits:
-        fail("A boost ends as a whole: leave the limits out.", ExitCode.USAGE)
+        fail("--end ends the whole boost: do not name limits.", ExitCode.USAGE)
     if not options.dry_run:
         out.confirm(f"End the boost of {whose}?", yes=options.yes)
     with changing(options, out):
         if not limits.end_boost(options.entity, options.resource):
-            fail(f"{whose} has no boost now.")
+            fail(f"{whose} has no active boost.")
     return ExitCode.OK
 
 
 def _reset(options: Namespace, out: Output) -> ExitCode:
     keys = options.key or None
-    whom = options.entity or "the site itself and what all share"
+    whom = options.entity or "the site itself and shared limits"
     if options.dry_run:
         return _would_reset(options, out)
     out.confirm(
-        f"Forget what {whom} used of {', '.join(keys or ['every limit'])} of {options.resource}?", yes=options.yes
+        f"Reset the usage of {whom} for {', '.join(keys or ['every limit'])} of {options.resource}?", yes=options.yes
     )
     done = limits.reset(
         options.resource,
@@ -67,41 +67,45 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
     )
     if out.form is not Format.TABLE:
         out.show(Table(("done",), [(done,)]), data={"done": done})
-    out.note("Reset." if done else "It was done before with this name: nothing was changed.")
+    out.note("Reset." if done else "Already done with this name: nothing was changed.")
     if not limits.limit_set(options.resource, options.entity):
-        out.note(f"{_NO_LIMIT} Look whether that is the name.")
+        out.note(f"{_NO_LIMIT} Check the name of the resource.")
     return ExitCode.OK
 
 
 def _would_reset(options: Namespace, out: Output) -> ExitCode:
     found = limits.status(options.resource, entity=options.entity).limits
     if missing := sorted({*options.key} - found.keys()):
-        fail(f"{', '.join(missing)} is not limited there; limited are: {', '.join(found) or 'none'}", ExitCode.USAGE)
+        fail(f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(found) or 'none'}", ExitCode.USAGE)
     rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
     out.show(Table(("key", "used"), rows, _NO_LIMIT))
-    out.note("This was a dry run: nothing was forgotten.")
+    out.note("This was a dry run: nothing was reset.")
     return ExitCode.OK
 
 
 def _takes_boost(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
-    parser.add_argument("limits", nargs="*", default=[], metavar="LIMIT", help="those not named stay as they are")
-    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
+    parser.add_argument(
+        "limits", nargs="*", default=[], metavar="LIMIT", help="limits that are not named stay unchanged"
+    )
+    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")
     end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
-    end.add_argument("--end", action="store_true", help="end the boost that it has now")
+    end.add_argument("--end", action="store_true", help="end the active boost")
 
 
 def _takes_reset(parser: ArgumentParser) -> None:
     takes_resource(parser)
     takes_entity(parser)
-    parser.add_argument("--key", type=key, action="append", default=[], help="this limit alone; may be said repeatedly")
-    parser.add_argument("--once", metavar="NAME", help="do it only once under this name, however often it is asked")
+    parser.add_argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated")
+    parser.add_argument(
+        "--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"
+    )
 
 
 BOOST: Final = Subcommand(
-    "give an entity other limits for a while, or end that",
+    "override the limits of an entity temporarily, or end the override",
     _boost,
     _takes_boost,
     (
@@ -111,7 +115,7 @@ BOOST: Final = Subcommand(
     writes=True,
 )
 RESET: Final = Subcommand(
-    "forget what was used; permits stay with their holders",
+    "reset usage; concurrent permits are not released",
     _reset,
     _takes_reset,
     ("reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",),

@@ -1,4 +1,4 @@
-"""Tables on a terminal, by `rich`: side by side where there is room, and else one value below the other."""
+"""Tables on a terminal with `rich`: columns if they fit, otherwise one value per line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from limits_app.management.limits.tables import Table, cell, numeric
 __all__ = ["Drawn", "drawn_text"]
 
 _SHORT: Final = 28
-"""Columns of no more are not broken into lines, and longer ones not into shorter ones."""
+"""Width in characters: shorter columns are not wrapped, and longer ones not to less than this."""
 
 _VERY_WIDE: Final = 10_000
 
 
 class Drawn:
-    """A table for the width that a terminal has; nothing of it is ever left out."""
+    """A table that adapts to the width of the terminal without truncating values."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -55,7 +55,7 @@ class Drawn:
 
 
 def drawn_text(table: Table) -> str:
-    """The table as text for the terminal that there is."""
+    """The table rendered for the current terminal."""
     console = Console(force_terminal=True)
     with console.capture() as captured:
         console.print(Drawn(table))

@@ -1,4 +1,4 @@
-"""`apply`, `export` and `simulate`: limits as a file, and usage replayed against proposed limits."""
+"""`apply`, `export` and `simulate`: limits files, and replaying usage against proposed limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}
 
 
 def text_of(path: str) -> str:
-    """The text of a file; that of stdin for a dash. Ends the command where it cannot be read."""
+    """Read a file, or stdin for "-"; fails the command if it cannot be read."""
     try:
         if path == "-":
             return sys.stdin.read(limits_file.MAX_CHARACTERS + 1)
@@ -36,15 +36,15 @@ def text_of(path: str) -> str:
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}.")
     except UnicodeDecodeError as error:
-        fail(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}.", ExitCode.USAGE)
+        fail(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}.", ExitCode.USAGE)
 
 
 def content_of(path: str) -> Content:
-    """What a limits file says; ends the command where YAML cannot be read at all."""
+    """Read the content of a limits file; fails the command if PyYAML is not installed."""
     try:
         return limits_file.read_content(text_of(path), name=path)
     except ImportError:
-        fail("Limits as a file need a package: pip install 'limits-app[yaml]'.")
+        fail("Limits files require PyYAML: pip install 'limits-app[yaml]'.")
 
 
 def _apply(options: Namespace, out: Output) -> ExitCode:
@@ -69,7 +69,7 @@ def _apply(options: Namespace, out: Output) -> ExitCode:
 
 
 def _show(planned: Plan, out: Output) -> None:
-    """What changes on stdout; how much, and what it drops, on stderr."""
+    """Write the changes to stdout; the counts and warnings to stderr."""
     changing = [step for step in planned.steps if step.change is not Change.UNCHANGED]
     rows = [row for step in changing for row in _rows(step)]
     lines = [line for step in changing for line in _lines(step)]
@@ -79,7 +79,7 @@ def _show(planned: Plan, out: Output) -> None:
         "changes": [_as_data(step) for step in changing],
         "warnings": [*planned.warnings],
     }
-    out.show(Table(_HEAD, rows, "Nothing changes: it is so already."), data=data, text="\n".join(lines) or None)
+    out.show(Table(_HEAD, rows, "No changes."), data=data, text="\n".join(lines) or None)
     if out.form in (Format.TABLE, Format.CSV):
         for warning in planned.warnings[:_MOST_WARNINGS]:
             out.note(printable(f"warning: {warning}."))
@@ -94,7 +94,7 @@ def _rows(step: Step) -> list[tuple[object, ...]]:
 
 
 def _lines(step: Step) -> list[str]:
-    """The change as people read it: one line for the object, and one for each field."""
+    """A change as text: one line for the object, and one for each field."""
     lines = [f"{_SIGNS[step.change]} {step.entry.label}"]
     for field, before, after in step.differences():
         shown = {Change.CREATE: cell(after), Change.DELETE: cell(before)}
@@ -109,7 +109,7 @@ def _as_data(step: Step) -> dict[str, Any]:
 
 def _export(options: Namespace, out: Output) -> ExitCode:
     if out.form is Format.CSV:
-        fail("A limits file is YAML or JSON: leave --format out, or say --format json.", ExitCode.USAGE)
+        fail("A limits file is YAML or JSON: omit --format or use --format json.", ExitCode.USAGE)
     if options.schema:
         out.write(json.dumps(limits_file.schema(), indent=2))
         return ExitCode.OK
@@ -119,35 +119,35 @@ def _export(options: Namespace, out: Output) -> ExitCode:
         try:
             out.write(limits_file.export(name=options.name))
         except ImportError:
-            fail("YAML needs a package: pip install 'limits-app[yaml]'. Or say --format json.")
+            fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
-        out.note(printable(f"Left out: {count} of the file {name!r}, which export --name {quote(name)} writes."))
+        out.note(printable(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}."))
     return ExitCode.OK
 
 
 def _applying(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a limits file in YAML or JSON; - is stdin")
-    parser.add_argument("--check", action="store_true", help="change nothing, and exit with 3 if anything would change")
+    parser.add_argument("file", metavar="FILE", help="limits file in YAML or JSON; - for stdin")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 3 if anything would change")
 
 
 def _exporting(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--name",
         default=limits_file.DEFAULT_NAME,
-        help="what the file is called inside; what belongs to files of other names is left out",
+        help="the name inside the file; objects that belong to other files are omitted",
     )
-    parser.add_argument("--schema", action="store_true", help="write the JSON schema of such files instead")
+    parser.add_argument("--schema", action="store_true", help="write the JSON schema of limits files instead")
 
 
 APPLY: Final = Subcommand(
-    "Make the site's limits those of a file.",
+    "Apply a limits file to the site.",
     _apply,
     _applying,
     ("apply limits.yaml --dry-run", "apply limits.yaml --check", "apply limits.yaml --yes --reason 'new contract'"),
     writes=True,
 )
 EXPORT: Final = Subcommand(
-    "Write the site's limits as a file, which `apply` reads; those of files of other names stay out of it.",
+    "Export the site's limits as a file for `apply`; objects that belong to other files are omitted.",
     _export,
     _exporting,
     ("export > limits.yaml", "export --format json", "export --schema > limits.schema.json"),
@@ -195,20 +195,20 @@ def _opened(path: str) -> Iterator[TextIO]:
 def _show_report(report: Report, options: Namespace, out: Output) -> None:
     refusals = report.refusals()
     rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in refusals]
-    table = Table(_REFUSALS, rows[: options.most], "Nothing would be refused.")
+    table = Table(_REFUSALS, rows[: options.most], "No request would be rejected.")
     if options.chart:
         moments = [(one.start, one.asked, one.refused) for one in report.chart()]
         table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
     out.show(table, data=report.as_dict(), text=_chart(report) if options.chart else None)
     for unit, total in report.totals.items():
         out.note(
-            f"{total.refused} of {total.asked} {unit} would be refused ({total.share:.1%}), "
+            f"{total.refused} of {total.asked} {unit} would be rejected ({total.share:.1%}), "
             f"for {report.entities_refused} of {report.entities} entities"
         )
 
 
 def _chart(report: Report) -> str | None:
-    """Bars of what would be admitted and refused, in time."""
+    """A bar chart of allowed and rejected events over time."""
     moments = [*report.chart()]
     most = max((one.asked for one in moments), default=0)
     lines = []
@@ -226,24 +226,22 @@ def _takes_simulation(parser: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="LIMIT",
-        help="limits for everybody; without any, those of the site",
+        help="proposed limits for every entity; the default is the site's limits",
     )
-    parser.add_argument("--file", metavar="FILE", help="a limits file to propose instead")
-    parser.add_argument("--csv", metavar="FILE", help="events to replay (- is stdin); without it, recorded usage")
+    parser.add_argument("--file", metavar="FILE", help="limits file with the proposed limits")
+    parser.add_argument("--csv", metavar="FILE", help="events to replay (- for stdin); the default is recorded usage")
     parser.add_argument(
-        "--resource",
-        type=resource_name,
-        help="recorded usage of this one; of events without a column for it",
+        "--resource", type=resource_name, help="filter of recorded usage, or the resource of events without that column"
     )
-    parser.add_argument("--since", type=age, help=f"from when on usage is replayed, {AGES}")
-    parser.add_argument("--until", type=age, help="until when usage is replayed")
-    parser.add_argument("--most", type=positive, default=50, help="how many refused entities to show in a table")
-    parser.add_argument("--chart", action="store_true", help="show when it would be refused instead")
-    parser.add_argument("--check", action="store_true", help="exit with 3 if anything would be refused")
+    parser.add_argument("--since", type=age, help=f"start of the replayed usage, {AGES}")
+    parser.add_argument("--until", type=age, help="end of the replayed usage")
+    parser.add_argument("--most", type=positive, default=50, help="number of rejected entities to show in the table")
+    parser.add_argument("--chart", action="store_true", help="show rejections over time instead")
+    parser.add_argument("--check", action="store_true", help="exit with 3 if anything would be rejected")
 
 
 SIMULATE: Final = Subcommand(
-    "Replay usage against proposed limits: who would be refused, how often and when.",
+    "Replay usage against proposed limits and report what would be rejected.",
     _simulate,
     _takes_simulation,
     (

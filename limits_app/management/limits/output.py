@@ -1,4 +1,4 @@
-"""Where commands write: what was asked for on stdout, in the form that was asked for, and the rest on stderr."""
+"""Output of commands: results on stdout in the requested format, messages on stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HAS_RICH: Final = find_spec("rich") is not None
 
 
 class Format(StrEnum):
-    """The forms of data on stdout."""
+    """Formats of results on stdout."""
 
     TABLE = "table"
     JSON = "json"
@@ -34,7 +34,7 @@ class Format(StrEnum):
 
 
 class Output:
-    """Data goes to stdout, and nothing else does; what people want to know besides goes to stderr."""
+    """Writes results to stdout, and everything else to stderr."""
 
     def __init__(
         self, stdout: OutputWrapper, stderr: OutputWrapper, form: Format = Format.TABLE, *, color: bool = True
@@ -46,7 +46,7 @@ class Output:
         self.is_rich = _HAS_RICH and self.is_terminal and color
 
     def show(self, table: Table, *, data: object = None, text: str | None = None) -> None:
-        """Write a table; `data` stands for it where the form is JSON or YAML, and `text` where people read it."""
+        """Write a table; `data` replaces it in JSON and YAML, and `text` replaces it in the table format."""
         match self.form:
             case Format.TABLE:
                 self._show_to_people(table, text)
@@ -64,11 +64,11 @@ class Output:
         self._stdout.write(text)
 
     def note(self, text: str) -> None:
-        """Tell people something on stderr."""
+        """Write a message to stderr."""
         self._stderr.write(text, style_func=str)
 
     def track(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-        """Go through long work with a bar on stderr, where that is a terminal."""
+        """Iterate over `steps` with a progress bar on stderr, if that is a terminal."""
         if not (_HAS_RICH and self._stderr.isatty()):
             yield from steps
             return
@@ -79,7 +79,7 @@ class Output:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Say that work is going on whose length nobody knows, on stderr, where that is a terminal."""
+        """Show a spinner on stderr during work of unknown length, if that is a terminal."""
         if not (_HAS_RICH and self._stderr.isatty()):
             yield
             return
@@ -89,18 +89,18 @@ class Output:
             yield
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Go on only if somebody says so; CommandError where nobody does."""
+        """Ask for confirmation; raises CommandError if it is declined or stdin is not a terminal."""
         if yes:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{question} Nobody can be asked here: say --yes.", returncode=2)
+            raise CommandError(f"{question} stdin is not a terminal; pass --yes to confirm.", returncode=2)
         self._stderr.write(f"{question} [y/N] ", style_func=str, ending="")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise CommandError("Nothing was changed.", returncode=1)
 
     @contextmanager
     def screen(self) -> Iterator[Screen]:
-        """Give a place whose contents are replaced, where stdout is a terminal; elsewhere they follow each other."""
+        """Provide a screen that is redrawn in place if stdout is a terminal; otherwise output is appended."""
         if not self.is_rich or self.form is not Format.TABLE:
             yield Screen(self, None)
             return
@@ -124,14 +124,14 @@ class Output:
 
 
 class Screen:
-    """What `top` draws on."""
+    """The screen of `top`."""
 
     def __init__(self, output: Output, live: Any) -> None:
         self._output = output
         self._live = live
 
     def draw(self, table: Table, head: str) -> None:
-        """Show a table below a line instead of what was there."""
+        """Replace the contents with a head line and a table."""
         if self._live is None:
             self._output.note(head)
             self._output.show(table)
@@ -166,7 +166,7 @@ def _as_csv(table: Table) -> str:
 
 
 def _csv_cell(value: object) -> object:
-    """Numbers stay exact; the rest is as in a table, but as it is."""
+    """Numbers and strings unchanged; other values as in a table."""
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     return cell(value)
@@ -177,7 +177,7 @@ def _as_yaml(data: object) -> str:
         import yaml
     except ImportError as error:
         raise CommandError("YAML needs a package: pip install 'limits-app[yaml]'") from error
-    # By way of JSON, so that both say the same.
+    # Through JSON, so that both formats represent values in the same way.
     written: str = yaml.safe_dump(json.loads(json.dumps(data, default=_plain)), sort_keys=False, allow_unicode=True)
     return written
 

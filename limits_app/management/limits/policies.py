@@ -36,12 +36,12 @@ _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percen
 
 
 def notation_of(rows: Iterable[Any]) -> list[str]:
-    """Limits that are rows, as people write them, in the order of their keys."""
+    """Rows of limits in text notation, ordered by key."""
     return [limit_text(row.definition(), shared=row.shared) for row in sorted(rows, key=lambda row: str(row.key))]
 
 
 def _names(options: Namespace) -> dict[str, str]:
-    """Whom a command is about, by the names that the services have for it."""
+    """The resource and entity of a command, by argument names of the services."""
     found = {name: getattr(options, name, None) for name in ("resource", "entity")}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -72,27 +72,27 @@ def _confirm_weaker(options: Namespace, out: Output) -> None:
 def _get(options: Namespace, out: Output) -> ExitCode:
     found = list(_policies(options))
     if not found:
-        fail(f"Nothing is set for {_whom(options)}.")
+        fail(f"There are no policies for {_whom(options)}.")
     out.show(_table(found))
     return ExitCode.OK
 
 
 def _delete(options: Namespace, out: Output, *, write: Callable[..., bool]) -> ExitCode:
     if not options.dry_run:
-        out.confirm(f"Delete what {_holding(options)} for {_whom(options)}?", yes=options.yes)
+        out.confirm(f"Delete the policy of {_whom(options)} that {_holding(options)}?", yes=options.yes)
     about = _names(options)
     first = about.pop("entity", None) or about.pop("resource", None)
     with changing(options, out):
         if not write(*filter(None, [first]), **about, valid_at=options.valid_at, weekly_hours=options.weekly_hours):
-            fail(f"Nothing that {_holding(options)} is set for {_whom(options)}.")
+            fail(f"There is no policy of {_whom(options)} that {_holding(options)}.")
     return ExitCode.OK
 
 
 def _holding(options: Namespace) -> str:
-    """Which of the policies of a scope is meant."""
+    """Describe which policy of a scope is selected."""
     if options.valid_at is not None:
-        return f"holds between dates at {options.valid_at.isoformat(' ', 'seconds')}"
-    return f"holds at {options.weekly_hours}" if options.weekly_hours else "always holds"
+        return f"has dates and is valid at {options.valid_at.isoformat(' ', 'seconds')}"
+    return f"has the hours {options.weekly_hours}" if options.weekly_hours else "is always valid"
 
 
 def _list(options: Namespace, out: Output, *, which: Q) -> ExitCode:
@@ -108,7 +108,7 @@ def _all() -> QuerySet[Policy]:
 
 
 def _policies(options: Namespace) -> QuerySet[Policy]:
-    """Every policy of one scope: the one that always holds, and those with dates or hours."""
+    """All policies of one scope: the permanent one, and those with dates or hours."""
     about = _names(options)
     of_resource = Q(resource__name=about["resource"]) if "resource" in about else Q(resource=None)
     of_entity = Q(entity__identifier=about["entity"]) if "entity" in about else Q(entity=None)
@@ -129,7 +129,7 @@ def _table(policies: Iterable[Policy]) -> Table:
         )
         for policy in policies
     ]
-    return Table(_COLUMNS, rows, "Nothing is set.")
+    return Table(_COLUMNS, rows, "There are no policies.")
 
 
 def _whom(options: Namespace) -> str:
@@ -153,29 +153,34 @@ _OPTIONS: Final = (
 
 def _takes_policy(parser: ArgumentParser) -> None:
     takes_limits(parser)
-    parser.add_argument("--extends", action="store_true", help="add to the next broader policy, do not replace it")
+    parser.add_argument("--extends", action="store_true", help="add to the next broader policy instead of replacing it")
     parser.add_argument("--enforcement", metavar="|".join(Enforcement.values), default=Enforcement.ENFORCE.value)
     parser.add_argument(
-        "--rollout", dest="rollout_percent", type=percent, default=100, metavar="PERCENT", help="of the entities"
+        "--rollout",
+        dest="rollout_percent",
+        type=percent,
+        default=100,
+        metavar="PERCENT",
+        help="percentage of entities that the policy applies to",
     )
     parser.add_argument(
-        "--on-unavailable", metavar="|".join(OnUnavailable), default="", help="what happens while the store is down"
+        "--on-unavailable", metavar="|".join(OnUnavailable), default="", help="behaviour while the store is unavailable"
     )
-    parser.add_argument("--from", dest="valid_from", type=moment, metavar="MOMENT", help="from when on it holds")
-    parser.add_argument("--until", dest="valid_until", type=moment, metavar="MOMENT", help="until when it holds")
+    parser.add_argument("--from", dest="valid_from", type=moment, metavar="MOMENT", help="start of validity")
+    parser.add_argument("--until", dest="valid_until", type=moment, metavar="MOMENT", help="end of validity")
     parser.add_argument(
-        "--hours", dest="weekly_hours", default="", help='when in a week it holds, such as "mon-fri 09:00-17:00"'
+        "--hours", dest="weekly_hours", default="", help='weekly hours of validity, such as "mon-fri 09:00-17:00"'
     )
-    parser.add_argument("--time-zone", default="", help="whose clock the hours go by, such as Europe/Berlin")
+    parser.add_argument("--time-zone", default="", help="time zone of the hours, such as Europe/Berlin")
 
 
 def _takes_which(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--at", dest="valid_at", type=moment, metavar="MOMENT", help="the one with dates that holds at that moment"
+        "--at", dest="valid_at", type=moment, metavar="MOMENT", help="the policy with dates that is valid at this time"
     )
     which.add_argument(
-        "--hours", dest="weekly_hours", default="", help="the one of these weekly hours, as `get` shows them"
+        "--hours", dest="weekly_hours", default="", help="the policy with these weekly hours, as shown by `get`"
     )
 
 
@@ -185,9 +190,7 @@ def _takes_entity(parser: ArgumentParser) -> None:
 
 
 def _takes_on(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone, not on all"
-    )
+    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
 
 
 def _scope(
@@ -200,7 +203,7 @@ def _scope(
     examples: Mapping[str, tuple[str, ...]],
     more: Mapping[str, Subcommand] | None = None,
 ) -> Subcommand:
-    """The verbs of a level at which policies are set."""
+    """The verbs for the policies of one level."""
 
     def takes_all(parser: ArgumentParser) -> None:
         takes(parser)
@@ -212,26 +215,24 @@ def _scope(
 
     set_, delete = write
     return Subcommand(
-        help=f"what is set for {what}",
+        help=f"policies for {what}",
         verbs={
             "set": Subcommand(
-                f"say what holds for {what}; replaces what was said before",
+                f"set the limits of {what}; replaces the previous policy",
                 partial(_set, write=set_),
                 takes_all,
                 examples["set"],
                 writes=True,
             ),
-            "get": Subcommand(f"show what is set for {what}", _get, takes, examples["get"]),
+            "get": Subcommand(f"show the policies for {what}", _get, takes, examples["get"]),
             "delete": Subcommand(
-                f"take back what always holds for {what}, or what holds at hours or between dates",
+                f"delete the permanent policy for {what}, or one with hours or dates",
                 partial(_delete, write=delete),
                 takes_which,
                 examples["delete"],
                 writes=True,
             ),
-            "list": Subcommand(
-                f"list all that is set for {what}", partial(_list, which=which), narrows, examples["list"]
-            ),
+            "list": Subcommand(f"list all policies for {what}", partial(_list, which=which), narrows, examples["list"]),
             **(more or {}),
         },
     )
@@ -247,11 +248,11 @@ def _set_store(options: Namespace, out: Output) -> ExitCode:
 
 def _takes_store(parser: ArgumentParser) -> None:
     takes_resource(parser)
-    parser.add_argument("alias", metavar="ALIAS", help="one of LIMITS['STORES'], or '' for the default one")
+    parser.add_argument("alias", metavar="ALIAS", help="a key of LIMITS['STORES'], or '' for the default store")
 
 
 STORE: Final = Subcommand(
-    "say in which store a resource is counted; it starts anew there",
+    "set the store of a resource; this resets its usage",
     _set_store,
     _takes_store,
     ("resource store reports.export shared", "resource store reports.export ''"),

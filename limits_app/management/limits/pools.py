@@ -1,4 +1,4 @@
-"""`pool`: who can serve a resource."""
+"""`pool`: pools and their members."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _delete(options: Namespace, out: Output) -> ExitCode:
             _found(options.pool).delete()
     except ProtectedError as error:
         served = ", ".join(sorted(map(str, error.protected_objects)))
-        fail(f"The pool {options.pool} serves {served}: have that served by another one first.")
+        fail(f"The pool {options.pool} serves {served}: assign another pool to it first.")
     return ExitCode.OK
 
 
@@ -101,7 +101,7 @@ def _found(name: str) -> Pool:
     pool = _first(Pool, name=name)
     if pool is None:
         there = ", ".join(Pool.objects.values_list("name", flat=True)) or "none"
-        raise UnknownPool(f"There is no pool {name}; there are {there}.")
+        raise UnknownPool(f"Unknown pool {name!r}; must be one of: {there}.")
     return pool
 
 
@@ -114,12 +114,12 @@ def _members(options: Namespace) -> QuerySet[PoolMember]:
 
 
 def _first(model: type[R], **named: str) -> R | None:
-    """A row as it is where it is written, which a replica may not know yet."""
+    """A row of the primary database, because a replica may lag behind."""
     return model._default_manager.using(router.db_for_write(model)).filter(**named).first()
 
 
 def _save(row: Configuration, given: dict[str, Any]) -> None:
-    """Save a row with what was given; InvalidDefinition where that is wrong."""
+    """Save a row with the given values; raises InvalidDefinition if they are invalid."""
     said = {name: value for name, value in given.items() if value is not None}
     definitions.save(definitions.read(row, said, partial=True))
 
@@ -128,9 +128,9 @@ def _config(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"the config is no JSON: {error}") from error
+        raise ArgumentTypeError(f"the config must be JSON: {error}") from error
     if not isinstance(config, dict):
-        raise ArgumentTypeError('the config is no JSON object, such as {"region": "us-east-1"}')
+        raise ArgumentTypeError('the config must be a JSON object, such as {"region": "us-east-1"}')
     return config
 
 
@@ -140,21 +140,27 @@ def _takes_pool(parser: ArgumentParser) -> None:
 
 def _takes_settings(parser: ArgumentParser) -> None:
     _takes_pool(parser)
-    parser.add_argument("--load-balancing", metavar="|".join(LoadBalancing.values), help="which member is asked first")
-    parser.add_argument("--failover", action=BooleanOptionalAction, help="ask the others when that one is full")
-    parser.add_argument("--description", help="what it is, for other administrators")
     parser.add_argument(
-        "--serves", type=resource_name, action="append", default=[], metavar="RESOURCE", help="may be said repeatedly"
+        "--load-balancing", metavar="|".join(LoadBalancing.values), help="how to choose the first member"
+    )
+    parser.add_argument(
+        "--failover", action=BooleanOptionalAction, help="try the other members when the first one is full"
+    )
+    parser.add_argument("--description", help="description for other administrators")
+    parser.add_argument(
+        "--serves", type=resource_name, action="append", default=[], metavar="RESOURCE", help="may be repeated"
     )
 
 
 def _takes_member(parser: ArgumentParser) -> None:
     _takes_pool(parser)
     parser.add_argument("member", metavar="MEMBER", help="such as us-east-1/1")
-    parser.add_argument("limits", nargs="*", default=[], metavar="LIMIT", help="replace those that it has")
-    parser.add_argument("--weight", type=positive, help="how often it is asked first, in a weighted pool")
-    parser.add_argument("--order", type=positive, help="members stand from the lowest number up")
-    parser.add_argument("--config", type=_config, metavar="JSON", help="what whoever it serves has to know")
+    parser.add_argument("limits", nargs="*", default=[], metavar="LIMIT", help="replace the current limits")
+    parser.add_argument("--weight", type=positive, help="relative frequency of being chosen first, in a weighted pool")
+    parser.add_argument("--order", type=positive, help="position in the pool, in ascending order")
+    parser.add_argument(
+        "--config", type=_config, metavar="JSON", help="data for your code that uses the member, such as a region"
+    )
 
 
 def _takes_members(parser: ArgumentParser) -> None:
@@ -168,7 +174,7 @@ POOL: Final = Subcommand(
         "list": Subcommand("list all pools", _list, examples=("pool list",)),
         "get": Subcommand("show the members of a pool", _get, _takes_pool, ("pool get bedrock/claude",)),
         "set": Subcommand(
-            "make a pool, or change what is given of it",
+            "create a pool, or change the given fields",
             _set,
             _takes_settings,
             ("pool set bedrock/claude --load-balancing least_loaded --serves claude",),
@@ -182,7 +188,7 @@ POOL: Final = Subcommand(
             writes=True,
         ),
         "set-member": Subcommand(
-            "add a member, or change what is given of it",
+            "add a member, or change the given fields",
             _set_member,
             _takes_member,
             ("""pool set-member bedrock/claude us-east-1 rpm=50/min --config '{"region": "us-east-1"}'""",),
@@ -196,14 +202,14 @@ POOL: Final = Subcommand(
             True,
         ),
         "enable": Subcommand(
-            "let members serve again",
+            "enable members",
             partial(_switch, enabled=True),
             _takes_members,
             ("pool enable bedrock/claude us-east-1",),
             writes=True,
         ),
         "disable": Subcommand(
-            "let members serve nobody for now",
+            "disable members temporarily",
             partial(_switch, enabled=False),
             _takes_members,
             ("pool disable bedrock/claude us-east-1",),

@@ -1,4 +1,4 @@
-"""`check`, `explain`, `status`, `top` and `doctor`: the effective limits and what is used of them."""
+"""`check`, `explain`, `status`, `top` and `doctor`: effective limits and their usage."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def _check(options: Namespace, out: Output) -> ExitCode:
     outcome = _outcome(options)
     out.show(_decided(outcome), data=outcome.as_dict())
     if outcome.degraded:
-        out.note("The store is down, so something else decided: what is left is not known.")
+        out.note("The store is unavailable; `on_unavailable` decided, and remaining amounts are unknown.")
     if not outcome.allowed:
-        out.note(f"{'Blocked' if outcome.blocked else 'Refused'}: {outcome.summary()}.")
+        out.note(f"{'Blocked' if outcome.blocked else 'Rejected'}: {outcome.summary()}.")
     return _unknown_resource(options, out) or (ExitCode.OK if outcome.allowed else ExitCode.NO)
 
 
 def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
-    """Warn about a resource that does not exist, which is an error; OK where it does."""
+    """Warn about a resource that does not exist; returns ERROR in that case, otherwise OK."""
     if Resource.objects.filter(name=options.resource).exists() or latest_code_limits(options.resource):
         return ExitCode.OK
-    out.note(f"warning: there is no resource {options.resource!r}: is it spelled as your code does?")
+    out.note(f"warning: the resource {options.resource!r} does not exist: check the spelling")
     return ExitCode.ERROR
 
 
@@ -103,12 +103,12 @@ def _explain(options: Namespace, out: Output) -> ExitCode:
 
 
 def _status(options: Namespace, out: Output) -> ExitCode:
-    with out.working("Asking the store"):  # about every known entity, where none is named
+    with out.working("Reading the store"):  # all known entities, without --entity
         status = limits.status(options.resource, entity=options.entity)
-    out.show(Table(_STATUS, list(status_rows(status)), "Nothing is limited here."), data=status.as_dict())
+    out.show(Table(_STATUS, list(status_rows(status)), "There are no limits here."), data=status.as_dict())
     if status.used_by_all:
         used = ", ".join(f"{key} {amount}" for key, amount in status.used_by_all.items())
-        out.note(f"The site itself and all known entities ({status.entities}) together use: {used}.")
+        out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
     return ExitCode.OK
 
 
@@ -128,7 +128,7 @@ def _decided(outcome: Outcome) -> Table:
     rows = [_decided_row("refuses", one) for one in outcome.violations]
     rows += [_decided_row("would refuse", one) for one in outcome.shadowed]
     rows += [_decided_row("overdrawn" if one.overdrawn else "admits", one) for one in outcome.passed]
-    return Table(_DECIDED, rows, "Admitted: nothing limits it.")
+    return Table(_DECIDED, rows, "Allowed: there are no limits.")
 
 
 def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
@@ -147,19 +147,19 @@ def _takes_scope(parser: ArgumentParser) -> None:
 
 
 CHECK: Final = Subcommand(
-    "ask what would be decided now, and consume nothing; exit code 3 says that it would be refused",
+    "check whether a request would be allowed, without consuming anything; exit code 3 means rejected",
     _check,
     _takes_request,
     ("check openai/gpt-4 tpm=500 --entity user:42", "check api || echo busy"),
 )
 EXPLAIN: Final = Subcommand(
-    "tell which limits hold, where each comes from, what it replaced, and which one binds",
+    "show the effective limits, their origin, the limits they override, and which one is blocking",
     _explain,
     _takes_request,
     ("explain openai/gpt-4 --entity user:42", "explain openai/gpt-4 tpm=500 --entity user:42 --format json"),
 )
 STATUS: Final = Subcommand(
-    "show what is used and left",
+    "show current usage and remaining amounts",
     _status,
     _takes_scope,
     ("status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
@@ -175,10 +175,10 @@ def _top(options: Namespace, out: Output) -> ExitCode:
         states = limits.overview(_pairs(options.scopes))
         unknown = _unknown(states)
         if states and not any(state.known for state in states):
-            fail("The store cannot be asked: what is used is not known.")
+            fail("The store is unavailable: usage is unknown.")
         out.show(_tightest(states, options.lines))
         if unknown:
-            out.note(f"A store cannot be asked: what is used is not known of {', '.join(unknown)}.")
+            out.note(f"A store is unavailable: usage is unknown for {', '.join(unknown)}.")
         return ExitCode.OK
     if not 0 < options.interval <= TIMEOUT_MAX:
         fail(f"The interval must be more than 0, and at most {seconds_text(TIMEOUT_MAX)}.", ExitCode.USAGE)
@@ -189,17 +189,17 @@ def _top(options: Namespace, out: Output) -> ExitCode:
 
 
 def _refresh(options: Namespace, out: Output) -> NoReturn:
-    pause = Event()  # nobody sets it: waiting for it is a sleep that Ctrl-C ends
+    pause = Event()  # never set: waiting for it is a sleep that Ctrl-C interrupts
     with out.screen() as screen:
         while True:
             states = limits.overview(_pairs(options.scopes))
-            head = f"{datetime.now(UTC):%H:%M:%S} UTC" + (": a store cannot be asked" if _unknown(states) else "")
+            head = f"{datetime.now(UTC):%H:%M:%S} UTC" + (": a store is unavailable" if _unknown(states) else "")
             screen.draw(_tightest(states, options.lines), head)
             pause.wait(options.interval)
 
 
 def _unknown(states: Iterable[RowState]) -> list[str]:
-    """The resources of which it is not known what is used."""
+    """The resources whose usage is unknown."""
     return sorted({state.resource for state in states if not state.known})
 
 
@@ -210,11 +210,11 @@ def _tightest(states: Iterable[RowState], lines: int) -> Table:
         (state.resource, state.entity, limit.key, limit.used, limit.capacity, round(share * 100, 1), limit.level)
         for share, state, limit in found[:lines]
     ]
-    return Table(_TOP, rows, "Nothing is limited.")
+    return Table(_TOP, rows, "There are no limits.")
 
 
 def _pairs(most: int) -> list[Pair]:
-    """The scopes worth looking at: resources, entities with policies of their own, and those that were busy lately."""
+    """The scopes to show: resources, entities with specific policies, and recently active entities."""
     resources = {resource.name: resource for resource in Resource.objects.all()[:most]}
     pairs: dict[tuple[str, str | None], Pair] = {(name, None): (one, None) for name, one in resources.items()}
     own = Policy.objects.filter(resource__isnull=False, entity__isnull=False).select_related("resource", "entity")
@@ -225,20 +225,25 @@ def _pairs(most: int) -> list[Pair]:
     known = {entity.identifier: entity for entity in Entity.objects.filter(identifier__in=names)}
     for use in busy:
         if use.entity in names and use.resource in resources:
-            entity = known.get(use.entity) or Entity(identifier=use.entity)  # nobody needs a row
+            entity = known.get(use.entity) or Entity(
+                identifier=use.entity
+            )  # entities do not have to exist in the database
             pairs.setdefault((use.resource, use.entity), (resources[use.resource], entity))
     return list(pairs.values())[:most]
 
 
 def _takes_top(parser: ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="show it once, and end")
-    parser.add_argument("--interval", type=seconds, default=2, metavar="TIME", help="between two looks (2s)")
-    parser.add_argument("--lines", type=positive, default=20, help="how many limits to show (20)")
-    parser.add_argument("--scopes", type=positive, default=500, help="how many scopes to look at (500)")
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument("--interval", type=seconds, default=2, metavar="TIME", help="refresh interval (2s)")
+    parser.add_argument("--lines", type=positive, default=20, help="number of limits to show (20)")
+    parser.add_argument("--scopes", type=positive, default=500, help="number of scopes to read (500)")
 
 
 TOP: Final = Subcommand(
-    "show the tightest limits now, until Ctrl-C", _top, _takes_top, ("top", "top --once --lines 5 --format json")
+    "show the limits with the highest usage, refreshed until Ctrl-C",
+    _top,
+    _takes_top,
+    ("top", "top --once --lines 5 --format json"),
 )
 
 
@@ -247,7 +252,7 @@ _FINDING: Final = ("severity", "id", "message", "advice")
 
 def _doctor(options: Namespace, out: Output) -> ExitCode:
     found = diagnose(patience_seconds=options.patience)
-    table = Table(_FINDING, [tuple(getattr(one, name) for name in _FINDING) for one in found], "All is well.")
+    table = Table(_FINDING, [tuple(getattr(one, name) for name in _FINDING) for one in found], "No problems found.")
     out.show(table, data=[one.as_dict() for one in found], text="\n".join(map(_told, found)) or None)
     out.note(", ".join(_counted(sum(one.severity is severity for one in found), severity) for severity in Severity))
     serious = {Severity.ERROR} if options.fail_on == "error" else {Severity.ERROR, Severity.WARNING}
@@ -266,19 +271,19 @@ def _told(finding: Finding) -> str:
 
 def _takes_doctor(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--fail-on", choices=("error", "warning"), default="error", help="from which severity on to exit with 3"
+        "--fail-on", choices=("error", "warning"), default="error", help="lowest severity that causes exit code 3"
     )
     parser.add_argument(
         "--patience",
         type=seconds,
         default=PATIENCE_SECONDS,
         metavar="TIME",
-        help="how long a store or the database may take to answer, such as 10s",
+        help="timeout for each store and the database, such as 10s",
     )
 
 
 DOCTOR: Final = Subcommand(
-    "Find out what is wrong with the site's limits, and what to do; changes nothing.",
+    "Diagnose problems with the site's limits and suggest fixes; changes nothing.",
     _doctor,
     _takes_doctor,
     ("doctor", "doctor --fail-on warning --format json"),

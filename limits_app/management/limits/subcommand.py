@@ -1,4 +1,4 @@
-"""A subcommand, how it ends, and changes that are audited, shown, and undone in a dry run."""
+"""Subcommands, exit codes, and audited changes with dry run."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a command says to the program that called it."""
+    """Exit codes."""
 
     OK = 0
-    """It is done, or the answer is yes."""
+    """Success, or the answer is yes."""
     ERROR = 1
-    """It could not be done: something is not there, or cannot be reached, or the answer to a question was not yes."""
+    """Failure: an object does not exist, a service is unavailable, or the confirmation was declined."""
     USAGE = 2
-    """The command line cannot be understood: an option, a name or a limit that cannot be, or nobody is there to ask."""
+    """Usage error: an invalid option, name or limit, or a confirmation is needed and stdin is not a terminal."""
     NO = 3
-    """The answer is no: refused, different, broken."""
+    """The answer is no: rejected, different, broken."""
     INTERRUPTED = 130
-    """Somebody pressed Ctrl-C."""
+    """Interrupted with Ctrl-C."""
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Take nothing but the options that all have."""
+    """Add no arguments; for commands with only the common options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """One word after `manage.py limits`: it either runs, or has verbs, each of which runs.
+    """A subcommand of `manage.py limits`, which either runs or has verbs that run.
 
-    `examples` are what stands after `manage.py limits`, and are shown by `--help`.
-    One that `writes` also takes `--dry-run`, `--yes` and `--reason`.
+    `examples` are command lines without `manage.py limits`; `--help` shows them.
+    A subcommand that `writes` also has the options `--dry-run`, `--yes` and `--reason`.
     """
 
     help: str
@@ -69,15 +69,13 @@ class Subcommand:
     verbs: Mapping[str, Subcommand] = field(default_factory=dict)
 
     def add_to(self, parser: ArgumentParser) -> None:
-        """Take its own arguments, and those that all have."""
+        """Add its arguments and the common options."""
         self.arguments(parser)
-        parser.add_argument(
-            "--format", choices=[*map(str, Format)], default=str(Format.TABLE), help="how to write what was asked for"
-        )
+        parser.add_argument("--format", choices=[*map(str, Format)], default=str(Format.TABLE), help="output format")
         if self.writes:
-            parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
-            parser.add_argument("--yes", action="store_true", help="do not ask")
-            parser.add_argument("--reason", default="", help="why, for the audit log")
+            parser.add_argument("--dry-run", action="store_true", help="show the changes without saving them")
+            parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+            parser.add_argument("--reason", default="", help="the reason, for the audit log")
 
 
 def fail(message: str, code: ExitCode = ExitCode.ERROR) -> NoReturn:
@@ -88,11 +86,11 @@ def fail(message: str, code: ExitCode = ExitCode.ERROR) -> NoReturn:
 SOURCE: Final = "command"
 _CHANGES: Final = ("verb", "object", "field", "before", "after")
 _IN_THE_NAME: Final = ("scope", "resource", "entity")
-"""What a policy is called by, so that it need not be told again when one is made or deleted."""
+"""Fields that the name of a policy contains; they are not repeated when one is created or deleted."""
 
 
 def actor() -> str:
-    """Who gives the command, as the operating system knows them; what the environment says, anybody can set."""
+    """The operating system user; environment variables such as USER are not trusted."""
     number = os.getuid()
     try:
         return pwd.getpwuid(number).pw_name
@@ -102,7 +100,7 @@ def actor() -> str:
 
 @contextmanager
 def changing(options: Namespace, out: Output) -> Iterator[None]:
-    """Change configuration in this block, all of it or nothing, and show what changed; in a dry run, undo it."""
+    """Run changes of configuration in a transaction and show them; a dry run rolls back."""
     using = router.db_for_write(AuditEvent)
     events = AuditEvent.objects.using(using)
     with transaction.atomic(using=using):
@@ -118,17 +116,17 @@ def changing(options: Namespace, out: Output) -> Iterator[None]:
 
 
 def change_table(events: Iterable[AuditEvent]) -> Table:
-    """What events say changed, one row for each field."""
+    """The changes in some events, one row for each field."""
     rows = [
         (event.verb, f"{event.object_type} {event.object_label}", one.field, one.before, one.after)
         for event in events
         for one in changes_of(event)
     ]
-    return Table(_CHANGES, rows, "Nothing changes: it is so already.")
+    return Table(_CHANGES, rows, "No changes.")
 
 
 def changes_of(event: AuditEvent) -> list[Difference]:
-    """What an event says changed, with limits as people write them."""
+    """The changes in an event, with limits in text notation."""
     found = differences(_readable(event.before), _readable(event.after))
     if event.verb == Verb.UPDATE or event.object_type != "policy":
         return found
@@ -136,7 +134,7 @@ def changes_of(event: AuditEvent) -> list[Difference]:
 
 
 def _readable(told: Snapshot | None) -> Snapshot:
-    """An object as it was told, with each of its limits, and of those of its parts, in one line."""
+    """A snapshot with each limit, also of nested objects, in text notation."""
     readable: dict[str, Any] = {}
     for name, value in (told or {}).items():
         if name == "limits":

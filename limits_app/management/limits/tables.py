@@ -1,4 +1,4 @@
-"""Tables as values, and what people read in their cells."""
+"""Tables as values, and the text of their cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Table", "cell", "numeric", "printable"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of named columns; `nothing` is what to say to people when there are none."""
+    """Rows of named columns; `nothing` is the message for an empty table."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -24,7 +24,7 @@ class Table:
 
 
 def cell(value: object) -> str:
-    """A value as people read it in a table."""
+    """The text of a value in a table."""
     match value:
         case None:
             return ""
@@ -43,12 +43,12 @@ def cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without what would move the cursor or colour the screen: identifiers come from strangers."""
+    """Escape control characters, because identifiers come from untrusted clients."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def numeric(table: Table) -> list[bool]:
-    """Which columns have numbers and nothing else."""
+    """For each column, whether it contains only numbers."""
     columns = zip(*table.rows, strict=True)
     return [
         all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column)

@@ -1,4 +1,4 @@
-"""`usage`, `snapshot` and `prune`: what was used and refused."""
+"""`usage`, `snapshot` and `prune`: usage and rejections."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _usage(options: Namespace, out: Output) -> ExitCode:
     columns = [column for word, column in _BY.items() if word in by]
     head = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
     rows = [tuple(getattr(use, column) for column in head) for use in found]
-    table = Table(head, rows, "Nothing was used. What stores have counted is there after `limits snapshot`.")
+    table = Table(head, rows, "No usage. Run `limits snapshot` to add the latest counts of the stores.")
     out.show(table, data=[use.as_dict() for use in found], text=_chart(found, columns) if options.chart else None)
     return ExitCode.OK
 
 
 def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
-    """Bars, for each limit on a scale of its own, the earliest first."""
+    """A bar chart for each limit, earliest first; each limit has a separate scale."""
     lines = []
     ordered = sorted(uses, key=lambda use: (use.key, [cell(getattr(use, column)) for column in columns]))
     for name, group in groupby(ordered, key=lambda use: use.key):
@@ -57,7 +57,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         for label, use in zip(labels, of_limit, strict=True):
             refused = f", {use.refused} refused" if use.refused else ""
             lines.append(f"  {label.ljust(width)}  {_bar(use.admitted / most if most else 0)}  {use.admitted}{refused}")
-    return "\n".join(lines) or "Nothing was used."
+    return "\n".join(lines) or "No usage."
 
 
 def _bar(share: float) -> str:
@@ -65,52 +65,52 @@ def _bar(share: float) -> str:
 
 
 def _snapshot(options: Namespace, out: Output) -> ExitCode:
-    with out.working("Asking the stores"):
+    with out.working("Reading the stores"):
         done = limits.roll_up()
     rows = [(alias, added, "") for alias, added in done.added.items()]
     rows += [(alias, 0, why) for alias, why in done.failed.items()]
-    out.show(Table(("store", "counts", "error"), rows, "No store counts."), data=done.as_dict())
+    out.show(Table(("store", "counts", "error"), rows, "There are no stores with usage counts."), data=done.as_dict())
     if done.failed:
-        fail(f"Stores that could not be asked: {', '.join(done.failed)}; what they have counted comes later.")
+        fail(f"Unavailable stores: {', '.join(done.failed)}. Their counts are added by a later snapshot.")
     return ExitCode.OK
 
 
 def _prune(options: Namespace, out: Output) -> ExitCode:
     if options.reason and options.audit_before is None:
-        fail("Usage is deleted without an event that could say why: leave --reason out.", ExitCode.USAGE)
+        fail("--reason requires --audit-before: deleting usage is not recorded in the audit log.", ExitCode.USAGE)
     if options.dry_run:
         pruned = pruning.prunable()
         if options.audit_before is not None:
             pruned["audit"] = _old_events(options.audit_before)
-        _tell_pruned(pruned, out)
+        _show_pruned(pruned, out)
         out.note("This was a dry run: nothing was deleted.")
         return ExitCode.OK
-    kept = f"into {options.archive} first" if options.archive else "for good, without an archive"
-    out.confirm(f"Delete what is older than the settings keep, {kept}?", yes=options.yes)
+    kept = f"into {options.archive} first" if options.archive else "without an archive"
+    out.confirm(f"Delete data that is older than the retention settings, {kept}?", yes=options.yes)
     try:
-        # First what is refused where its moment is still to come.
+        # The audit log first, because its date can be rejected.
         events = {} if options.audit_before is None else {"audit": _prune_audit(options, out)}
         with out.working("Deleting usage"):
             pruned = limits.prune_usage(archive=options.archive) | events
     except OSError as error:
-        fail(f"The archive cannot be written, so nothing more was deleted: {error}")
-    _tell_pruned(pruned, out)
+        fail(f"Cannot write the archive: {error}. Nothing more was deleted.")
+    _show_pruned(pruned, out)
     return ExitCode.OK
 
 
-def _tell_pruned(pruned: dict[str, int], out: Output) -> None:
-    out.show(Table(("what", "rows"), [*pruned.items()], "The settings keep everything."))
+def _show_pruned(pruned: dict[str, int], out: Output) -> None:
+    out.show(Table(("what", "rows"), [*pruned.items()], "Nothing to delete: the retention settings keep everything."))
 
 
 def _old_events(before: datetime) -> int:
-    """How many events come before the first that is not older."""
+    """Number of events before the first one that is kept."""
     events = AuditEvent.objects.order_by("number")
     kept = events.filter(when__gte=before).values_list("number", flat=True).first()
     return (events if kept is None else events.filter(number__lt=kept)).count()
 
 
 def _prune_audit(options: Namespace, out: Output) -> int:
-    """Prune the log a batch at a time: the events that say so are younger, and stay."""
+    """Prune the log in batches. The events that record the pruning are newer and are kept."""
     file = Archive(options.archive, f"audit-{datetime.now(UTC):%Y%m%d}") if options.archive else None
 
     def archive(events: Iterable[AuditEvent]) -> None:
@@ -131,29 +131,32 @@ def _event(event: AuditEvent) -> dict[str, object]:
 
 def _takes_usage(parser: ArgumentParser) -> None:
     parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
-    parser.add_argument("--entity", metavar="ENTITY", help="an empty one is the site itself")
-    parser.add_argument("--key", type=key, metavar="KEY", help="this limit alone")
+    parser.add_argument("--entity", metavar="ENTITY", help="an empty value selects the site itself")
+    parser.add_argument("--key", type=key, metavar="KEY", help="only this limit")
     parser.add_argument("--period", choices=["hour", "day"], default="day")
-    parser.add_argument("--since", type=age, metavar="WHEN", help=f"{AGES}; by default 30d, or 48h by the hour")
-    parser.add_argument("--until", type=age, metavar="WHEN", help=AGES)
     parser.add_argument(
-        "--by", choices=[*map(str, _BY)], action="append", help="what to tell apart; may be said repeatedly"
+        "--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 30d, or 48h for --period hour"
     )
-    parser.add_argument("--most", type=positive, metavar="ROWS", help="the largest of them alone")
-    parser.add_argument("--chart", action="store_true", help="draw bars, by period unless --by says something else")
+    parser.add_argument("--until", type=age, metavar="WHEN", help=AGES)
+    parser.add_argument("--by", choices=[*map(str, _BY)], action="append", help="field to group by; may be repeated")
+    parser.add_argument("--most", type=positive, metavar="ROWS", help="only this many rows, the largest first")
+    parser.add_argument("--chart", action="store_true", help="draw a bar chart, grouped by period unless --by is given")
 
 
 def _takes_prune(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--archive", type=Path, metavar="FOLDER", help="write what is deleted there first, as gzipped lines of JSON"
+        "--archive",
+        type=Path,
+        metavar="FOLDER",
+        help="archive deleted rows in this folder first, as gzipped JSON lines",
     )
     parser.add_argument(
-        "--audit-before", type=past, metavar="WHEN", help=f"delete audit events too that are older; {AGES}"
+        "--audit-before", type=past, metavar="WHEN", help=f"also delete audit events before this time; {AGES}"
     )
 
 
 USAGE: Final = Subcommand(
-    "show what was admitted and refused, as of the last snapshot",
+    "show allowed amounts and rejections, as of the last snapshot",
     _usage,
     _takes_usage,
     (
@@ -163,10 +166,10 @@ USAGE: Final = Subcommand(
     ),
 )
 SNAPSHOT: Final = Subcommand(
-    "add what the stores have counted to the snapshots; as often as you like", _snapshot, examples=("snapshot",)
+    "add the counts of the stores to the usage snapshots; safe to run at any time", _snapshot, examples=("snapshot",)
 )
 PRUNE: Final = Subcommand(
-    "delete usage and refusals that are older than the settings keep",
+    "delete usage and rejections that are older than the retention settings",
     _prune,
     _takes_prune,
     ("prune --dry-run", "prune --yes --archive /var/archive/limits --audit-before 365d"),
