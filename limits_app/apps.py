@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import Tags, register
 from django.core.signals import setting_changed
+from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class LimitsConfig(AppConfig):
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
         HOOKS.process_store = registry.process_store
         HOOKS.shared_store = registry.shared_store
+        HOOKS.secrets = lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
         HOOKS.lease_lost.append(_lease_lost)
         metrics.install()
 

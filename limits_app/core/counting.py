@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from limits_app.core.keys import Scope
+from limits_app.core.sealing import seal, unseal
 
 HOUR_US: Final = 3_600_000_000
 
@@ -42,8 +43,16 @@ class Batch(NamedTuple):
 
 
 def label_of(scope: Scope, *more: object) -> bytes:
-    """Return the fields of a scope that a Count starts with, and further values, as JSON for stores to keep."""
-    return json.dumps([scope.resource, scope.entity, scope.shared, scope.member, *more]).encode()
+    """Return the fields of a scope that a Count starts with, and further values, as JSON for stores to keep.
+
+    The name of the entity is sealed.
+    """
+    return json.dumps([scope.resource, seal(scope.entity), scope.shared, scope.member, *more]).encode()
+
+
+def unsealed(count: Count) -> Count:
+    """Return a count that begins with the fields of a label, with the name of its entity."""
+    return count._replace(entity=unseal(count.entity))
 
 
 def hour_of(time_us: int) -> int:

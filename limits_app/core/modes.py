@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
@@ -37,6 +37,8 @@ class Hooks:
         """The store of limit sets in mode `process`; None for the default one."""
         self.shared_store: Callable[[], Store | None] = lambda: None
         """The store of limit sets in modes `celery`, `distributed` and `ray`; None for the default one."""
+        self.secrets: Callable[[], Sequence[bytes]] = lambda: [b""]
+        """The secrets of the site, by the first of which the names of entities in stores are sealed."""
         self.lease_lost: list[Callable[[Acquisition], None]] = []
         """Called with each acquisition whose lease ran out while it was held."""
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core import engine
-from limits_app.core.counting import Batch, Count
+from limits_app.core.counting import Batch, Count, unsealed
 from limits_app.core.keys import unique_name
 from limits_app.stores.database.connections import marks
 
@@ -103,4 +103,4 @@ def _pack(rows: Iterable[Sequence[bytes]], *, is_full: bool) -> bytes:
 
 def _unpack(name: str, packed: bytes) -> Batch:
     is_full, counts = json.loads(packed)
-    return Batch(name, [Count(*count) for count in counts], is_full)
+    return Batch(name, [unsealed(Count(*count)) for count in counts], is_full)

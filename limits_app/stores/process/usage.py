@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from limits_app.core import engine
-from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of
+from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of, unsealed
 from limits_app.core.keys import Scope, short_key, unique_name
 from limits_app.core.record import FinishedUsage, Record
 from limits_app.stores.codecs import StoredUsage
@@ -72,7 +72,7 @@ class Usage:
             stored = json.dumps([unique_name(), counts, is_full]).encode()
             txn.put(_BATCH, stored)
         name, counts, is_full = json.loads(stored)
-        return Batch(name, [Count(*count) for count in counts], is_full)
+        return Batch(name, [unsealed(Count(*count)) for count in counts], is_full)
 
     def _close_some(self, txn: Txn, now: int) -> None:
         """Close records that are counting, as many as a batch holds; the next call goes on behind them."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from struct import iter_unpack, pack
 from typing import Any, Final
 
-from limits_app.core.counting import Batch, Count
+from limits_app.core.counting import Batch, Count, unsealed
 from limits_app.core.keys import unique_name
 from limits_app.stores.redis.calls import Calls
 
@@ -74,7 +74,7 @@ class UsageCollector:
 
 def _count(found: bytes) -> Count:
     label, _, sums = found[8:].partition(b"\0")
-    resource, entity, shared, member, keys = json.loads(label)
+    resource, sealed, shared, member, keys = json.loads(label)
     hour, *amounts = [int(number) for (number,) in iter_unpack("<d", found[:8] + sums)]
     admitted = {key: amount for key, amount in zip(keys, amounts, strict=True) if amount}
-    return Count(resource, entity, shared, member, hour, admitted)
+    return unsealed(Count(resource, sealed, shared, member, hour, admitted))
