@@ -1,4 +1,4 @@
-"""Tables: what administrators set, the log of who set it, and the state of the database store."""
+"""Models: configuration, the audit log, usage, and the state of the database store."""
 
 from __future__ import annotations
 

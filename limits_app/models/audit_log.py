@@ -31,13 +31,13 @@ CONTENT: Final = (
     "reason",
     "idempotency_key",
 )
-"""What the digest of an event is taken of, in this order, after the digest of the event before it."""
+"""The fields that the digest of an event covers, in this order, after the digest of the previous event."""
 
 
 def digest_of(previous: str, content: Sequence[Any]) -> str:
-    """Give the digest of an event from that of the one before it and the values of `CONTENT`.
+    """Return the digest of an event from the digest of the previous one and the values of `CONTENT`.
 
-    It is the SHA-256 of JSON in one form, whatever the database made of numbers, keys and time zones on the way.
+    It is the SHA-256 of canonical JSON, independent of how a database represents numbers, keys and time zones.
     """
     when, *rest = content
     text = json.dumps([previous, _moment(when), *map(_canonical, rest)], sort_keys=True, separators=(",", ":"))
@@ -49,7 +49,7 @@ def _moment(when: datetime) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """A value of JSON with whole numbers as int, because databases give 1e22 and 1.0 back as they like."""
+    """A JSON value with whole numbers as int, because databases return 1e22 and 1.0 in different forms."""
     match value:
         case float() if value.is_integer():
             return int(Decimal(repr(value)))
@@ -69,7 +69,7 @@ def _refuse() -> NoReturn:
 
 
 class GuardedQuerySet(models.QuerySet[M_co]):
-    """Reads, and refuses to change and delete."""
+    """A read-only queryset; changes and deletions raise an error."""
 
     def update(self, **kwargs: Any) -> NoReturn:
         """Refuse."""
@@ -92,16 +92,16 @@ class GuardedManager(models.Manager[M_co]):
     """Passes every call to the guarded queryset."""
 
     def get_queryset(self) -> GuardedQuerySet[M_co]:
-        """Give all rows."""
+        """Return all rows."""
         return GuardedQuerySet(self.model, using=self._db)
 
 
 class AuditHead(models.Model):
     """One row: the number and digest of the last event, and of the last one that was pruned.
 
-    Only the transaction that holds its lock writes configuration, so what events say about before is right.
-    A protected database deletes events up to `pruned_number` only.
-    The signature is made with the site's SECRET_KEY, so that nobody shortens the log who has only the database.
+    Only the transaction that holds its lock writes configuration, so the previous states in events are correct.
+    A protected database allows deletion of events up to `pruned_number` only.
+    It is signed with the site's SECRET_KEY, so that access to the database alone is not enough to shorten the log.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -129,14 +129,14 @@ class AuditHead(models.Model):
         _refuse()
 
     def _save_table(self, *args: Any, **options: Any) -> bool:
-        """Save the row of a fixture, which nothing else does."""
+        """Save the row of a fixture; nothing else calls it."""
         using = args[4] if len(args) > 4 else options["using"]
         _check_loading(AuditHead, using, number__gt=0)
         return super()._save_table(*args, **options)  # type: ignore[misc, no-any-return]  # Django's own
 
     @property
     def is_signed(self) -> bool:
-        """Whether this site has signed the row as it is; a log that was never written needs no signature."""
+        """Whether the row has a valid signature of this site; an empty log needs none."""
         if not (self.number or self.signature):
             return True
         try:
@@ -146,13 +146,13 @@ class AuditHead(models.Model):
         return True
 
     def sign(self, using: str) -> None:
-        """Sign the row as it is, and write it."""
+        """Sign the current row and save it."""
         self.signature = _SIGNER().signature(self._signed_text)
         values = {name: getattr(self, name) for name in (*_SIGNED, "signature")}
         models.QuerySet(AuditHead, using=using).filter(pk=1).update(**values)
 
     def advance(self, using: str, **values: Any) -> None:
-        """Write new values, signed; one that had no valid signature gets none, so that `verify` still reports it."""
+        """Save new values, signed; without a valid signature before it stays unsigned, which `verify` reports."""
         is_signed = self.is_signed
         for name, value in values.items():
             setattr(self, name, value)
@@ -195,7 +195,7 @@ _SIGNED: Final = ("number", "digest", "pruned_number", "pruned_digest")
 
 
 def _check_loading(model: type[models.Model], using: str, **existing: Any) -> None:
-    """Raise IntegrityError where a fixture would overwrite rows of the log."""
+    """Raise IntegrityError if a fixture would overwrite rows of the log."""
     if model._default_manager.using(using).filter(**existing).exists():
         raise IntegrityError(
             "the audit log has events: a log can be loaded only where it is empty; to load configuration alone, "
@@ -215,10 +215,10 @@ class Verb(models.TextChoices):
 
 
 class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
-    """Reads and appends, and refuses the rest."""
+    """Reads and appends; other operations raise an error."""
 
     def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> list[M_co]:
-        """Append to the chain, in order, and refuse to change or to skip rows that are there already.
+        """Append to the chain, in order; ignoring or updating conflicts is not supported.
 
         Writers wait for each other until their transactions end, so that one that is rolled back leaves no gap.
         """
@@ -237,10 +237,10 @@ class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
 
 
 class AppendOnlyManager(models.Manager[M_co]):
-    """Hands every verb on to the append-only queryset."""
+    """The manager of the append-only queryset."""
 
     def get_queryset(self) -> AppendOnlyQuerySet[M_co]:
-        """Give all events."""
+        """Return all events."""
         return AppendOnlyQuerySet(self.model, using=self._db)
 
 
@@ -248,11 +248,11 @@ class AuditEvent(models.Model):
     """One change of one object; appended in the transaction of the change, and never changed or deleted."""
 
     number = models.BigIntegerField(_("number"), unique=True, editable=False)
-    previous = models.CharField(_("digest of the event before it"), max_length=64, blank=True, editable=False)
+    previous = models.CharField(_("digest of the previous event"), max_length=64, blank=True, editable=False)
     digest = models.CharField(_("digest"), max_length=64, editable=False)
     when = models.DateTimeField(_("when"), default=timezone.now, db_index=True, editable=False)
-    actor = models.TextField(_("actor"), blank=True, help_text=_("The user or program that did it."))
-    source = models.CharField(_("source"), max_length=32, help_text=_("The way it came in, such as “admin”."))
+    actor = models.TextField(_("actor"), blank=True, help_text=_("The user or program that made the change."))
+    source = models.CharField(_("source"), max_length=32, help_text=_("Where the change was made, such as “admin”."))
     verb = models.CharField(_("verb"), max_length=8, choices=Verb.choices)
     object_type = models.CharField(_("type of object"), max_length=64)
     object_id = models.CharField(_("object id"), max_length=64)
@@ -266,7 +266,7 @@ class AuditEvent(models.Model):
         null=True,
         blank=True,
         unique=True,
-        help_text=_("What was asked with the same key again was done only once."),
+        help_text=_("A repeated request with the same key has no effect."),
     )
 
     objects: ClassVar[AppendOnlyManager[Self]] = AppendOnlyManager()
@@ -287,19 +287,19 @@ class AuditEvent(models.Model):
         return f"{self.verb} {self.object_type} {self.object_label}"
 
     def save(self, **options: Any) -> None:
-        """Append the event; NotSupportedError where it is there already."""
+        """Append the event; raises NotSupportedError if it is already saved."""
         if not self._state.adding:
             _refuse()
         type(self).objects.using(options.get("using")).bulk_create([self])
 
     def _save_table(self, *args: Any, **options: Any) -> bool:
-        """Save an event of a fixture, which nothing else does; its digest stays."""
+        """Save an event of a fixture with its digest; nothing else calls it."""
         using = args[4] if len(args) > 4 else options["using"]
         _check_loading(AuditEvent, using, number=self.number)
         return super()._save_table(*args, **options)  # type: ignore[misc, no-any-return]  # Django's own
 
     def link(self, number: int, previous: str) -> str:
-        """Take the place after the event with this digest, and give the digest of this one."""
+        """Append it after the event with this digest; returns its own digest."""
         # The primary key is the number too: a sequence of the database would begin again after a fixture was loaded.
         self.pk, self.number, self.previous = number, number, previous
         # In milliseconds, since JSON fixtures keep no more.

@@ -1,4 +1,4 @@
-"""The base of all configuration: every write is announced and recorded in the audit log."""
+"""Base classes of configuration models: every write is announced and recorded in the audit log."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from limits_app.models.snapshots import Snapshot
 __all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_validators"]
 
 Written = Mapping[Any, tuple[Snapshot, Snapshot]]
-"""Rows before and after a change, by primary key; new ones are empty before."""
+"""Rows before and after a change, by primary key; for new rows the state before is empty."""
 
 C_co = TypeVar("C_co", bound="Configuration", covariant=True)
 
 
 class ConfigurationQuerySet(models.QuerySet[C_co]):
-    """Records every write, and announces those for which Django sends no signal for each row.
+    """Records every write in the audit log, and announces bulk writes, for which Django sends no signals.
 
     `bulk_update` goes through `update`, and `get_or_create` through `save`.
     """
@@ -35,12 +35,12 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         return known or super().db
 
     def update(self, **kwargs: Any) -> int:
-        """Change all rows, and announce it if there were any.
+        """Update all rows, and announce the change if there were any.
 
-        NotSupportedError for primary keys, because the audit log could not identify the rows afterwards.
+        Raises NotSupportedError for primary keys, because the audit log could not identify the rows afterwards.
         """
         if not {"pk", self.model._meta.pk.name}.isdisjoint(kwargs):
-            raise NotSupportedError("primary keys stay as they are: make another row, and delete this one")
+            raise NotSupportedError("primary keys cannot be changed: create another row, and delete this one")
         self._for_write = True  # which decides on the database
         with unit(self.db) as current:
             current.touch(self)
@@ -52,13 +52,13 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         return changed
 
     def bulk_update(self, objs: Iterable[C_co], *args: Any, **options: Any) -> int:
-        """Change these rows, all or none."""
+        """Update these rows, all or none."""
         self._for_write = True
         with unit(self.db):
             return super().bulk_update(objs, *args, **options)
 
     def update_or_create(self, *args: Any, **options: Any) -> tuple[C_co, bool]:
-        """Change a row or insert it, and take the lock of the audit log before that of the row."""
+        """Update or insert a row; locks the audit log before the row."""
         self._for_write = True
         with unit(self.db):
             return super().update_or_create(*args, **options)
@@ -91,7 +91,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         return created
 
     def _touch_new_wholes(self, current: Unit, name: str, values: dict[str, Any]) -> None:
-        """Touch what the rows are to be parts of; where an expression says what, everything that could be meant."""
+        """Record the objects that the rows are to belong to; for an expression, all objects that it may refer to."""
         for value in (values[field] for field in (name, f"{name}_id") if field in values):
             whole: Any = self.model._meta.get_field(name).related_model
             if hasattr(value, "resolve_expression"):
@@ -101,7 +101,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
 
 
 class ConfigurationManager(models.Manager[C_co]):
-    """Hands every verb on to the announcing queryset."""
+    """The manager of the announcing queryset."""
 
     def get_queryset(self) -> ConfigurationQuerySet[C_co]:
         """Give all rows."""
@@ -109,7 +109,7 @@ class ConfigurationManager(models.Manager[C_co]):
 
 
 def check_validators(field: Any, value: object) -> None:
-    """Raise IntegrityError where the validators of a field refuse a value."""
+    """Raise IntegrityError if a validator of a field rejects a value."""
     try:
         field.run_validators(value)
     except ValidationError as error:
@@ -117,16 +117,16 @@ def check_validators(field: Any, value: object) -> None:
 
 
 class Configuration(models.Model):
-    """A row that administrators set and every process obeys."""
+    """A row of configuration, which administrators set."""
 
     part_of: ClassVar[Sequence[str]] = ()
-    """Fields that say what it is a part of: changes of it are recorded as changes of that."""
+    """Foreign keys to the object that it belongs to; changes are recorded as changes of that object."""
     implied: ClassVar[Sequence[str]] = ()
-    """Properties that the audit log keeps besides the fields."""
+    """Properties that the audit log stores in addition to the fields."""
     always_validated: ClassVar[Sequence[str]] = ()
-    """Fields whose validators everything that is written has to pass, also what no form has seen."""
+    """Fields that are validated on every write, also without a form."""
     named_by: ClassVar[str] = "name"
-    """The field by which others name it."""
+    """The field with its unique name."""
 
     objects: ClassVar[ConfigurationManager[Self]] = ConfigurationManager()
 
@@ -136,7 +136,7 @@ class Configuration(models.Model):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
+        """Raise IntegrityError for rules that are not database constraints; called at the end of a unit of change."""
         for before, now in written.values():
             for name in cls.always_validated:
                 if before.get(name) != now.get(name):
@@ -145,33 +145,33 @@ class Configuration(models.Model):
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for invalid fields.
 
-        Rows that it refers to, and that were read from the database it is written to, are not looked for again,
-        on a replica that may not know them yet.
+        Related rows that were read from the database for writing are not queried again on a replica, which may lag
+        behind.
         """
         using = router.db_for_write(type(self), instance=self)
         known = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
         super().clean_fields({*(exclude or ()), *known})
 
     def clean(self) -> None:
-        """Complete the row, and raise ValidationError for values that do not go together."""
+        """Fill in implied values, and raise ValidationError for inconsistent ones."""
         super().clean()
         self.clean_alone()
 
     def clean_alone(self) -> None:
-        """Do the part of `clean` that reads no other row, for rows of which many are checked before any is saved."""
+        """The part of `clean` that reads no other rows, for checking many rows before saving them."""
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete the row and its parts."""
+        """Delete the row and its nested objects."""
         using = using or router.db_for_write(type(self), instance=self)
         with unit(using) as current:
             current.touch_row(self)
             return super().delete(using, keep_parents)
 
     def _save_table(self, *args: Any, **options: Any) -> bool:
-        """Record what `save` does; fixtures are saved through it too, and through nothing else of the model."""
+        """Record the change; fixtures call this method instead of `save`."""
         using = args[4] if len(args) > 4 else options["using"]
         with unit(using) as current:
-            if self.part_of:  # it may have been a part of something else
+            if self.part_of:  # it may have belonged to another object
                 current.touch(type(self)._base_manager.using(using).filter(pk=self.pk))
             current.touch_row(self)
             saved: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own
@@ -180,7 +180,7 @@ class Configuration(models.Model):
 
 
 def _is_known(row: models.Model, field: Any, using: str) -> bool:
-    """Whether a field refers to a row that comes from a database."""
+    """Whether a foreign key refers to a row that was read from a database."""
     other = field.get_cached_value(row, None) if field.is_relation else None
     return other is not None and other.pk is not None and other._state.db == using
 

@@ -1,6 +1,6 @@
-"""Telling the site that configuration changed, once per transaction and only after it was committed.
+"""Announces changes of configuration, once per transaction and only after the commit.
 
-It also says when configuration that was read may be cached, and whether a transaction is open.
+It also returns whether configuration that was read may be cached, and whether a transaction is open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
     "mysql": "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",
 }
-"""Gives a row, of which the level is the last column. MySQL and MariaDB have renamed the variable, each in its time."""
+"""The level is the last column of the result. The variable has different names in MySQL and MariaDB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def announce(using: str) -> None:
     """Send `limits_changed` when the current transaction on `using` is committed, or immediately without a transaction.
 
     A transaction is announced once, however much it changes, and not at all when it is rolled back.
-    It comes before whatever else waits for the commit, of which what fails keeps all that comes after it from running.
+    It runs before all other callbacks of the commit, because a failing callback prevents those after it.
     A receiver that fails is logged and does not stop the others.
     """
     if pending(using):
@@ -57,16 +57,16 @@ def pending(using: str) -> bool:
 def may_be_kept(using: str) -> bool:
     """Whether rows that were just read on `using` are the committed ones and may be cached for other requests.
 
-    It is not while the current transaction has changed configuration, which may be rolled back, and not while its reads
-    are of a snapshot: of how things were when it began, and not when a store was asked for its version.
+    They may not if the current transaction has changed configuration, because it may be rolled back, or if it reads
+    from a snapshot, which may be older than the version of the store.
     """
     return not (pending(using) or _reads_a_snapshot(connections[using]))
 
 
 def _reads_a_snapshot(connection: Any) -> bool:
-    """Whether a transaction is open that may not see what others have committed since it began.
+    """Whether a transaction is open that may not see later commits of other transactions.
 
-    The driver is asked directly, so that it does not count as a query.
+    It uses the driver directly, so that it does not count as a query.
     """
     if connection.connection is None or (connection.autocommit and not connection.in_atomic_block):
         return False
@@ -78,9 +78,9 @@ def _reads_a_snapshot(connection: Any) -> bool:
 
 
 def _excludes_writers(connection: Any) -> bool:
-    """Whether an SQLite transaction has kept all others from writing since it began; with a journal, any reader does.
+    """Whether an SQLite transaction has prevented all other writes since it began; with a journal, any reader does.
 
-    Django begins none itself where autocommit is switched off, which it notes as that it will not commit either.
+    With autocommit off, Django begins no transaction itself and sets `commit_on_exit` to False.
     """
     is_begun = connection.in_atomic_block and connection.commit_on_exit
     return is_begun and connection.transaction_mode in {"IMMEDIATE", "EXCLUSIVE"}
@@ -93,21 +93,21 @@ def _last_column(connection: Any, query: str) -> str:
 
 
 def in_transaction(using: str) -> bool:
-    """Whether the caller has a transaction open on `using`; those in which a TestCase runs its tests are none.
+    """Whether the caller has an open transaction on `using`, apart from the transactions of TestCase.
 
-    Those are never committed, so callbacks that wait for the commit would never run.
-    Raises TransactionManagementError where autocommit is off, as `on_commit` does.
+    These are never committed, so callbacks after the commit would never run.
+    Raises TransactionManagementError with autocommit off, as `on_commit` does.
     """
     connection: Any = connections[using]
     if connection.in_atomic_block:
         return any(not block._from_testcase for block in connection.atomic_blocks)
     if connection.get_autocommit():
         return False
-    raise transaction.TransactionManagementError("without autocommit, nothing can wait for a commit: use atomic()")
+    raise transaction.TransactionManagementError("callbacks after the commit require autocommit: use atomic()")
 
 
 def watch(watched: Iterable[type[models.Model]]) -> None:
-    """Announce whenever a row of these models is saved or deleted."""
+    """Announce a change when a row of these models is saved or deleted."""
     for model in watched:
         for signal in (post_save, post_delete):
             signal.connect(_announce_row, sender=model, dispatch_uid=f"limits_app.changes.{model.__name__}")

@@ -1,4 +1,4 @@
-"""Constraints that not every database can have."""
+"""Constraints that only some databases support."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
 
 
 class PrimaryKeyCheck(models.CheckConstraint):
-    """A check that reads a counted-up primary key, which MySQL does not support; there, only validation applies."""
+    """A check constraint on an AutoField, which MySQL does not support; there, only validation applies."""
 
     def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
-        """Give the part of CREATE TABLE."""
+        """Return the SQL for CREATE TABLE."""
         return super().constraint_sql(model, schema_editor) if _is_possible(schema_editor) else ""
 
     def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
-        """Give the ALTER TABLE that adds it."""
+        """Return the ALTER TABLE statement that adds it."""
         return super().create_sql(model, schema_editor) if _is_possible(schema_editor) else ""
 
     def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
-        """Give the ALTER TABLE that drops it."""
+        """Return the ALTER TABLE statement that drops it."""
         return super().remove_sql(model, schema_editor) if _is_possible(schema_editor) else ""
 
 
 class Undated(models.Func):
-    """A constant that stands for no date; written as a literal, because it must not depend on settings."""
+    """A constant for a missing date; a literal, because it must not depend on settings."""
 
     template = "'1970-01-01 00:00:00'"
     arity = 0
     output_field = models.DateTimeField()
 
     def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        """Give it with its type."""
+        """Return the literal with its type."""
         return self.as_sql(compiler, connection, template="'1970-01-01 00:00:00+00'::timestamptz", **context)
 
     def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        """Give it with its type."""
+        """Return the literal with its type."""
         return self.as_sql(compiler, connection, template="TIMESTAMP'1970-01-01 00:00:00'", **context)
 
 
 class NoOverlap(models.BaseConstraint):
-    """Policies of one scope with dates that overlap, refused by PostgreSQL; elsewhere only validation applies.
+    """Rejects policies of one scope with overlapping dates on PostgreSQL; elsewhere only validation applies.
 
-    Ranges of one number stand for equal numbers, because those need no extension.
+    Equal numbers are compared as ranges of one number, because this requires no extension.
     """
 
     _RULE = """EXCLUDE USING gist (
@@ -65,15 +65,15 @@ class NoOverlap(models.BaseConstraint):
         return ""
 
     def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
-        """Give the ALTER TABLE that adds it."""
+        """Return the ALTER TABLE statement that adds it."""
         return self._altered("ADD CONSTRAINT %(name)s " + self._RULE, model, schema_editor)
 
     def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
-        """Give the ALTER TABLE that drops it."""
+        """Return the ALTER TABLE statement that drops it."""
         return self._altered("DROP CONSTRAINT %(name)s", model, schema_editor)
 
     def validate(self, *args: object, **options: object) -> None:
-        """Leave it to the model, which names the other policy."""
+        """Do nothing: the model validates it and names the other policy."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NoOverlap) and self.name == other.name

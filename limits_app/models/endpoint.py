@@ -1,4 +1,4 @@
-"""Endpoints: which requests use which resource."""
+"""Endpoints: rules that map requests to resources."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from limits_app.models.validators import (
 
 __all__ = ["Endpoint", "route_pattern", "validate_path"]
 
-_PATH_OR_VIEW_NAME: Final = _("Give either a path or the name of a view.")
+_PATH_OR_VIEW_NAME: Final = _("Enter either a path or a view name.")
 
 
 def route_pattern(path: str) -> RoutePattern:
     """Compile a path, exact or in the syntax of `path()`; match it against a request's path without its first slash.
 
-    Raises ImproperlyConfigured or re.error for a path that `validate_path` refuses.
+    Raises ImproperlyConfigured or re.error for a path that `validate_path` rejects.
     """
     return RoutePattern(path.removeprefix("/"), is_endpoint=True)
 
 
 def validate_path(value: str) -> None:
-    """Refuse invalid paths, and patterns whose matching could take long."""
+    """Reject invalid paths, and patterns that could be slow to match."""
     validate_text(value)
     if "://" in value or "?" in value or "#" in value:
-        raise ValidationError(gettext("Write the path alone, such as “/api/orders/”: no host and no query."))
+        raise ValidationError(gettext("Enter only the path, such as “/api/orders/”, without host and query string."))
     try:
         pattern = route_pattern(value)
-        re.compile(pattern.regex)  # the pattern compiles itself on first use, so that a name given twice shows here
+        re.compile(pattern.regex)  # the pattern is compiled on first use; this detects duplicate names
     except (ImproperlyConfigured, re.error) as error:
-        raise ValidationError(gettext("This is no route: %(error)s") % {"error": error}) from error
+        raise ValidationError(gettext("This is not a valid route: %(error)s") % {"error": error}) from error
     for warning in pattern.check():
         raise ValidationError(warning.msg)
     crossing = sum(isinstance(converter, PathConverter) for converter in pattern.converters.values())
@@ -57,13 +57,11 @@ def validate_path(value: str) -> None:
 
 
 class Endpoint(Configuration):
-    """A rule about requests: those to this path or view use so much of a resource."""
+    """A rule: requests to a path or view use an amount of a resource."""
 
-    name = models.CharField(
-        _("name"), max_length=100, validators=[validate_text], help_text=_("What people call this rule.")
-    )
+    name = models.CharField(_("name"), max_length=100, validators=[validate_text], help_text=_("Display name."))
     description = models.TextField(
-        _("description"), blank=True, validators=[validate_text], help_text=_("Why there is such a rule.")
+        _("description"), blank=True, validators=[validate_text], help_text=_("The purpose of this rule.")
     )
     path = ExactTextField(
         _("path"),
@@ -77,7 +75,7 @@ class Endpoint(Configuration):
         max_length=255,
         blank=True,
         validators=[validate_view_name],
-        help_text=_("Instead of a path: the view as reverse() knows it, such as “orders:detail”."),
+        help_text=_("The view name for reverse(), such as “orders:detail”, instead of a path."),
     )
     methods = models.CharField(
         _("methods"),
@@ -91,7 +89,7 @@ class Endpoint(Configuration):
         verbose_name=_("resource"),
         on_delete=models.PROTECT,
         related_name="endpoints",
-        help_text=_("What the requests use."),
+        help_text=_("The resource that matching requests use."),
     )
     amounts = models.JSONField(
         _("amounts"),
@@ -103,9 +101,9 @@ class Endpoint(Configuration):
     order = models.PositiveIntegerField(
         _("order"),
         default=100,
-        help_text=_("Rules are tried from the lowest number up, and the first that fits a request counts."),
+        help_text=_("Rules are tried in ascending order; the first one that matches a request applies."),
     )
-    enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Off, the rule is passed over."))
+    enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Uncheck to disable this rule."))
 
     class Meta(Configuration.Meta):
         verbose_name = _("endpoint")
@@ -124,7 +122,7 @@ class Endpoint(Configuration):
         return self.name
 
     def clean_alone(self) -> None:
-        """Write the methods in one way (upper case, each once, in order), and no amounts as an empty object."""
+        """Normalize the methods (upper case, sorted, without duplicates), and empty amounts."""
         self.amounts = self.amounts or {}
         self.methods = ",".join(sorted(self.method_set))
         if bool(self.path) is bool(self.view_name):
@@ -132,12 +130,12 @@ class Endpoint(Configuration):
 
     @property
     def method_set(self) -> frozenset[str]:
-        """The methods it is about; all when empty."""
+        """The methods that it matches; all if empty."""
         words = (word.strip().upper() for word in self.methods.split(","))
         return frozenset(word for word in words if word)
 
     def hides(self, later: Endpoint) -> bool:
-        """Whether it takes every request of a rule that is tried after it; paths are compared as they are written."""
+        """Whether it matches every request of a later rule; paths are compared as text."""
         same = (self.path.lstrip("/"), self.view_name) == (later.path.lstrip("/"), later.view_name)
         is_first = (self.order, self.pk) < (later.order, later.pk)
         return (
@@ -147,7 +145,7 @@ class Endpoint(Configuration):
         )
 
     def hidden_by(self) -> Endpoint | None:
-        """The enabled rule that takes every request of this one, which is saved, before it is tried."""
+        """The earlier enabled rule that matches every request of this saved rule, if any."""
         others = (
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )

@@ -1,4 +1,4 @@
-"""Who consumes."""
+"""Entities: users, API keys, tenants."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["MAX_LEVELS", "Entity"]
 
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
 MAX_LEVELS: Final = 8
-"""How many entities a line from the first ancestor to the last descendant may have."""
+"""Maximum number of entities from the topmost ancestor to the lowest descendant."""
 
 
 class Entity(Configuration):
-    """Somebody who consumes and about whom something is set; anyone else needs no row."""
+    """A consumer with specific settings; other consumers do not need a row."""
 
     named_by = "identifier"
     always_validated = ("identifier", "metadata")
@@ -33,7 +33,7 @@ class Entity(Configuration):
         max_length=255,
         unique=True,
         validators=[validate_identifier],
-        help_text=_("As requests name it, such as “user:42” or “tenant:acme”. Case and spaces count."),
+        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
     )
     name = models.CharField(
         _("name"),
@@ -41,7 +41,7 @@ class Entity(Configuration):
         blank=True,
         db_index=True,
         validators=[validate_text],
-        help_text=_("What people call it."),
+        help_text=_("Display name."),
     )
     parent = models.ForeignKey(
         "self",
@@ -55,24 +55,24 @@ class Entity(Configuration):
     cascade = models.BooleanField(
         _("cascade"),
         default=False,
-        help_text=_("What it uses, its parent uses too: a request needs room in the limits of both."),
+        help_text=_("Its usage also counts against the limits of its parent."),
     )
     unlimited = models.BooleanField(
         _("unlimited"),
         default=False,
         help_text=_(
-            "No limit of any resource holds for it, whatever policies say; those of a parent it cascades to do."
+            "Exempt from all limits, whatever the policies are; limits of a parent it cascades to still apply."
         ),
     )
     blocked = models.BooleanField(
-        _("blocked"), default=False, help_text=_("It may use nothing at all, whatever policies say.")
+        _("blocked"), default=False, help_text=_("All requests are rejected, whatever the policies are.")
     )
     metadata = models.JSONField(
         _("metadata"),
         default=dict,
         blank=True,
         validators=[validate_json, validate_object],
-        help_text=_("Notes of your own, as a JSON object; limits do not read them."),
+        help_text=_("Custom data as a JSON object; it does not affect limits."),
     )
 
     class Meta(Configuration.Meta):
@@ -83,7 +83,7 @@ class Entity(Configuration):
             models.CheckConstraint(
                 name="limits_app_entity_has_identifier",
                 condition=~Q(identifier=""),
-                violation_error_message=_("Give the entity an identifier."),
+                violation_error_message=_("Enter an identifier."),
             ),
             models.CheckConstraint(
                 name="limits_app_entity_not_unlimited_and_blocked",
@@ -101,13 +101,13 @@ class Entity(Configuration):
         return self.identifier
 
     def clean_alone(self) -> None:
-        """Write no metadata as an empty object, and refuse an entity that is both unlimited and blocked."""
+        """Normalize empty metadata, and reject an entity that is both unlimited and blocked."""
         self.metadata = self.metadata or {}
         if self.unlimited and self.blocked:
             raise ValidationError({"blocked": _UNLIMITED_AND_BLOCKED})
 
     def clean(self) -> None:
-        """Refuse cycles and lines of more than 8 levels."""
+        """Reject cycles and hierarchies of more than 8 levels."""
         super().clean()
         if self.parent_id is None:
             return
@@ -121,7 +121,7 @@ class Entity(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse cycles and lines of more than 8 levels, however they were written."""
+        """Reject cycles and hierarchies of more than 8 levels on every write."""
         super().check_written(written, using)
         moved = [key for key, (before, now) in written.items() if now["parent"] not in {None, before.get("parent")}]
         parents = _parents(moved, using)
@@ -135,7 +135,7 @@ class Entity(Configuration):
             raise IntegrityError(f"an entity is its own ancestor, or more than {MAX_LEVELS} levels deep")
 
     def _ancestors(self) -> list[int | None]:
-        """Primary keys of the ancestors, nearest first, as far as a line may go."""
+        """Primary keys of the ancestors, nearest first, up to the maximum depth."""
         entities = Entity.objects.using(self._state.db)
         above: list[int | None] = []
         parent_id: int | None = self.parent_id
@@ -145,14 +145,14 @@ class Entity(Configuration):
         return above
 
     def _has_descendants(self, generations: int) -> bool:
-        """Whether there is a descendant that many generations below."""
+        """Whether there is a descendant the given number of levels below."""
         if self.pk is None:
             return False
         return Entity.objects.using(self._state.db).filter(**{"__".join(["parent"] * generations): self.pk}).exists()
 
 
 def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
-    """The parents of entities and of all above them, by primary keys, as far as a line may go."""
+    """The parents of entities and of their ancestors, by primary key, up to the maximum depth."""
     entities = Entity._base_manager.using(using).exclude(parent=None).order_by()
     found: dict[Any, Any] = {}
     wanted = {*keys}
@@ -164,7 +164,7 @@ def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
 
 
 def _are_too_deep(keys: list[Any], above: int, using: str) -> bool:
-    """Whether entities with so many above them make a line too long, together with those below."""
+    """Whether entities with this number of ancestors and their descendants exceed the maximum depth."""
     if above >= MAX_LEVELS:
         return True
     below = "__".join(["parent"] * (MAX_LEVELS - above))

@@ -1,4 +1,4 @@
-"""Columns with exact text, references that are never emptied, and times in queries that no model makes."""
+"""Fields with exact text, foreign keys that are never set to NULL, and datetimes in raw queries."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ else:
 
 _MYSQL_COLLATION = "utf8mb4_0900_bin"
 _MARIADB_COLLATION = "utf8mb4_nopad_bin"
-"""They distinguish upper from lower case and `a` from `a `, as the other databases do by default."""
+"""Collations that distinguish case and trailing spaces, as other databases do by default."""
 
 
 class ExactTextField(CharField):
-    """Short text in which case and spaces count, on every database and in forms."""
+    """Short text with significant case and spaces, on every database and in forms."""
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, str | None]:
-        """Add the collation where the database's own would take different names for the same."""
+        """Add a collation if the default one would treat different names as equal."""
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
             is_mariadb = getattr(connection, "mysql_is_mariadb", False)
@@ -39,7 +39,7 @@ class ExactTextField(CharField):
         return parameters
 
     def formfield(self, **kwargs: Any) -> forms.Field | None:
-        """Give a form field that keeps spaces at the ends, so that saving a form never renames."""
+        """Return a form field that does not strip spaces, so that saving a form never renames."""
         return super().formfield(**{"strip": False, **kwargs})
 
 
@@ -49,9 +49,9 @@ def cascade(
     objects: models.QuerySet[models.Model],
     using: str,
 ) -> None:
-    """`CASCADE` for a reference that may be empty and must not become so.
+    """`CASCADE` for a nullable foreign key that must not be set to NULL.
 
-    Where constraints cannot be deferred, Django's own empties it first, which a check of the row may refuse.
+    Without deferrable constraints, Django's CASCADE sets it to NULL first, which a check constraint may reject.
     """
     collector.collect(objects, source=field.remote_field.model, source_attr=field.name)
 
@@ -61,7 +61,7 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def in_site_time(moment: datetime) -> datetime:
-    """A moment with a time zone or without one, as the site's USE_TZ says."""
+    """A datetime that is aware or naive according to USE_TZ."""
     is_aware = timezone.is_aware(timezone.now())
     if timezone.is_aware(moment) == is_aware:
         return moment
@@ -69,22 +69,22 @@ def in_site_time(moment: datetime) -> datetime:
 
 
 def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> datetime | str | None:
-    """A moment as a parameter of a query that no model makes."""
+    """A datetime as a parameter of a raw query."""
     return connection.ops.adapt_datetimefield_value(in_site_time(moment))
 
 
 def from_column(value: object, connection: BaseDatabaseWrapper) -> datetime | None:
-    """A moment as a query that no model makes gives it, in UTC."""
+    """A datetime from a raw query, in UTC."""
     moment = parse_datetime(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
         return None
     if timezone.is_naive(moment):
-        moment = timezone.make_aware(moment, connection.timezone)  # None is the site's own
+        moment = timezone.make_aware(moment, connection.timezone)  # None for the default time zone of the site
     return _in_utc(moment)
 
 
 def _in_utc(moment: datetime) -> datetime:
-    """The moment in UTC; at the ends of the calendar, beyond which a zone may be, that end."""
+    """The datetime in UTC, limited to the range of the calendar."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""One constraint of a policy, as a row."""
+"""Limits of policies and pool members."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ _PERIODS: Final = ("", *QuotaPeriod)
 
 
 class Limit(Configuration):
-    """The columns of a limit's definition; which of them it has depends on its kind. It belongs to a policy, or to a
-    member of a pool.
-    """
+    """A limit of a policy or a pool member. Its kind decides which of the columns apply."""
 
     part_of = ("policy", "member")
 
@@ -65,21 +63,23 @@ class Limit(Configuration):
         choices=LimitKind.choices,
         default=LimitKind.RATE,
         help_text=_(
-            "A rate counts units that a request names, calls count requests, a quota counts units per calendar period "
-            "or session, permits are held and given back."
+            "A rate limits units per window, calls limit requests per window, a quota limits units per calendar period "
+            "or session, permits limit concurrent use."
         ),
     )
     key = ExactTextField(
         _("key"),
         max_length=64,
         blank=True,
-        help_text=_("Its name in requests, such as “tpm”; calls always have “call_count”, also when left empty."),
+        help_text=_("The key in requests, such as “tpm”. Calls always have the key “call_count”."),
     )
     capacity = models.DecimalField(
         _("capacity"),
         max_digits=16,
         decimal_places=3,
-        help_text=_("How much per window, or how many permits at once. To admit nothing, make the policy “blocked”."),
+        help_text=_(
+            "Maximum per window or period, or maximum concurrent use. To reject every request, use a “blocked” policy."
+        ),
     )
     window_seconds = models.DecimalField(
         _("window (s)"),
@@ -87,14 +87,14 @@ class Limit(Configuration):
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Per how many seconds: 60 is a minute, 3600 an hour, 86400 a day. Permits have none."),
+        help_text=_("Length of the window in seconds: 60 is a minute, 3600 an hour, 86400 a day. Not for permits."),
     )
     algorithm = models.CharField(
         _("algorithm"),
         max_length=16,
         choices=ALGORITHMS,
         blank=True,
-        help_text=_("How a rate is measured; token bucket when left empty. Permits have none."),
+        help_text=_("Leave empty for a token bucket. Not for permits."),
     )
     burst = models.DecimalField(
         _("burst"),
@@ -102,28 +102,28 @@ class Limit(Configuration):
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("How much may pass at once; the capacity when left empty. Windows and permits have none."),
+        help_text=_("Maximum burst. Leave empty for the capacity. Not for windows and permits."),
     )
     max_hold_seconds = models.DecimalField(
-        _("longest hold (s)"),
+        _("permit timeout (s)"),
         max_digits=16,
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("After how many seconds a permit is taken away; never when left empty. Only permits have it."),
+        help_text=_("Seconds until a permit is reclaimed. Leave empty for no timeout. Only for permits."),
     )
     period = models.CharField(
         _("period"),
         max_length=8,
         choices=PERIODS,
         blank=True,
-        help_text=_("What a quota is per, as the calendar has it; weeks start on Monday. Only quotas have one."),
+        help_text=_("Calendar period of a quota; weeks start on Monday. Only for quotas."),
     )
     time_zone = ExactTextField(
         _("time zone"),
         max_length=LONGEST_ZONE_NAME,
         blank=True,
-        help_text=_("Whose midnights count, such as “Europe/Berlin”; UTC when left empty. Only periods have one."),
+        help_text=_("Time zone of the period, such as “Europe/Berlin”. Leave empty for UTC. Only for periods."),
     )
     session_seconds = models.DecimalField(
         _("session (s)"),
@@ -131,19 +131,19 @@ class Limit(Configuration):
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Instead of a period: how many seconds a quota holds from its first use on, such as 18000."),
+        help_text=_("Length of a session in seconds from first use, such as 18000, instead of a period."),
     )
     soft = models.BooleanField(
         _("soft"),
         default=False,
-        help_text=_("It refuses nothing: what goes beyond it is counted and reported. Permits cannot be soft."),
+        help_text=_("Report usage above the limit without rejecting requests. Not for permits."),
     )
 
     shared = models.BooleanField(
         _("shared"),
         default=False,
         help_text=_(
-            "One for all entities together instead of one for each; on every resource there is one of its own."
+            "One counter for all entities instead of one for each entity; each resource is counted separately."
         ),
     )
 
@@ -151,7 +151,7 @@ class Limit(Configuration):
         verbose_name = _("limit")
         verbose_name_plural = _("limits")
         ordering = ["policy_id", "member_id", "key"]
-        default_permissions = ()  # a limit is a part of its policy or pool, and who may change one may change the other
+        default_permissions = ()  # the permissions of the policy or pool apply to its limits
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
@@ -159,9 +159,9 @@ class Limit(Configuration):
 
     @classmethod
     def from_definition(cls, owner: Policy | PoolMember, definition: Definition, *, shared: bool = False) -> Self:
-        """Make the row, not saved yet, of a definition, for a policy or a member of a pool."""
+        """Return an unsaved row of a definition, for a policy or a pool member."""
         if isinstance(definition, Blocked):
-            raise InvalidLimit("nothing is limited to nothing: make the policy “blocked” instead")
+            raise InvalidLimit("a limit of 0 is not possible: use the effect “blocked” instead")
         row = cls(key=definition.key, capacity=_decimal(definition.capacity), shared=shared)
         row.policy, row.member = (owner, None) if isinstance(owner, Policy) else (None, owner)
         row.soft = definition.soft
@@ -180,11 +180,11 @@ class Limit(Configuration):
         return row
 
     def definition(self) -> Definition:
-        """Give the row as an immutable value; InvalidLimit where it is none, which the constraints rule out."""
+        """Return the row as an immutable value; raises InvalidLimit for a row that violates the constraints."""
         return definition_of(*[getattr(self, column) for column in COLUMNS])
 
     def summary(self) -> str:
-        """Say it in words, such as “1000 / 60 s (token bucket)”, “5 per month (UTC), soft” or “10 at once”."""
+        """Describe it, such as “1000 / 60 s (token bucket)”, “5 per month (UTC), soft” or “10 at once”."""
         return gettext("%(words)s, soft") % {"words": self._words()} if self.soft else self._words()
 
     def _words(self) -> str:
@@ -194,7 +194,7 @@ class Limit(Configuration):
             words = gettext("%(capacity)s at once") % {"capacity": amount_of(self.capacity)}
             if self.max_hold_seconds is None:
                 return words
-            return gettext("%(words)s, %(seconds)s s each at most") % {
+            return gettext("%(words)s, timeout %(seconds)s s") % {
                 "words": words,
                 "seconds": amount_of(self.max_hold_seconds),
             }
@@ -212,15 +212,15 @@ class Limit(Configuration):
         return gettext("%(capacity)s per %(period)s (%(zone)s)") % words
 
     def clean_alone(self) -> None:
-        """Fill in what the kind implies, and refuse what is no definition or does not belong into its policy."""
+        """Fill in implied values, and reject invalid definitions and limits that do not fit the policy."""
         if self.kind not in LimitKind.values:
-            return  # the fields have said so
+            return  # reported by the field
         kind = LimitKind(self.kind)
         self._fill_in(kind)
         if self.algorithm not in _ALGORITHMS or self.period not in _PERIODS or not isinstance(self.soft, bool):
-            return  # likewise
+            return  # reported by the field
         if self.capacity is None:
-            return  # likewise
+            return  # reported by the field
         given = {field for field in COLUMNS if getattr(self, field) not in (None, "")}
         if not self.soft:
             given.remove("soft")
@@ -230,9 +230,7 @@ class Limit(Configuration):
             self.definition()
         except InvalidLimit as error:
             if not self.key:
-                raise ValidationError(
-                    {"key": gettext("Write a key, such as “tpm”: requests name the limit by it.")}
-                ) from error
+                raise ValidationError({"key": gettext("Enter a key, such as “tpm”, for use in requests.")}) from error
             message = str(error).removeprefix(f"limit {self.key!r}: ")
             raise ValidationError({_field_of(error, self.key): message}) from error
         self._check_owner()
@@ -249,31 +247,27 @@ class Limit(Configuration):
         try:
             policy, member = self.policy, self.member
         except ObjectDoesNotExist:
-            return  # the field has said so
+            return  # reported by the field
         if (policy is None) == (member is None):
-            raise ValidationError({"policy": gettext("A limit belongs either to a policy or to a member of a pool.")})
+            raise ValidationError({"policy": gettext("A limit must belong to either a policy or a pool member.")})
         if policy is None:
             if self.shared:
-                raise ValidationError({"shared": gettext("The limits of a pool's member are shared by all as it is.")})
+                raise ValidationError({"shared": gettext("Limits of pool members are always shared.")})
             return
         effect = policy.effect
         if self.shared and (policy.entity_id is not None or is_unsaved(policy, "entity")):
             raise ValidationError(
-                {
-                    "shared": gettext(
-                        "Only limits of a resource or of the system can be shared: those of an entity are its own."
-                    )
-                }
+                {"shared": gettext("Only limits of a resource or of the system can be shared, not those of an entity.")}
             )
         if effect in (PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED):
             raise ValidationError(
-                gettext("A policy that is “%(effect)s” has no limits: remove this one, or choose the effect “limits”.")
+                gettext("A policy with the effect “%(effect)s” cannot have limits: remove this one, or use “limits”.")
                 % {"effect": PolicyEffect(effect).label}
             )
 
 
 def _field_of(error: InvalidLimit, key: str) -> str:
-    """The field that the core complains of: the first one it mentions."""
+    """The field of an error of the core: the first one that the message names."""
     words = str(error).removeprefix(f"limit {key!r}: ").split()
     return next((word for word in words if word in COLUMNS), "key")
 

@@ -1,4 +1,4 @@
-"""Which columns a limit of each kind has, as constraints and as advice, and how they become a definition."""
+"""The columns of each kind of limit, as constraints and validation errors, and their conversion to definitions."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ _SECONDS: Final = (Decimal("0.001"), Decimal(MAX_WINDOW_MILLI // MILLI))
 
 
 def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[str]) -> dict[str, str]:
-    """Say of each field that does not go with the kind or the algorithm what to do about it."""
+    """Return an error for each field that does not fit the kind or the algorithm."""
     wrong = {
-        field: gettext("A limit of the kind “%(kind)s” has none: leave it empty, or choose the kind %(fitting)s.")
+        field: gettext("Not allowed for the kind “%(kind)s”: leave it empty, or choose the kind %(fitting)s.")
         % {"kind": kind.label, "fitting": _fitting(field)}
         for field in _FORBIDDEN[kind]
         if field in given
     }
     if "soft" in wrong:
-        wrong["soft"] = gettext("Permits cannot be soft: nobody can hold more of them than there are.")
+        wrong["soft"] = gettext("Permits cannot be soft: the number of permits is fixed.")
     if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in given:
-        wrong["window_seconds"] = gettext("Say per how many seconds: 60 is a minute, 3600 an hour.")
+        wrong["window_seconds"] = gettext("Enter the length of the window in seconds: 60 is a minute, 3600 an hour.")
     if kind is LimitKind.QUOTA:
         wrong |= _wrong_times(given)
     if algorithm in _WITHOUT_BURST and "burst" in given:
-        wrong["burst"] = gettext("This algorithm has no burst: leave it empty, or choose another algorithm.")
+        wrong["burst"] = gettext("Not allowed for this algorithm: leave it empty, or choose another algorithm.")
     if (kind is LimitKind.CALL) != (key == CallLimit.key):
-        wrong["key"] = gettext("“call_count” is the key of calls, and of them alone: choose another key or kind.")
+        wrong["key"] = gettext("The key “call_count” is reserved for the kind “calls”: choose another key or kind.")
     return wrong
 
 
@@ -73,11 +73,11 @@ def _fitting(field: str) -> str:
 def _wrong_times(given: Collection[str]) -> dict[str, str]:
     """The errors of the period or session of a quota."""
     if "period" not in given and "session_seconds" not in given:
-        return {"period": gettext("Choose a period, or say how many seconds a session lasts.")}
+        return {"period": gettext("Choose a period, or enter the length of a session in seconds.")}
     if "session_seconds" not in given:
         return {}
     return {
-        field: gettext("A session has none: leave it empty, or leave the session empty.")
+        field: gettext("Not allowed with a session: leave it or the session empty.")
         for field in ("period", "time_zone")
         if field in given
     }
@@ -104,39 +104,39 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.UniqueConstraint(
         fields=["policy", "key"],
         name="limits_app_limit_one_per_key",
-        violation_error_message=_("The policy has a limit with this key already: change that one."),
+        violation_error_message=_("The policy already has a limit with this key."),
     ),
     models.UniqueConstraint(
         fields=["member", "key"],
         name="limits_app_limit_one_per_key_of_member",
-        violation_error_message=_("The member has a limit with this key already: change that one."),
+        violation_error_message=_("The member already has a limit with this key."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_owner",
         condition=Q(policy__isnull=False, member__isnull=True)
         | Q(policy__isnull=True, member__isnull=False, shared=False),
-        violation_error_message=_("A limit belongs either to a policy or to a member of a pool."),
+        violation_error_message=_("A limit must belong to either a policy or a pool member."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_kind",
         condition=Q(kind__in=LimitKind.values),
-        violation_error_message=_("The kind is one of rate, call, quota and resource."),
+        violation_error_message=_("The kind must be rate, call, quota or resource."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_key",
         condition=~Q(key="")
         & ((Q(kind=LimitKind.CALL) & Q(key=CallLimit.key)) | (~Q(kind=LimitKind.CALL) & ~Q(key=CallLimit.key))),
-        violation_error_message=_("Give the limit a key; “call_count” is the key of calls, and of them alone."),
+        violation_error_message=_("A limit must have a key; “call_count” is reserved for calls."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_capacity",
         condition=_within("capacity", _SMALLEST, MAX_AMOUNT),
-        violation_error_message=_("The capacity is more than 0 and at most 10^12."),
+        violation_error_message=_("The capacity must be more than 0 and at most 10^12."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_burst",
         condition=_none("burst") | (_within("burst", _SMALLEST, MAX_AMOUNT) & ~Q(algorithm__in=_WITHOUT_BURST)),
-        violation_error_message=_("A burst is more than 0 and at most 10^12, and windows have none."),
+        violation_error_message=_("A burst must be more than 0 and at most 10^12, and is not allowed for windows."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_rate_fields",
@@ -149,7 +149,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
             & _NO_PERMIT
         ),
         violation_error_message=_(
-            "Rates and calls have an algorithm and a window of up to 366 days, no period, session or longest hold."
+            "Rates and calls need an algorithm and a window of up to 366 days, and no period, session or timeout."
         ),
     ),
     models.CheckConstraint(
@@ -168,7 +168,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
             )
         ),
         violation_error_message=_(
-            "A quota has either a period and a time zone, or a session of up to 366 days, and nothing of other kinds."
+            "A quota needs either a period and a time zone, or a session of up to 366 days, and nothing of other kinds."
         ),
     ),
     models.CheckConstraint(
@@ -176,13 +176,13 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         condition=~Q(kind=LimitKind.RESOURCE)
         | (_NO_RATE & _NO_QUOTA & Q(soft=False) & (_NO_PERMIT | _within("max_hold_seconds", *_SECONDS))),
         violation_error_message=_(
-            "Permits have nothing of rates and quotas, and are not soft; they are held up to 366 days."
+            "Permits must not be soft or have fields of rates and quotas; the permit timeout is at most 366 days."
         ),
     ),
     models.CheckConstraint(
         name="limits_app_limit_whole_numbers",
         condition=Q(algorithm__in=_WITH_DECIMALS) | (_whole("capacity") & (_none("burst") | _whole("burst"))),
-        violation_error_message=_("Only token bucket and GCRA take decimals: write whole numbers."),
+        violation_error_message=_("Only token bucket and GCRA allow decimals: enter whole numbers."),
     ),
 ]
 
@@ -201,15 +201,15 @@ COLUMNS: Final = (
     "session_seconds",
     "soft",
 )
-"""What a definition is read from, in this order."""
+"""The columns of a definition, in this order."""
 
 
 def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definition:
-    """Give columns, in the order of the model, as an immutable value; InvalidLimit where they are none."""
+    """Return columns, in the order of `COLUMNS`, as an immutable value; raises InvalidLimit if they are invalid."""
     window_seconds, algorithm, burst, max_hold_seconds, period, time_zone, session_seconds, soft = rest
     if kind == LimitKind.RESOURCE:
         return ResourceLimit(key, amount_of(capacity), amount_of(max_hold_seconds))
-    soft = bool(soft)  # read without a model, it may be a number
+    soft = bool(soft)  # a number if read by a raw query
     if kind == LimitKind.QUOTA:
         calendar = (period or None, time_zone or DEFAULT_ZONE)
         return QuotaLimit(key, amount_of(capacity), *calendar, amount_of(session_seconds), soft)
@@ -220,7 +220,7 @@ def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definiti
 def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
     """Raise IntegrityError if one of the limits of a snapshot is invalid.
 
-    No constraint of the database reads keys and time zones.
+    Database constraints do not cover keys and time zones.
     """
     for limit in limits:
         columns: list[Any] = [limit.get(column) for column in COLUMNS]
@@ -231,9 +231,9 @@ def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
 
 
 def amount_of(value: Number) -> Any:
-    """A column as the core takes it: whole numbers as int, others as float; other values are left to the core.
+    """A column value for the core: whole numbers as int, others as float; other values unchanged.
 
-    Read without a model, a database gives decimals as it likes, as floats for instance.
+    Raw queries return decimals in a form that depends on the database, for example as floats.
     """
     if isinstance(value, float):
         return int(value) if value.is_integer() else round(value, 3)

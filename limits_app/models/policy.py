@@ -37,7 +37,7 @@ __all__ = ["Policy", "PolicyScope", "scope_by_keys"]
 
 
 class PolicyScope(models.TextChoices):
-    """For whom a policy holds; the first of these that has a policy wins as a whole."""
+    """The level of a policy; the first level with a policy applies as a whole."""
 
     ENTITY_ON_RESOURCE = "entity_on_resource", _("entity on a resource")
     ENTITY = "entity", _("entity on all resources")
@@ -46,9 +46,9 @@ class PolicyScope(models.TextChoices):
 
 
 _ON_UNAVAILABLE: Final = (
-    (OnUnavailable.BLOCK.value, _("block: nothing passes")),
-    (OnUnavailable.ALLOW.value, _("allow: everything passes")),
-    (OnUnavailable.LOCAL.value, _("local: each process gives out its share")),
+    (OnUnavailable.BLOCK.value, _("block: reject all requests (fail closed)")),
+    (OnUnavailable.ALLOW.value, _("allow: allow all requests (fail open)")),
+    (OnUnavailable.LOCAL.value, _("local: each process allows its share")),
 )
 
 _NAMES: Final[Mapping[PolicyScope, str]] = {
@@ -57,7 +57,7 @@ _NAMES: Final[Mapping[PolicyScope, str]] = {
     PolicyScope.RESOURCE: "resource {resource}",
     PolicyScope.SYSTEM: "system",
 }
-"""The same in every language, because logs and outcomes keep them."""
+"""Not translated, because they are stored in logs and outcomes."""
 
 _HOURS: Final = ("weekly_hours", "time_zone")
 _SPAN: Final = ("resource", "entity", "valid_from", "valid_until")
@@ -68,10 +68,10 @@ def _date(moment: datetime) -> str:
 
 
 class Policy(Configuration):
-    """The limits at one scope, which the resource and the entity say: both, one of them, or none for the system.
+    """The limits of one scope: of a resource and an entity, of one of them, or of the system.
 
-    A scope has at most one policy that always holds. Others hold at weekly hours, or between dates; while they do,
-    one with dates comes first, then one with hours.
+    A scope has at most one permanent policy. Policies with dates or weekly hours override it while they are in force;
+    dates take precedence over hours.
     """
 
     implied = ("scope",)
@@ -83,7 +83,7 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Leave it empty for all resources."),
+        help_text=_("Leave empty to apply to each resource separately."),
     )
     entity = models.ForeignKey(
         Entity,
@@ -92,71 +92,71 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Leave it empty for everybody who has no policy of their own."),
+        help_text=_("Leave empty to apply to every user, key or IP address without a more specific policy."),
     )
     effect = models.CharField(
         _("effect"),
         max_length=16,
         choices=PolicyEffect.choices,
         default=PolicyEffect.LIMITS,
-        help_text=_("Blocked refuses everything, unlimited admits everything; neither has limits."),
+        help_text=_("Blocked rejects all requests, unlimited allows all; neither has limits."),
     )
     extends = models.BooleanField(
         _("extends"),
         default=False,
-        help_text=_("Its limits are added to those of the next broader policy, key by key, instead of replacing them."),
+        help_text=_("Add its limits to those of the next broader policy, by key, instead of replacing them."),
     )
     enforcement = models.CharField(
         _("enforcement"),
         max_length=8,
         choices=Enforcement.choices,
         default=Enforcement.ENFORCE,
-        help_text=_("Try a policy in the shadow before you enforce it; switched off it is as if it were not there."),
+        help_text=_("Shadow: evaluate and report, but never reject. Off: ignore the policy."),
     )
     rollout_percent = models.PositiveSmallIntegerField(
         _("rollout (%)"),
         default=100,
         validators=[MaxValueValidator(100)],
-        help_text=_(
-            "For how many of the entities, always the same ones; for the others it is as if it were not there."
-        ),
+        help_text=_("Percentage of entities that the policy applies to; always the same ones."),
     )
     valid_from = models.DateTimeField(
         _("valid from"),
         null=True,
         blank=True,
-        help_text=_("With dates it is a boost or a freeze: while it holds, it comes before the policy without dates."),
+        help_text=_("Temporary override: takes precedence over the regular policy between these dates."),
     )
     valid_until = models.DateTimeField(
-        _("valid until"), null=True, blank=True, help_text=_("When it ends; never when left empty.")
+        _("valid until"), null=True, blank=True, help_text=_("End of the override; leave empty for no end.")
     )
     weekly_hours = models.CharField(
         _("weekly hours"),
         max_length=255,
         blank=True,
         default="",
-        help_text=_("When it holds, such as “mon-fri 09:00-17:00; sat,sun”; always when left empty."),
+        help_text=_("When the policy applies, such as “mon-fri 09:00-17:00; sat,sun”; leave empty for always."),
     )
     time_zone = models.CharField(
         _("time zone"),
         max_length=64,
         blank=True,
         default="",
-        help_text=_("Whose clock the weekly hours go by, such as “Europe/Berlin”; that of the site when left empty."),
+        help_text=_(
+            "Time zone of the weekly hours, such as “Europe/Berlin”; leave empty for the time zone of the site."
+        ),
     )
     on_unavailable = models.CharField(
-        _("when the store is down"),
+        _("if the store is unavailable"),
         max_length=16,
         choices=_ON_UNAVAILABLE,
         blank=True,
         default="",
-        help_text=_("What happens while nobody can count; empty means what the settings of the site say."),
+        help_text=_("What to do while the store is unavailable; leave empty for LIMITS['ON_UNAVAILABLE']."),
     )
     reason = models.TextField(
         _("reason"),
         blank=True,
         validators=[validate_text],
-        help_text=_("Why it is so, for other administrators and for the audit log."),
+        help_text=_("The reason, for other administrators and the audit log."),
     )
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     updated_at = models.DateTimeField(_("updated at"), auto_now=True)
@@ -173,7 +173,7 @@ class Policy(Configuration):
         return _NAMES[self.scope].format(resource=self.resource, entity=self.entity)
 
     def clean(self) -> None:
-        """Fill in what dates and hours imply, and refuse invalid or overlapping ones."""
+        """Fill in implied dates and time zones, and reject invalid or overlapping ones."""
         if self.valid_until is not None and self.valid_from is None:
             check_beginning(self)
             self.valid_from = timezone.now()
@@ -181,14 +181,14 @@ class Policy(Configuration):
         check_neighbours(self)
 
     def clean_alone(self) -> None:
-        """Fill in the time zone of weekly hours, and refuse fields that do not go together."""
+        """Fill in the time zone of weekly hours, and reject inconsistent fields."""
         if self.weekly_hours and not self.time_zone:
             self.time_zone = timezone.get_default_timezone_name()
         check_fields(self)
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse invalid limits and hours, and dates that overlap with those of another policy of the scope."""
+        """Reject invalid limits and hours, and dates that overlap with those of another policy of the scope."""
         for before, now in written.values():
             check_limits(before, now)
             if any(before.get(name) != now[name] for name in _HOURS):
@@ -198,11 +198,11 @@ class Policy(Configuration):
 
     @property
     def scope(self) -> PolicyScope:
-        """For whom it holds."""
+        """The level of the policy."""
         return scope_by_keys(self.resource_id, self.entity_id)
 
     def when(self, written: Callable[[datetime], str] = _date) -> str:
-        """Say when it holds, with dates as ISO 8601 has them, or as they are to be written."""
+        """Describe when it applies, with dates in ISO 8601 or formatted by `write`."""
         words = []
         if self.valid_from is not None:
             until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": written(self.valid_until)}
@@ -217,7 +217,7 @@ class Policy(Configuration):
 
 
 def scope_by_keys(resource_id: int | None, entity_id: int | None) -> PolicyScope:
-    """For whom a policy holds that is about this resource and this entity, by their primary keys."""
+    """The level of a policy with these primary keys of a resource and an entity."""
     if entity_id is None:
         return PolicyScope.SYSTEM if resource_id is None else PolicyScope.RESOURCE
     return PolicyScope.ENTITY if resource_id is None else PolicyScope.ENTITY_ON_RESOURCE

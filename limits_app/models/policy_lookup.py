@@ -1,4 +1,4 @@
-"""The policies that may hold for an entity and those above it on a resource, in one query."""
+"""Reads the policies that may apply to an entity and its ancestors on a resource, in one query."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("limits_app")
 __all__ = ["ENTITY_FLAGS", "Candidate", "EntityPolicies", "PolicyChain", "policies_for"]
 
 ENTITY_FLAGS: Final = "entity_row"
-"""The level of an entity whose row is blocked or unlimited."""
+"""The level of the flags `blocked` and `unlimited` of an entity."""
 
 Row = Sequence[Any]
 
@@ -56,7 +56,7 @@ _QUERY: Final = """
         AND (p.valid_until IS NULL OR p.valid_until > %s)
     LEFT JOIN {limit} l ON l.policy_id = p.id
 """
-"""Its conditions are those of the unique index over policies, so that their number does not matter."""
+"""It uses the unique index of policies, so that it stays fast with many policies."""
 
 _EVERYBODY: Final = -1
 _POLICY: Final = slice(4, 16)
@@ -71,10 +71,10 @@ _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one policy says: at which level, to what effect, with which limits, and when it is obeyed.
+    """A policy as a value: level, effect, limits, and when it is enforced.
 
-    `policy_id` is None for an entity that is blocked or unlimited itself, and for limits that a call brings;
-    `on_unavailable` is None where nothing is said about a store that is down; `shared` are keys.
+    `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
+    policy does not set it. `shared` contains the keys of shared limits.
     """
 
     level: str
@@ -93,7 +93,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class EntityPolicies:
-    """One of a chain of entities (None: the site itself), and what may hold for it, in no particular order."""
+    """An entity (None: the site itself), and the policies that may apply to it, in no particular order."""
 
     entity: str | None
     candidates: tuple[Candidate, ...]

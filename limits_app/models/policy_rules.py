@@ -1,4 +1,4 @@
-"""Which policies there can be, as constraints of the database and as advice for people."""
+"""Rules of policies, as database constraints and validation errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class PolicyEffect(models.TextChoices):
-    """What a policy does to those it holds for."""
+    """The effect of a policy."""
 
     LIMITS = "limits", _("limits")
     BLOCKED = "blocked", _("blocked")
@@ -49,41 +49,39 @@ class PolicyEffect(models.TextChoices):
 
 
 class Enforcement(models.TextChoices):
-    """Whether a policy is obeyed."""
+    """Whether a policy is enforced."""
 
     ENFORCE = "enforce", _("enforce")
-    SHADOW = "shadow", _("shadow: count what it would refuse, and refuse nothing")
+    SHADOW = "shadow", _("shadow: report what it would reject, without rejecting")
     OFF = "off", _("off")
 
 
-_EXTENDS_WITHOUT_LIMITS: Final = _(
-    "Only limits can be added to broader ones: a policy that extends has the effect limits."
-)
-_ENDS_FIRST: Final = _("A policy with dates begins before it ends.")
+_EXTENDS_WITHOUT_LIMITS: Final = _("A policy that extends a broader one must have the effect “limits”.")
+_ENDS_FIRST: Final = _("The start must be before the end.")
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
-    # An index over expressions, because in a plain one no NULL equals another.
+    # An index over expressions, because NULLs are distinct in a plain one.
     models.UniqueConstraint(
         Coalesce("resource", Value(0)),
         Coalesce("entity", Value(0)),
         Coalesce("valid_from", Undated()),
         "weekly_hours",
         name="limits_app_policy_one_per_scope",
-        violation_error_message=_("There is a policy for this resource and entity already: change that one."),
+        violation_error_message=_("A policy for this resource and entity already exists."),
     ),
     NoOverlap(
         name="limits_app_policy_no_overlap",
-        violation_error_message=_("There is a policy with dates for this resource and entity that overlaps."),
+        violation_error_message=_("A policy with overlapping dates for this resource and entity already exists."),
     ),
     models.CheckConstraint(
         name="limits_app_policy_effect",
         condition=Q(effect__in=PolicyEffect.values),
-        violation_error_message=_("The effect is one of limits, blocked and unlimited."),
+        violation_error_message=_("The effect must be limits, blocked or unlimited."),
     ),
     models.CheckConstraint(
         name="limits_app_policy_on_unavailable",
         condition=Q(on_unavailable__in=["", *map(str, OnUnavailable)]),
-        violation_error_message=_("While the store is down, requests meet block, allow or local."),
+        violation_error_message=_("The behaviour while the store is unavailable must be block, allow or local."),
     ),
     models.CheckConstraint(
         name="limits_app_policy_extends_with_limits",
@@ -93,7 +91,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_policy_enforcement",
         condition=Q(enforcement__in=Enforcement.values, rollout_percent__lte=100),
-        violation_error_message=_("A policy is enforced, in the shadow or off, for 0 to 100 percent of the entities."),
+        violation_error_message=_("The enforcement must be enforce, shadow or off, and the rollout 0 to 100 percent."),
     ),
     models.CheckConstraint(
         name="limits_app_policy_dates",
@@ -103,17 +101,17 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_policy_time_zone",
         condition=Q(weekly_hours="") | ~Q(time_zone=""),
-        violation_error_message=_("Weekly hours need a time zone."),
+        violation_error_message=_("Weekly hours require a time zone."),
     ),
 ]
 
 
 def check_beginning(policy: Policy) -> None:
-    """Refuse an end alone for a policy that has no dates: once it has come, nothing would be left of the policy."""
+    """Reject an end without a start for a permanent policy, which would stop applying without a replacement."""
     using = policy._state.db or router.db_for_write(type(policy))
     if type(policy).objects.using(using).filter(pk=policy.pk, valid_from=None).exists():
         raise ValidationError(
-            {"valid_until": _("This policy always holds: say from when too, or add a policy with dates beside it.")}
+            {"valid_until": _("This policy is permanent: also enter a start, or add a separate policy with dates.")}
         )
 
 
@@ -134,7 +132,7 @@ def weakened(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def check_fields(policy: Policy) -> None:
-    """Raise ValidationError for fields that do not go together, an unknown time zone or invalid weekly hours."""
+    """Raise ValidationError for inconsistent fields, an unknown time zone or invalid weekly hours."""
     if policy.extends and policy.effect != PolicyEffect.LIMITS:
         raise ValidationError({"extends": _EXTENDS_WITHOUT_LIMITS})
     start, end = policy.valid_from, policy.valid_until
@@ -156,7 +154,7 @@ def _check_hours(policy: Policy) -> None:
 
 
 def check_written_hours(weekly_hours: str, time_zone: str) -> None:
-    """Raise IntegrityError for hours that `check_fields` refuses; hours without a time zone are those of the site."""
+    """Raise IntegrityError for hours that `check_fields` rejects; the default is the time zone of the site."""
     try:
         zone_named(time_zone or "UTC")
         if weekly_hours:
@@ -166,9 +164,9 @@ def check_written_hours(weekly_hours: str, time_zone: str) -> None:
 
 
 def check_neighbours(policy: Policy) -> None:
-    """Refuse dates or weekly hours that overlap with those of another policy of the same scope."""
+    """Reject dates or weekly hours that overlap with those of another policy of the same scope."""
     if any(is_unsaved(policy, name) for name in ("resource", "entity")):
-        return  # a scope that is not saved yet has no other policies
+        return  # an unsaved scope has no other policies
     using = policy._state.db or router.db_for_write(type(policy))
     others = type(policy).objects.using(using).exclude(pk=policy.pk)
     others = others.filter(resource=policy.resource_id, entity=policy.entity_id)
@@ -187,33 +185,33 @@ def check_neighbours(policy: Policy) -> None:
         return
     if overlapping is not None:
         raise ValidationError(
-            _("It overlaps with the policy that holds %(when)s: of one scope, only one can hold at a time."),
+            _("It overlaps with the policy that applies %(when)s: only one policy of a scope can apply at a time."),
             params={"when": overlapping.when()},
         )
 
 
 def is_unsaved(policy: Policy, name: str) -> bool:
-    """Whether the resource or the entity of a policy is a new row, which has no primary key yet."""
+    """Whether the resource or the entity of a policy is not saved yet."""
     field: Any = policy._meta.get_field(name)
     row = field.get_cached_value(policy, None)
     return row is not None and row.pk is None
 
 
 def check_limits(before: Snapshot, now: Snapshot) -> None:
-    """Raise IntegrityError for a policy whose limits have become such as it cannot have, however they were written."""
+    """Raise IntegrityError for a policy with limits that it cannot have, on every write."""
     if all(before.get(name) == now[name] for name in ("entity", "effect", "limits")):
         return
     if now["effect"] != PolicyEffect.LIMITS and now["limits"]:
         raise IntegrityError(f"a policy that is {now['effect']} has no limits: delete them first")
     if now["entity"] is not None and any(limit.get("shared") for limit in now["limits"]):
-        raise IntegrityError("limits of an entity cannot be shared: one entity would use up what everybody has")
+        raise IntegrityError("limits of an entity cannot be shared with other entities")
     check_definitions(now["limits"])
 
 
 def check_spans(keys: Collection[Any], using: str) -> None:
-    """Raise IntegrityError where dates of policies overlap with those of their scope, however they were written.
+    """Raise IntegrityError for overlapping dates of policies of one scope, on every write.
 
-    Only PostgreSQL has a constraint for it. Weekly hours are left to validation, which can read them.
+    Only PostgreSQL has a constraint for it. Weekly hours are checked by validation only.
     """
     dated = apps.get_model("limits_app", "Policy")._base_manager.using(using).exclude(valid_from=None).order_by()
     scopes: set[tuple[Any, Any]] = set()
@@ -228,11 +226,11 @@ def check_spans(keys: Collection[Any], using: str) -> None:
         spans = rows.values_list("resource_id", "entity_id", "valid_from", "valid_until")
         for scope, of_scope in groupby(spans, lambda row: row[:2]):
             if scope in scopes and _meet(of_scope):
-                raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have dates that overlap")
+                raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have overlapping dates")
 
 
 def _meet(spans: Iterable[Any]) -> bool:
-    """Whether a policy begins before the one before it has ended."""
+    """Whether a policy begins before the end of the previous one."""
     return any(end is None or end > begin for (*_, end), (*_, begin, _) in pairwise(spans))
 
 
@@ -240,4 +238,4 @@ def _overlaps(hours: WeeklyHours, other: Policy) -> bool:
     try:
         return hours.overlaps(WeeklyHours.parse(other.weekly_hours, other.time_zone))
     except ValueError:
-        return False  # hours that cannot be read are never in force
+        return False  # invalid hours are never in force

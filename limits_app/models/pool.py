@@ -1,4 +1,4 @@
-"""Pools, their members, and how both are read as immutable values."""
+"""Pools and their members, and their conversion to immutable values."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MAX_WEIGHT: Final = 10_000
 
 
 class LoadBalancing(models.TextChoices):
-    """Which member of a pool is asked first."""
+    """How the first member of a pool is chosen."""
 
-    ROUND_ROBIN = "round_robin", _("round robin: one after the other")
+    ROUND_ROBIN = "round_robin", _("round robin: in turn")
     RANDOM = "random", _("random")
-    WEIGHTED = "weighted", _("weighted: as often as its weight says")
-    LEAST_LOADED = "least_loaded", _("least loaded: where the largest share is free")
-    FAILOVER = "failover", _("failover: in their order, the next one when one is full")
+    WEIGHTED = "weighted", _("weighted: in proportion to the weights")
+    LEAST_LOADED = "least_loaded", _("least loaded: the member with the largest free share")
+    FAILOVER = "failover", _("failover: in order, the next one if one is full")
 
 
 class Pool(Configuration):
@@ -49,22 +49,22 @@ class Pool(Configuration):
         max_length=64,
         unique=True,
         validators=[validate_resource_name],
-        help_text=_("As the code calls it, such as “bedrock/claude”; it may be that of a resource. Case counts."),
+        help_text=_("The name in code, such as “bedrock/claude”; it may be the name of a resource. Case-sensitive."),
     )
     load_balancing = models.CharField(
         _("load balancing"),
         max_length=16,
         choices=LoadBalancing.choices,
         default=LoadBalancing.ROUND_ROBIN,
-        help_text=_("Which member is asked first."),
+        help_text=_("How the first member for a request is chosen."),
     )
     failover = models.BooleanField(
         _("failover"),
         default=True,
-        help_text=_("When that one is full, the others are asked before anybody is refused or waits."),
+        help_text=_("If that member is full, try the others before the request is rejected or waits."),
     )
     description = models.TextField(
-        _("description"), blank=True, validators=[validate_text], help_text=_("What it is, for other administrators.")
+        _("description"), blank=True, validators=[validate_text], help_text=_("A description for other administrators.")
     )
 
     class Meta(Configuration.Meta):
@@ -75,12 +75,12 @@ class Pool(Configuration):
             models.CheckConstraint(
                 name="limits_app_pool_has_name",
                 condition=~Q(name=""),
-                violation_error_message=_("Give the pool a name."),
+                violation_error_message=_("Enter a name."),
             ),
             models.CheckConstraint(
                 name="limits_app_pool_load_balancing",
                 condition=Q(load_balancing__in=LoadBalancing.values),
-                violation_error_message=_("The load balancing is one of those in the list."),
+                violation_error_message=_("The load balancing must be one of the choices."),
             ),
         ]
 
@@ -89,7 +89,7 @@ class Pool(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse limits of members that are no definitions, and secrets, however they were written."""
+        """Reject invalid limits of members, and secrets in plain text, on every write."""
         super().check_written(written, using)
         config = PoolMember._meta.get_field("config")
         for before, now in written.values():
@@ -100,7 +100,7 @@ class Pool(Configuration):
 
 
 class PoolMember(Configuration):
-    """One of those that can serve a request, with limits that all who use it share."""
+    """A member, with limits that all its users share."""
 
     part_of = ("pool",)
 
@@ -109,16 +109,16 @@ class PoolMember(Configuration):
         _("name"),
         max_length=100,
         validators=[validate_text],
-        help_text=_("Such as “us-east-1/1”. What it has used is counted under this name."),
+        help_text=_("Such as “us-east-1/1”. Its usage is counted under this name."),
     )
     weight = models.PositiveSmallIntegerField(
         _("weight"),
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(MAX_WEIGHT)],
-        help_text=_("How often it is asked first, compared with the others; only weighted pools read it."),
+        help_text=_("How often it is chosen first, relative to the other members. Only for weighted pools."),
     )
     order = models.PositiveIntegerField(
-        _("order"), default=100, help_text=_("Members stand in the pool from the lowest number up.")
+        _("order"), default=100, help_text=_("Position in the pool, in ascending order.")
     )
     config = models.JSONField(
         _("config"),
@@ -126,32 +126,32 @@ class PoolMember(Configuration):
         blank=True,
         validators=[validate_json, validate_object, validate_config],
         help_text=_(
-            "What whoever it serves has to know, as a JSON object. Secrets are named and not written down: "
+            "Data for the code that uses the member, as a JSON object. Refer to secrets instead of storing them: "
             '{"region": "us-east-1", "api_key": {"env": "BEDROCK_KEY"}}, or {"setting": "BEDROCK_KEY"}.'
         ),
     )
-    enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Off, it serves nobody."))
+    enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Uncheck to disable this member."))
 
     class Meta(Configuration.Meta):
         verbose_name = _("pool member")
         verbose_name_plural = _("pool members")
         ordering = ["pool_id", "order", "pk"]
-        default_permissions = ()  # a member is a part of its pool, and who may change one may change the other
+        default_permissions = ()  # the permissions of the pool apply to its members
         constraints = [
             models.UniqueConstraint(
                 fields=["pool", "name"],
                 name="limits_app_pool_member_one_per_name",
-                violation_error_message=_("The pool has a member with this name already: change that one."),
+                violation_error_message=_("The pool already has a member with this name."),
             ),
             models.CheckConstraint(
                 name="limits_app_pool_member_has_name",
                 condition=~Q(name=""),
-                violation_error_message=_("Give the member a name."),
+                violation_error_message=_("Enter a name."),
             ),
             models.CheckConstraint(
                 name="limits_app_pool_member_weight",
                 condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT),
-                violation_error_message=_("A weight is 1 to 10000."),
+                violation_error_message=_("A weight must be 1 to 10000."),
             ),
         ]
 
@@ -159,7 +159,7 @@ class PoolMember(Configuration):
         return self.name
 
     def clean_alone(self) -> None:
-        """Write no config as an empty object."""
+        """Normalize an empty config."""
         self.config = self.config or {}
 
 
@@ -168,7 +168,7 @@ _MEMBER: Final = ("name", "weight", "config", "enabled")
 
 @dataclass(frozen=True, slots=True)
 class MemberDefinition:
-    """One member: its limits in the order of their keys, and its config with secrets by their names only."""
+    """A member: its limits ordered by key, and its config with references to secrets."""
 
     name: str
     weight: int = 1
@@ -179,7 +179,7 @@ class MemberDefinition:
 
 @dataclass(frozen=True, slots=True)
 class PoolDefinition:
-    """A pool, and all its members in order, also those that are switched off."""
+    """A pool and all its members in order, including disabled ones."""
 
     name: str
     load_balancing: str
@@ -188,12 +188,12 @@ class PoolDefinition:
 
     @property
     def enabled(self) -> tuple[MemberDefinition, ...]:
-        """The members that may serve."""
+        """The enabled members."""
         return tuple(member for member in self.members if member.enabled)
 
 
 def pool_definition(name: str, using: str) -> PoolDefinition | None:
-    """Give the pool of this name as the database has it; None if it does not exist."""
+    """Read the pool of this name; None if it does not exist."""
     columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
     columns += [f"members__limits__{column}" for column in COLUMNS]
     pools = Pool.objects.using(using).filter(name=name)
@@ -208,7 +208,7 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
         _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
         if rest[len(_MEMBER)] is not None:
             limits.append(definition_of(*rest[len(_MEMBER) :]))
-    # Limits always in the same order, because every process must compile the same layout.
+    # A fixed order of limits, because every process must compile the same layout.
     found = [
         MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))
         for known, limits in members.values()

@@ -1,4 +1,4 @@
-"""Writing the audit log: whatever changes configuration does it in a unit, which writes one event for each object."""
+"""Writes the audit log: changes of configuration happen in a unit, which writes one event for each object."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
     other writers of configuration wait until it ends: keep it short, and change everything in it.
     A policy with its limits is one object, and so is a pool with its members and their limits.
     Events are written at the end, from the differences; a block that fails, or is rolled back, leaves none.
-    Inside another block, the outer one says what it knows, and writes the events.
-    An object that has a `reason` of its own gives it where the block gives none.
+    In nested blocks the values of the outer one take precedence, and it writes the events.
+    Without a reason, the `reason` field of a changed object is used.
     """
     if not 0 < len(source) <= _MAX_SOURCE:
         raise ValueError(f"source {source!r} must have 1 to {_MAX_SOURCE} characters, such as 'api'")
@@ -64,15 +64,15 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
 
 
 def _as_kept(said: str) -> str:
-    """As the log gives it back, from which its digest is taken: names of users need not be text."""
+    """The value as stored, from which the digest is computed; user names need not be strings."""
     return said if said is None else str(said)
 
 
 @contextmanager
 def unit(using: str) -> Iterator[Unit]:
-    """Give the unit of change that is open on a database, or one that ends with this block, in a transaction.
+    """Return the open unit of change of a database, or a new one that ends with this block, in a transaction.
 
-    One that was opened by another thread, or has ended, is not this one's, though contexts were copied.
+    A unit of another thread, or one that has ended, is ignored, even if the context was copied.
     """
     units = _units.get({})
     current = units.get(using)
@@ -91,7 +91,7 @@ def unit(using: str) -> Iterator[Unit]:
 
 
 class Unit:
-    """What changes together: objects as they were before, until their events are written."""
+    """A unit of change: the previous states of changed objects, until their events are written."""
 
     def __init__(self, using: str) -> None:
         AuditHead.locked(using)
@@ -100,15 +100,15 @@ class Unit:
         self._before: dict[tuple[Model, Any], tuple[Taken | None, Author]] = {}
 
     def serves(self) -> bool:
-        """Whether it is still open, and of this thread."""
+        """Whether it is still open and belongs to this thread."""
         return self._connection is not None and self._connection is connections[self._using]
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Close the unit."""
         self._connection = None
 
     def touch(self, rows: models.QuerySet[Any]) -> None:
-        """Remember objects before they change, or the ones that they are parts of."""
+        """Store the states of objects, or of the objects that they belong to, before they change."""
         model: Model = rows.model
         rows = rows.order_by().prefetch_related(None)
         if not model.part_of:
@@ -117,7 +117,7 @@ class Unit:
             self.touch_wholes(model, name, rows.values_list(f"{name}_id", flat=True))
 
     def touch_wholes(self, model: Model, name: str, keys: Iterable[Any]) -> None:
-        """Remember the objects that parts have, or are to have, in their field `name`."""
+        """Store the states of the objects in the field `name` of nested objects."""
         whole: Any = model._meta.get_field(name).related_model
         known = {*keys} - {None}
         if not whole.part_of:
@@ -127,27 +127,27 @@ class Unit:
             self.touch(whole._base_manager.using(self._using).filter(pk__in=batch))
 
     def touch_row(self, row: Configuration) -> None:
-        """Remember an object, or those that it says it is a part of."""
+        """Store the state of an object, or of the objects that it belongs to."""
         if not row.part_of:
             self._remember(type(row), [row.pk])
         for name in row.part_of:
             self.touch_wholes(type(row), name, [getattr(row, f"{name}_id")])
 
     def touch_new(self, model: Model, keys: Iterable[Any]) -> None:
-        """Remember of objects that are there now, and were not touched, that they were not there before."""
+        """Record existing objects without a stored state as new."""
         if not model.part_of:
             author = _author.get() or _CODE
             for key in keys:
                 self._before.setdefault((model, key), (None, author))
 
     def record_state(self, verb: Verb, change: Snapshot, *, idempotency_key: str | None) -> None:
-        """Append, at once, the event of state that is forgotten or credited where `change` says."""
+        """Append the event of a reset or top-up immediately."""
         resource, entity = change["resource"], change["entity"]
         label = resource if entity is None else f"{entity} on {resource}"
         self._append(verb, "state", label, after=change, idempotency_key=idempotency_key)
 
     def record_pruning(self, pruned: Snapshot) -> None:
-        """Append, at once, the event of older events that are gone."""
+        """Append the event of a pruning immediately."""
         self._append(Verb.PRUNE, "auditevent", "audit log", after=pruned)
 
     def _append(self, verb: Verb, kind: str, label: str, **fields: Any) -> None:
@@ -157,13 +157,13 @@ class Unit:
         event.save(using=self._using)
 
     def find(self, idempotency_key: str | None) -> AuditEvent | None:
-        """Give the event that was written with a key, if any was."""
+        """Return the event with an idempotency key, if it exists."""
         if idempotency_key is None:
             return None
         return AuditEvent.objects.using(self._using).filter(idempotency_key=idempotency_key).first()
 
     def write(self) -> None:
-        """Append the events of all objects that differ, in the order in which they were touched first."""
+        """Append the events of all changed objects, in the order of their first change."""
         if transaction.get_rollback(self._using):
             return
         keys: dict[Model, list[Any]] = {}
@@ -180,7 +180,7 @@ class Unit:
             AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
 
     def _check(self, after: Mapping[Model, Mapping[Any, Taken]]) -> None:
-        """Let the models check their rows together; the lock of the audit log excludes other writers."""
+        """Let the models check their rows; the lock of the audit log excludes other writers."""
         for model, there in after.items():
             before = {key: _state(self._before[model, key][0]) or {} for key in there}
             model.check_written({key: (before[key], taken.state) for key, taken in there.items()}, self._using)
@@ -212,7 +212,7 @@ def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *,
 
 
 def watch(watched: Iterable[type[models.Model]]) -> None:
-    """Record rows of these models that are deleted because others are."""
+    """Record rows of these models that are deleted by a cascade."""
     for model in watched:
         pre_delete.connect(_touch_row, sender=model, dispatch_uid=f"limits_app.recording.{model.__name__}")
 

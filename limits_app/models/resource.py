@@ -1,4 +1,4 @@
-"""Resources that limits can be set for."""
+"""Resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Resource"]
 
 
 class Resource(Configuration):
-    """Something scarce that limits can be set for: an API, a model, a kind of job."""
+    """Something that can be limited: an API, a language model, a kind of job."""
 
     always_validated = ("name",)
 
@@ -24,12 +24,12 @@ class Resource(Configuration):
         unique=True,
         validators=[validate_resource_name],
         help_text=_(
-            "As the code calls it, such as “openai/gpt-4”: a letter, then letters, digits, “_”, “.”, “/” or “-”. "
-            "Case counts."
+            "The name in code, such as “openai/gpt-4”: a letter, then letters, digits, “_”, “.”, “/” or “-”. "
+            "Case-sensitive."
         ),
     )
     description = models.TextField(
-        _("description"), blank=True, validators=[validate_text], help_text=_("What it is, for other administrators.")
+        _("description"), blank=True, validators=[validate_text], help_text=_("A description for other administrators.")
     )
     pool = models.ForeignKey(
         Pool,
@@ -38,7 +38,7 @@ class Resource(Configuration):
         null=True,
         blank=True,
         related_name="resources",
-        help_text=_("Whose members serve it: a request then needs room in one of them, and in its own limits."),
+        help_text=_("The pool that serves it: a request then must fit the limits of the resource and of one member."),
     )
     store = ExactTextField(
         _("store"),
@@ -48,8 +48,8 @@ class Resource(Configuration):
         db_default="",  # processes of the version before go on making resources
         validators=[validate_store],
         help_text=_(
-            "Where what is used of it is counted, as the settings call it; empty means in the default one. "
-            "In another store everybody starts anew, and what counted in the one before is forgotten there in time."
+            "The store that counts its usage, a key of LIMITS['STORES']; leave empty for the default store. "
+            "Changing the store resets all counters of this resource."
         ),
     )
 
@@ -58,14 +58,14 @@ class Resource(Configuration):
         verbose_name_plural = _("resources")
         ordering = ["name"]
         permissions = [
-            ("reset_resource", "Can reset what was used of resources"),
+            ("reset_resource", "Can reset usage of resources"),
             ("top_up_resource", "Can top up limits of resources"),
         ]
         constraints = [
             models.CheckConstraint(
                 name="limits_app_resource_has_name",
                 condition=~models.Q(name=""),
-                violation_error_message=_("Give the resource a name."),
+                violation_error_message=_("Enter a name."),
             )
         ]
 

@@ -1,4 +1,4 @@
-"""Objects of the configuration as JSON can say them: each with its parts, and related ones by their names."""
+"""Snapshots of configuration as JSON data: objects with nested objects, and related objects by name."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "Taken", "batches", "parts_of", "snapshot", "snapshots"]
 
 Snapshot = dict[str, Any]
-"""An object's fields by name, and its parts by the name that they have there."""
+"""The fields of an object by name, and lists of its nested objects by relation name."""
 
 _BATCH: Final = 500
-"""How many objects are asked for at once; SQLite has known less than 1000 parameters."""
+"""Number of objects per query; older SQLite allows less than 1000 parameters."""
 
 
 _EMPTY: Final = (None, "", False)
 
 
 class Taken(NamedTuple):
-    """An object as it was: what people call it, and what it said."""
+    """The label and the state of an object."""
 
     label: str
     state: Snapshot
 
 
 def snapshot(item: Configuration) -> Snapshot:
-    """Give an object as it is now in memory, with its parts as the database has them."""
+    """Return a snapshot of an object in memory, with its nested objects from the database."""
     stored = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
     return (stored.state if stored else {}) | _own(item)
 
 
 def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[Any, Taken]:
-    """Give those objects that are there with these primary keys, as the database has them."""
+    """Return snapshots of the existing objects with these primary keys."""
     found = {}
     for batch in batches(keys):
         for item in _whole(model).using(using).filter(pk__in=batch):
@@ -52,7 +52,7 @@ def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[An
 
 
 def parts_of(model: Model) -> Iterator[tuple[str, str, Model]]:
-    """Give what an object consists of: what parts are called there, their field that says so, and their model."""
+    """Return the kinds of nested objects of a model: relation name, foreign key, and model."""
     for relation in model._meta.related_objects:
         part: Any = relation.related_model
         if relation.field.name in getattr(part, "part_of", ()):
@@ -60,14 +60,14 @@ def parts_of(model: Model) -> Iterator[tuple[str, str, Model]]:
 
 
 def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
-    """Cut keys into as many as one query takes."""
+    """Split keys into batches for one query each."""
     rest = iter(keys)
     while batch := list(islice(rest, _BATCH)):
         yield batch
 
 
 def _whole(model: Model) -> models.QuerySet[Any]:
-    """All objects with everything that a snapshot says: one query for them, and one for each kind of part."""
+    """All objects with the data of a snapshot: one query, and one for each kind of nested object."""
     related = [field.name for field in _told(model) if field.is_relation]
     parts = [Prefetch(name, queryset=_whole(part)) for name, _, part in parts_of(model)]
     found: models.QuerySet[Any] = model._base_manager.all()
@@ -79,7 +79,7 @@ def _told(model: Model) -> list[models.Field[Any, Any]]:
 
 
 def _is_told(model: Model, field: Any) -> bool:
-    """Whether a field says something that people decided."""
+    """Whether a field is set by users."""
     kept_by_itself = getattr(field, "auto_now", False) or getattr(field, "auto_now_add", False)
     return not (field.primary_key or kept_by_itself or field.name in model.part_of)
 
@@ -95,7 +95,7 @@ def _described(item: Any) -> Snapshot:
 
 
 def _shortly(part: Configuration) -> Snapshot:
-    """A part without what is empty and would be so without a word."""
+    """A nested object without fields that have an empty default value."""
     unsaid = {
         field.name for field in _told(type(part)) if getattr(part, field.name) in _EMPTY and _is_default(part, field)
     }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     BinaryField = models.BinaryField[bytes, bytes]
 else:
-    BinaryField = models.BinaryField  # it takes no parameters when the code runs
+    BinaryField = models.BinaryField  # not generic at run time
 
 __all__ = [
     "DigestField",
@@ -28,10 +28,10 @@ __all__ = [
 
 
 class DigestField(BinaryField):
-    """Bytes of a known, short length, which also MySQL can look up."""
+    """Short binary data that MySQL can index."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
-        """The type of the column; MySQL's for bytes of any length cannot have an index."""
+        """The type of the column; MySQL cannot index its default binary type."""
         return f"varbinary({self.max_length})" if connection.vendor == "mysql" else super().db_type(connection)
 
 
@@ -114,7 +114,7 @@ class WaitingBatch(models.Model):
 
 
 class LastCommit(models.Model):
-    """The last commit of each connection of the store, by which a commit whose reply was lost is found out about."""
+    """The last commit of each connection of the store, which shows whether a commit with a lost reply succeeded."""
 
     connection = models.BigIntegerField(primary_key=True)
     number = models.BigIntegerField()

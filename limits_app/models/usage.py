@@ -12,23 +12,23 @@ __all__ = ["ADD", "EARLIEST", "LATEST", "Bucket", "CollectedBatch", "Denial", "P
 
 
 class Bucket(models.TextChoices):
-    """Whose bucket it is."""
+    """Kinds of buckets."""
 
     ENTITY = "entity", _("entity")
-    SHARED = "shared", _("shared by everybody")
+    SHARED = "shared", _("shared by all entities")
     MEMBER = "member", _("member of the pool")
-    OTHERS = "others", _("everybody else")
+    OTHERS = "others", _("all others")
 
 
 class Period(models.TextChoices):
-    """How much time a snapshot is about; days begin at midnight UTC."""
+    """Length of the period of a snapshot; days begin at midnight UTC."""
 
     HOUR = "hour", _("hour")
     DAY = "day", _("day")
 
 
 class Counted(models.Model):
-    """One limit of one entity on one resource; the entity is empty where it is the site itself, or is shared."""
+    """Fields that identify a bucket; the entity is empty for the site itself and for shared limits."""
 
     resource = models.CharField(_("resource"), max_length=64)
     bucket = models.CharField(_("bucket"), max_length=8, choices=Bucket.choices, default=Bucket.ENTITY)
@@ -46,11 +46,11 @@ class Counted(models.Model):
 
 
 class UsageSnapshot(Counted):
-    """What was admitted in an hour or a day, in thousandths of the limit's unit, and how often it refused."""
+    """Allowed amount in an hour or a day, in thousandths of the unit of the limit, and number of rejections."""
 
     period = models.CharField(_("period"), max_length=4, choices=Period.choices)
     start = models.DateTimeField(_("start"))
-    admitted_milli = models.BigIntegerField(_("admitted, in thousandths"), default=0)
+    admitted_milli = models.BigIntegerField(_("allowed, in thousandths"), default=0)
     refused = models.BigIntegerField(_("refusals"), default=0)
 
     class Meta(Counted.Meta):
@@ -80,7 +80,7 @@ class UsageSnapshot(Counted):
 
 
 class Denial(Counted):
-    """How often one limit refused in a minute, and when first and last."""
+    """Number of rejections by a limit in a minute, with the times of the first and last."""
 
     minute = models.DateTimeField(_("minute"))
     count = models.BigIntegerField(_("refusals"), default=0)
@@ -104,7 +104,7 @@ class Denial(Counted):
 
 
 class CollectedBatch(models.Model):
-    """A batch of counts that is in the snapshots already, so that it is never added again."""
+    """The name of a batch of counts that has been added to the snapshots, so that it is not added again."""
 
     name = models.CharField(max_length=64, primary_key=True)
     collected_at = models.DateTimeField(auto_now_add=True, db_index=True)
@@ -117,7 +117,7 @@ class CollectedBatch(models.Model):
 
 
 _MOST_PARAMETERS: Final = 900
-"""SQLite takes a thousand."""
+"""SQLite allows 1000 parameters."""
 
 ADD: Final = "{old} + {new}"
 EARLIEST: Final = "CASE WHEN {new} < {old} THEN {new} ELSE {old} END"
@@ -130,7 +130,7 @@ def upsert(
     """Insert rows, which all have the same fields; `merge` has the SQL that updates fields of rows that exist.
 
     The other fields identify the row: together they are a unique constraint of the model.
-    Rows are written in the order of that, so that two who write at once never wait for each other.
+    Rows are written in the order of these fields, so that concurrent writers do not deadlock.
     """
     if not rows:
         return
@@ -155,19 +155,19 @@ def upsert(
 
 
 class _Statement:
-    """INSERT ... or else UPDATE, as each database says it; all names are quoted already."""
+    """The SQL of an upsert for each database; names are already quoted."""
 
     def __init__(self, table: str, names: Sequence[str], vendor: str) -> None:
         self._table, self._names, self._is_mysql = table, names, vendor == "mysql"
 
     def insert(self, rows: int) -> str:
-        """The first half, for so many rows."""
+        """The INSERT clause for a number of rows."""
         row = f"({', '.join(['%s'] * len(self._names))})"
         names, values = ", ".join(self._names), ", ".join([row] * rows)
         return f"INSERT INTO {self._table} ({names}) VALUES {values}"  # noqa: S608 - names of the model, quoted
 
     def conflict(self, unique: Sequence[str], merge: Mapping[str, str]) -> str:
-        """The second half."""
+        """The clause for conflicts."""
         new = "VALUES({})" if self._is_mysql else "excluded.{}"
         merged = [
             f"{name} = {how.format(old=f'{self._table}.{name}', new=new.format(name))}" for name, how in merge.items()

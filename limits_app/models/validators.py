@@ -1,4 +1,4 @@
-"""Validators of columns; their messages say what to write instead."""
+"""Validators of fields."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 MAX_DEPTH: Final = 32
-"""How deep JSON may be nested."""
+"""Maximum nesting depth of JSON."""
 
 
 def validate_text(value: str) -> None:
-    """Refuse what databases cannot store."""
+    """Reject text that databases cannot store."""
     if "\0" in value:
         raise ValidationError(_("A text cannot contain the character NUL: remove it."))
     if not _is_unicode(value):
@@ -45,7 +45,7 @@ def validate_text(value: str) -> None:
 
 
 def validate_identifier(value: str) -> None:
-    """Refuse what cannot be the identifier of an entity."""
+    """Reject invalid identifiers of entities."""
     _by_core(check_entity, value)
     validate_text(value)
     if value.endswith("*"):
@@ -53,48 +53,50 @@ def validate_identifier(value: str) -> None:
 
 
 def validate_resource_name(value: str) -> None:
-    """Refuse what cannot be the name of a resource."""
+    """Reject invalid names of resources."""
     _by_core(check_resource, value)
 
 
 def validate_store(value: str) -> None:
-    """Refuse aliases that the settings do not have; empty means the default store."""
+    """Reject unknown stores; empty means the default store."""
     aliases = conf.get(conf.STORES)
     if value and value not in aliases:
         known = ", ".join(map(repr, aliases))
         raise ValidationError(
-            _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or none for the default one."),
+            _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or leave it empty."),
             params={"alias": shown(value), "known": known},
         )
 
 
 def validate_view_name(value: str) -> None:
-    """Refuse what cannot be the name of a view."""
+    """Reject invalid view names."""
     validate_text(value)
     if any(character.isspace() for character in value):
-        raise ValidationError(_("A view name has no spaces: write it as in reverse(), such as “orders:detail”."))
+        raise ValidationError(
+            _("A view name must not contain spaces; use the name for reverse(), such as “orders:detail”.")
+        )
 
 
 def validate_methods(value: str) -> None:
-    """Refuse words other than HTTP methods."""
+    """Reject unknown HTTP methods."""
     for word in value.split(","):
         if word.strip().upper() not in HTTPMethod.__members__:
             raise ValidationError(
-                _("%(word)s is no HTTP method: write some of %(methods)s, with commas between, or nothing for all."),
+                _("%(word)s is not an HTTP method: use %(methods)s, separated by commas, or leave empty for all."),
                 params={"word": shown(word.strip()), "methods": ", ".join(HTTPMethod.__members__)},
             )
 
 
 def validate_object(value: object) -> None:
-    """Refuse JSON other than an object."""
+    """Reject JSON other than an object."""
     if not isinstance(value, dict):
-        raise ValidationError(_('Write an object, such as {"plan": "pro"}.'))
+        raise ValidationError(_('Must be a JSON object, such as {"plan": "pro"}.'))
 
 
 def validate_amounts(value: object) -> None:
-    """Refuse everything but a mapping of limit keys to amounts."""
+    """Reject everything but a mapping of limit keys to amounts."""
     if not isinstance(value, dict):
-        raise ValidationError(_('Write an object such as {"tpm": 500}, or {} for the default amounts.'))
+        raise ValidationError(_('Must be a JSON object such as {"tpm": 500}, or {} for the default amounts.'))
     for key, amount in value.items():
         _by_core(check_key, key)
         if problem := _problem_of_amount(amount):
@@ -105,15 +107,17 @@ def validate_amounts(value: object) -> None:
 
 
 def validate_json(value: object) -> None:
-    """Refuse what JSON cannot say or databases cannot store: NaN, infinity, NUL, half characters, endless nesting."""
+    """Reject JSON that databases cannot store: NaN, infinity, NUL, surrogates, deep nesting."""
     for depth, item in _walk(value, 1):
         if depth > MAX_DEPTH:
-            raise ValidationError(_("Nest at most %(depth)s levels deep."), params={"depth": MAX_DEPTH})
+            raise ValidationError(
+                _("JSON must not be nested more than %(depth)s levels deep."), params={"depth": MAX_DEPTH}
+            )
         match item:
             case str():
                 validate_text(item)
             case float() if not isfinite(item):
-                raise ValidationError(_("JSON has no NaN and no infinity: write a finite number."))
+                raise ValidationError(_("JSON numbers must be finite, not NaN or infinity."))
 
 
 def _walk(value: object, depth: int) -> Iterator[tuple[int, object]]:
@@ -147,7 +151,7 @@ def _problem_of_amount(amount: object) -> str | None:
 
 
 MEMBER_KEY: Final = "member"
-"""What the name of a member stands under in the config of an acquisition."""
+"""The key of the member's name in the config of an acquisition."""
 
 _KINDS: Final = ("env", "setting")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -159,34 +163,35 @@ _PASSWORD_IN_URL: Final = re.compile(r"://[^/?#\s]*:[^/?#\s]+@")
 
 
 def is_secret_reference(value: Mapping[str, object]) -> bool:
-    """Whether an object in a config stands for a secret."""
+    """Whether an object in a config is a reference to a secret."""
     return len(value) == 1 and next(iter(value)) in _KINDS
 
 
 def validate_config(config: object) -> None:
-    """Refuse secrets in plain text, invalid references, and the key of the member's own name."""
+    """Reject secrets in plain text, invalid references, and the reserved key “member”."""
     if not isinstance(config, Mapping):
-        return  # which is said elsewhere
+        return  # reported by another validator
     if MEMBER_KEY in config:
-        raise ValidationError(_("“member” is the name of the member itself: choose another key."))
+        raise ValidationError(_("The key “member” is reserved for the name of the member: choose another key."))
     for key, value in _config_values(config):
         if isinstance(value, Mapping) and is_secret_reference(value):
             [name] = value.values()
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise ValidationError(
-                    _('“%(key)s” refers to nothing: write {"env": "NAME"} or {"setting": "NAME"}.'), params={"key": key}
+                    _('“%(key)s” is not a valid reference: use {"env": "NAME"} or {"setting": "NAME"}.'),
+                    params={"key": key},
                 )
         elif isinstance(value, str) and (
             _SECRET.search(key.lower().replace("-", "_")) or _PASSWORD_IN_URL.search(value)
         ):
             raise ValidationError(
-                _("Do not write secrets down: name the variable or setting that has “%(key)s”, as %(how)s."),
+                _("Do not store secrets: refer to the environment variable or setting of “%(key)s” with %(how)s."),
                 params={"key": key, "how": '{"env": "NAME"}'},
             )
 
 
 def _config_values(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Everything in a config, and the key under which it stands."""
+    """All values in a config with their keys."""
     if isinstance(value, list):
         for item in value:
             yield key, item

@@ -1,4 +1,4 @@
-"""Weekly hours: when a policy is in force, by the clock on the wall of a time zone."""
+"""Weekly hours in which a policy is in force, in local time of a time zone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WEEK_MINUTES: Final = 7 * _DAY_MINUTES
 _TIME: Final = r"([0-9]{1,2})(?::([0-9]{2}))?"
 _ENTRY: Final = re.compile(rf"([a-z,-]+)(?: +{_TIME} *- *{_TIME})?")
 _LOOK_AHEAD: Final = range(-1, 16)
-"""The days around a moment in which hours change next, if they ever do; a zone can skip a day of a week."""
+"""Days around a time in which the next change must be, if there is one; a time zone can skip a day of a week."""
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class WeeklyHours:
-    """Spans of minutes since Monday, midnight: each from its first minute until before its last."""
+    """Spans of minutes since Monday 00:00, each with its first minute and the minute after its last."""
 
     spans: tuple[Span, ...]
     zone: tzinfo
@@ -38,19 +38,19 @@ class WeeklyHours:
     def parse(cls, text: str, zone: str) -> Self:
         """Read `mon-fri 09:00-17:00; sat,sun`, or `Mo-Fr 9-17`, in an IANA time zone; ValueError names the error.
 
-        Hours that end before they begin go on until the next day; days without hours are whole days.
+        Hours that end before they begin continue on the next day; days without hours are whole days.
         """
         spans = sorted(span for entry in text.lower().split(";") for span in _spans(entry.strip()))
         return cls(tuple(_merged(spans)), zone_named(zone))
 
     def holds(self, moment: datetime) -> bool:
-        """Whether the clock on the wall is inside the hours."""
+        """Whether the local time is inside the hours."""
         local = moment.astimezone(self.zone)
         minute = local.weekday() * _DAY_MINUTES + local.hour * 60 + local.minute
         return any(start <= minute < end for start, end in self.spans)
 
     def overlaps(self, other: WeeklyHours) -> bool:
-        """Whether both ever hold at once; hours of different zones are taken to, because their distance changes."""
+        """Whether both can be in force at the same time; assumed for different time zones, whose offsets change."""
         if self.zone is not other.zone:
             return True
         return any(
@@ -58,13 +58,13 @@ class WeeklyHours:
         )
 
     def next_change(self, moment: datetime) -> datetime | None:
-        """When hours begin or end next; None when that never happens."""
+        """The next start or end of hours; None if there is none."""
         holds = self.holds(moment)
         changes = [other for other in self._candidates(moment) if other > moment and self.holds(other) != holds]
         return min(changes, default=None)
 
     def _candidates(self, moment: datetime) -> Iterator[datetime]:
-        """All moments around at which anything could change: ends of spans, and where the clock on the wall jumps."""
+        """Times at which the result can change: starts and ends of spans, and clock changes."""
         today = moment.astimezone(self.zone).date()
         minutes = {edge % _WEEK_MINUTES for span in self.spans for edge in span}
         for ahead in _LOOK_AHEAD:
@@ -75,10 +75,10 @@ class WeeklyHours:
                 if day == midnight.weekday():
                     local = midnight + timedelta(minutes=rest)
                     yield self._moment(local)
-                    yield self._moment(local.replace(fold=1))  # the same time again, when the clock was set back
+                    yield self._moment(local.replace(fold=1))  # the repeated local time after the clock is set back
 
     def _jumps(self, midnight: datetime) -> Iterator[datetime]:
-        """The moment of a day at which its clocks are changed, if they are."""
+        """The time of a clock change on a day, if there is one."""
         before, after = self._moment(midnight), self._moment(midnight + timedelta(days=1))
         offset = self._offset(before)
         if self._offset(after) == offset:
@@ -101,12 +101,14 @@ WeeklyHours.NEVER = WeeklyHours((), UTC)
 def _spans(entry: str) -> Iterator[Span]:
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise ValueError(f"{entry!r} is no hours: write days and times, such as 'mon-fri 09:00-17:00; sat,sun'")
+        raise ValueError(
+            f"{entry!r} is not a valid schedule: use days and times, such as 'mon-fri 09:00-17:00; sat,sun'"
+        )
     start, end = 0, _DAY_MINUTES
     if match[2]:
         start, end = _minute(match[2], match[3]), _minute(match[4], match[5])
     if start == _DAY_MINUTES:
-        raise ValueError(f"{entry!r}: hours begin at 23:59 at the latest")
+        raise ValueError(f"{entry!r}: hours must begin at 23:59 or earlier")
     if end <= start:
         end += _DAY_MINUTES
     for day in _days(match[1]):
@@ -125,11 +127,11 @@ def _days(text: str) -> Iterator[int]:
 
 
 def _day(name: str) -> int:
-    """The number of a day, of which two letters are enough."""
+    """The number of a day, from two or more letters."""
     found = [number for number, day in enumerate(_DAYS) if len(name) >= 2 and day.startswith(name)]
     if not found:
         known = ", ".join(day[:3] for day in _DAYS)
-        raise ValueError(f"{name!r} is no day: write some of {known}, or from one to another")
+        raise ValueError(f"{name!r} is not a day: use {known}, or a range of them")
     return found[0]
 
 
@@ -137,12 +139,12 @@ def _minute(hour: str, minute: str | None) -> int:
     minute = minute or "00"
     total = int(hour) * 60 + int(minute)
     if int(minute) >= 60 or total > _DAY_MINUTES:
-        raise ValueError(f"'{hour}:{minute}' is no time of day: write 00:00 to 24:00")
+        raise ValueError(f"'{hour}:{minute}' is not a time of day: use 00:00 to 24:00")
     return total
 
 
 def _merged(spans: list[Span]) -> Iterator[Span]:
-    """Spans in order, those that meet made one."""
+    """Sorted spans, with adjacent ones merged."""
     start, end = spans[0]
     for first, last in spans[1:]:
         if first > end:
@@ -156,5 +158,5 @@ def zone_named(name: str) -> tzinfo:
     """Return the time zone of a name; ValueError if it does not exist."""
     zone = zone_of(name)
     if zone is None:
-        raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'")
+        raise ValueError(f"{name!r} is not a time zone: use its IANA name, such as 'Europe/Berlin'")
     return zone

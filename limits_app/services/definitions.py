@@ -253,7 +253,7 @@ class _Reader:
     def read(self, row: Configuration, data: object, path: Path, *, partial: bool = False) -> Definition:
         """Fill a row and its parts from a mapping, and check them."""
         if not isinstance(data, Mapping):
-            self._wrong(path, f"Write an object with fields such as “{FIELDS[type(row)][0]}”, not {shown(data)}.")
+            self._wrong(path, f"Must be an object with fields such as “{FIELDS[type(row)][0]}”, not {shown(data)}.")
             return Definition(row)
         part_name = PARTS.get(type(row), "")
         known = [*FIELDS[type(row)], *filter(None, [part_name])]

@@ -234,7 +234,7 @@ def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, polic
     form = {"entity": "user:1", "resource": policy.resource_id, "factor": "2", "until": tomorrow(), "reason": "new"}
     assert admin_client.post(address("policy_boost"), form).status_code == 302
     again = admin_client.post(address("policy_boost"), form)
-    assert "It overlaps with the policy that holds" in again.content.decode()
+    assert "It overlaps with the policy that applies" in again.content.decode()
     empty = admin_client.post(address("policy_boost"), {})
     assert "Please correct what is said below." in empty.content.decode()
 

@@ -196,14 +196,14 @@ CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds":
         ({"limits": '{"a": 1}'}, "limits: Write a list, not"),
         ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: Unknown field: choose one of key, kind"),
         ({"limits": '[{"kind": "call", "capacity": 0, "window_seconds": 60}]'}, "capacity must be more than 0"),
-        ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON has no NaN"),
+        ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON numbers must be finite"),
         ({"limits": "[]"}, "Add at least one limit"),
         ({"limits": ""}, "limits: Write a list, not"),
         ({"limits": CALLS, "effect": "magic"}, "is not a valid choice"),
         ({"limits": CALLS, "rollout_percent": 101}, "less than or equal to 100"),
         ({"limits": CALLS, "valid_from": "soon"}, "Invalid isoformat string"),
         ({"limits": CALLS, "valid_from": "2026-01-01T00:00:00"}, "write a time with its zone"),
-        ({"limits": CALLS, "weekly_hours": "whenever"}, "is no day"),
+        ({"limits": CALLS, "weekly_hours": "whenever"}, "is not a day"),
     ],
 )
 def test_a_row_that_cannot_be_is_named_and_nothing_is_changed(

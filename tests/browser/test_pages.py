@@ -140,7 +140,7 @@ def test_who_may_only_look_at_limits_is_told_what_they_are_about(window: Browser
         assert window.barriers() == []
         assert window.run(_HELP) == []
         ActionChains(window.driver).move_to_element(window.one(".limits-lines .fieldBox.field-algorithm")).perform()
-        assert "How a rate is measured" in window.run(_SAID)
+        assert "Leave empty for a token bucket" in window.run(_SAID)
     finally:
         window.log_in(ADMIN_NAME)
 

@@ -55,7 +55,7 @@ WRONG: Final = {
         "a: \x01",
         "this is not YAML: unacceptable character #x0001: control characters are not allowed",
     ),
-    "no mapping": ("- a", "line 1: Write an object with fields, not ['a']."),
+    "no mapping": ("- a", "line 1: Must be an object with fields, not ['a']."),
     "an unknown section": ("policy: []", "line 1: policy: Unknown field: did you mean “policies”?"),
     "nothing like it": (
         "zzz: 1",
@@ -86,7 +86,7 @@ WRONG: Final = {
         "is too long for a number or a date: put it in quotes",
     ),
     "an impossible date": ("policies:\n- valid_from: 2026-02-30", "line 2: '2026-02-30' cannot be read"),
-    "a list of resources": ("resources: [a]", "line 1: resources: Write an object with fields, not ['a']."),
+    "a list of resources": ("resources: [a]", "line 1: resources: Must be an object with fields, not ['a']."),
     "a mapping of policies": ("policies: {a: b}", "line 1: policies: Write a list, not {'a': 'b'}."),
     "a name with a space": ("resources:\n  'a b': {}", "line 2: resources.a b: resource 'a b' must be a letter"),
     "a strange reference": (
@@ -117,7 +117,7 @@ WRONG: Final = {
     "yes for a number": ("endpoints: [{order: true}]", "line 1: endpoints[0].order: Write a whole number, not True."),
     "a list for an object": (
         "entities: {u: {metadata: [1]}}",
-        "line 1: entities.u.metadata: Write an object with fields, not [1].",
+        "line 1: entities.u.metadata: Must be an object with fields, not [1].",
     ),
     "both": (
         "entities: {u: {blocked: true, unlimited: true}}",
@@ -133,11 +133,11 @@ WRONG: Final = {
     ),
     "limits of the blocked": (
         "policies: [{effect: blocked, limits: [x=1/s]}]",
-        "line 1: policies[0].limits[0]: A policy that is “blocked” has no limits: remove this one, ",
+        "line 1: policies[0].limits[0]: A policy with the effect “blocked” cannot have limits: remove this one, ",
     ),
     "the blocked extend": (
         "policies: [{effect: blocked, extends: true}]",
-        "line 1: policies[0].extends: Only limits can be added to broader ones: a policy that exten",
+        "line 1: policies[0].extends: A policy that extends a broader one must have the effect",
     ),
     "a limit that cannot be": (
         "policies:\n- limits:\n  - x=1/mn",
@@ -154,11 +154,11 @@ WRONG: Final = {
     ),
     "shared in a member": (
         "pools: {p: {members: {m: {limits: ['x=1/s:shared']}}}}",
-        "line 1: pools.p.members.m.limits[0].shared: The limits of a pool's member are shared by al",
+        "line 1: pools.p.members.m.limits[0].shared: Limits of pool members are always shared",
     ),
     "a written secret": (
         "pools: {p: {members: {m: {config: {api_key: abc}}}}}",
-        "pools.p.members.m.config: Do not write secrets",
+        "pools.p.members.m.config: Do not store secrets",
     ),
     "no balancer": (
         "pools: {p: {load_balancing: round robin}}",
@@ -170,7 +170,7 @@ WRONG: Final = {
     ),
     "an end first": (
         "policies: [{valid_from: 2026-01-02T00:00:00Z, valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
-        "line 1: policies[0].valid_until: A policy with dates begins before it ends.",
+        "line 1: policies[0].valid_until: The start must be before the end.",
     ),
     "no time zone": (
         "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
@@ -202,7 +202,7 @@ WRONG: Final = {
         "endpoints: [{name: e, path: /a/}]",
         "line 1: endpoints[0].resource: This field cannot be null.",
     ),
-    "no method": ("endpoints: [{name: e, path: /a/, resource: a, methods: FETCH}]", "'FETCH' is no HTTP method"),
+    "no method": ("endpoints: [{name: e, path: /a/, resource: a, methods: FETCH}]", "'FETCH' is not an HTTP method"),
     "a pool that is not there": ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),
     "a circle": ("entities: {a: {parent: b}, b: {parent: a}}", "entity a is its own ancestor: choose another parent"),
     "a long line": (
@@ -215,7 +215,7 @@ WRONG: Final = {
     ),
     "an overlap of hours": (
         "policies: [{weekly_hours: mon, limits: [x=1/s]}, {weekly_hours: 'mon,tue', limits: [x=1/s]}]",
-        "only one can hold",
+        "only one policy of a scope can apply",
     ),
 }
 

@@ -135,7 +135,8 @@ def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Re
     form = policy_form(LIMIT, resource=api.pk, valid_until_1="00:00", **dates)
     found = errors(send(admin_client, "policy_add", form))
     assert found["__all__"] == [
-        "It overlaps with the policy that holds from 2026-03-04 12:00+00:00: of one scope, only one can hold at a time."
+        "It overlaps with the policy that applies from 2026-03-04 12:00+00:00: "
+        "only one policy of a scope can apply at a time."
     ]
 
 
@@ -252,7 +253,7 @@ def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, polic
 
 
 BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
-    ({"key": ""}, "limits.key", "Write a key, such as “tpm”"),
+    ({"key": ""}, "limits.key", "Enter a key, such as “tpm”"),
     ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
     ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
     ({"capacity": ""}, "limits.capacity", "This field is required"),
@@ -265,11 +266,11 @@ BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
     ({"capacity": "1.5", "algorithm": "fixed_window"}, "limits.capacity", "capacity must be a whole number, not 1.5"),
     ({"window_seconds": "soon"}, "limits.window_seconds", "Write seconds, such as 60, or a time such as 1 min"),
     ({"period": "day"}, "limits.period", "leave it empty, or choose the kind “quota”"),
-    ({"window_seconds": ""}, "limits.window_seconds", "Say per how many seconds"),
+    ({"window_seconds": ""}, "limits.window_seconds", "Enter the length of the window in seconds"),
     ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
-    ({"kind": "quota"}, "limits.period", "Choose a period, or say how many seconds a session lasts."),
+    ({"kind": "quota"}, "limits.period", "Choose a period, or enter the length of a session in seconds."),
     ({"kind": "resource", "soft": "on"}, "limits.soft", "Permits cannot be soft"),
-    ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "has none: leave it empty"),
+    ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "leave it empty"),
 ]
 """What a form refuses; test_policy_and_limit has what the model refuses."""
 
@@ -352,22 +353,22 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("entity", {"identifier": "a\0"}, "identifier", "Null characters are not allowed"),
     ("entity", {"identifier": "x" * 10_240}, "identifier", "at most 255 characters"),
     ("entity", {"metadata": "{"}, "metadata", "Enter a valid JSON"),
-    ("entity", {"metadata": '{"a": NaN}'}, "metadata", "no NaN and no infinity"),
-    ("entity", {"metadata": '{"a": 1e400}'}, "metadata", "no NaN and no infinity"),
+    ("entity", {"metadata": '{"a": NaN}'}, "metadata", "must be finite, not NaN or infinity"),
+    ("entity", {"metadata": '{"a": 1e400}'}, "metadata", "must be finite, not NaN or infinity"),
     ("entity", {"metadata": '{"a": "\\u0000"}'}, "metadata", "character NUL"),
     ("entity", {"metadata": '{"a": "\\ud800"}'}, "metadata", "half of a surrogate pair"),
-    ("entity", {"metadata": "[" * 40 + "]" * 40}, "metadata", "at most 32 levels deep"),
+    ("entity", {"metadata": "[" * 40 + "]" * 40}, "metadata", "more than 32 levels deep"),
     ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "nested too deeply"),
     ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in it is too long"),
-    ("entity", {"metadata": "true"}, "metadata", "Write an object"),
-    ("endpoint", {"path": ""}, "path", "Give either a path or the name of a view."),
-    ("endpoint", {"view_name": "orders"}, "path", "Give either a path or the name of a view."),
+    ("entity", {"metadata": "true"}, "metadata", "Must be a JSON object"),
+    ("endpoint", {"path": ""}, "path", "Enter either a path or a view name."),
+    ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
     ("endpoint", {"path": "/<int:pk"}, "path", "unmatched '<' bracket"),
     ("endpoint", {"path": "/\0"}, "path", "Null characters are not allowed"),
-    ("endpoint", {"methods": "PSOT"}, "methods", "is no HTTP method"),
+    ("endpoint", {"methods": "PSOT"}, "methods", "is not an HTTP method"),
     ("endpoint", {"amounts": '{"tpm": -1}'}, "amounts", "must not be negative"),
-    ("endpoint", {"amounts": '{"tpm": Infinity}'}, "amounts", "no NaN and no infinity"),
-    ("endpoint", {"amounts": "[1]"}, "amounts", "Write an object such as"),
+    ("endpoint", {"amounts": '{"tpm": Infinity}'}, "amounts", "must be finite, not NaN or infinity"),
+    ("endpoint", {"amounts": "[1]"}, "amounts", "Must be a JSON object such as"),
     ("endpoint", {"order": "-1"}, "order", "greater than or equal to 0"),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
     ("endpoint", {"resource": ""}, "resource", "This field is required"),
@@ -397,7 +398,7 @@ def test_what_is_no_json_is_shown_again_as_it_was_typed(admin_client: Client) ->
 
 def test_a_second_policy_for_one_scope_is_explained(admin_client: Client, policy: Policy) -> None:
     found = errors(send(admin_client, "policy_add", policy_form(LIMIT, resource=policy.resource_id)))
-    assert found["__all__"] == ["There is a policy for this resource and entity already: change that one."]
+    assert found["__all__"] == ["A policy for this resource and entity already exists."]
 
 
 def test_two_limits_of_one_key_are_explained(admin_client: Client) -> None:
@@ -422,7 +423,7 @@ def test_a_policy_is_blocked_by_removing_its_limits_in_the_same_form(admin_clien
     limit.save()
     fields: dict[str, Any] = {"existing": 1, "effect": "blocked", "resource": policy.resource_id}
     found = errors(send(admin_client, "policy_change", policy_form(limit_form(limit), **fields), policy.pk))
-    assert "A policy that is “blocked” has no limits: remove this one" in found["limits.__all__"][0]
+    assert "A policy with the effect “blocked” cannot have limits: remove this one" in found["limits.__all__"][0]
     removed = policy_form(limit_form(limit, DELETE="on"), **fields)
     assert send(admin_client, "policy_change", removed, policy.pk).status_code == 302
     assert not Limit.objects.exists()
@@ -621,7 +622,7 @@ def test_a_policy_that_always_holds_is_not_given_an_end_alone(admin_client: Clie
     policy = Policy.objects.get()
     form = policy_form(LIMIT, resource=api.pk, valid_until_0="2999-05-01", valid_until_1="00:00")
     [said] = errors(send(admin_client, "policy_change", form, policy.pk))["valid_until"]
-    assert said.startswith("This policy always holds: say from when too")
+    assert said.startswith("This policy is permanent: also enter a start")
     assert Policy.objects.get().valid_from is None
 
 

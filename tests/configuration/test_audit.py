@@ -172,6 +172,6 @@ def test_who_acts_may_have_a_name_that_is_no_text(actor: Any) -> None:
 @pytest.mark.parametrize("name", ["id", "pk"])
 def test_primary_keys_stay_as_they_are(name: str) -> None:
     Resource.objects.create(name="api", pk=1)
-    with pytest.raises(NotSupportedError, match="make another row"):
+    with pytest.raises(NotSupportedError, match="create another row"):
         Resource.objects.update(**{name: 500})
     assert Resource.objects.get().pk == 1

@@ -104,7 +104,7 @@ def test_what_no_longer_fits_is_refused_and_changes_nothing(full: Policy, user: 
         revert(deleted)
     revert(last())
     again = Policy.objects.create(resource=full.resource, entity=Entity.objects.get())
-    with pytest.raises(CannotRevert, match="entity user:42 on api can no longer be restored: There is a policy"):
+    with pytest.raises(CannotRevert, match="entity user:42 on api can no longer be restored: A policy for this"):
         revert(deleted)
     assert Policy.objects.get() == again
     assert verify().ok

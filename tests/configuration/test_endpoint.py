@@ -47,16 +47,16 @@ def test_a_path_fits_the_requests_that_it_means(
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("https://example.org/api/", "Write the path alone"),
-        ("/api/?page=1", "Write the path alone"),
-        ("/api/#top", "Write the path alone"),
+        ("https://example.org/api/", "Enter only the path"),
+        ("/api/?page=1", "Enter only the path"),
+        ("/api/#top", "Enter only the path"),
         ("/api/\0", "NUL"),
         ("/api/<int:pk", "unmatched '<' bracket"),
         ("/api/pk>", "unmatched '>' bracket"),
         ("/api/<number:pk>/", "uses invalid converter 'number'"),
         ("/api/<int:1>/", "isn't a valid Python identifier"),
         ("/api/<int: pk>/", "cannot contain whitespace"),
-        ("/<int:pk>/<int:pk>/", "This is no route: redefinition of group name 'pk'"),
+        ("/<int:pk>/<int:pk>/", "This is not a valid route: redefinition of group name 'pk'"),
         ("^api/$", "begins with a '^', or ends with a '$'"),
         ("//api/", "has a route beginning with a '/'"),
         ("/<path:a>/<path:b>", "at most one “<path:…>”"),
@@ -68,14 +68,16 @@ def test_a_bad_path_is_refused_with_what_to_write(path: str, said: str, api: Res
     assert said in complaint(endpoint(api, path=path).full_clean, "path")
 
 
-@pytest.mark.parametrize(("view_name", "said"), [("order detail", "A view name has no spaces"), ("a\0", "NUL")])
+@pytest.mark.parametrize(
+    ("view_name", "said"), [("order detail", "A view name must not contain spaces"), ("a\0", "NUL")]
+)
 def test_a_bad_view_name_is_refused(view_name: str, said: str, api: Resource) -> None:
     assert said in complaint(endpoint(api, path="", view_name=view_name).full_clean, "view_name")
 
 
 @pytest.mark.parametrize("fields", [{"path": "", "view_name": ""}, {"view_name": "orders:detail"}])
 def test_either_a_path_or_a_view_is_given(fields: dict[str, str], api: Resource) -> None:
-    assert complaint(endpoint(api, **fields).full_clean) == "Give either a path or the name of a view."
+    assert complaint(endpoint(api, **fields).full_clean) == "Enter either a path or a view name."
     with pytest.raises(IntegrityError, match="limits_app_endpoint_path_or_view_name"), transaction.atomic():
         Endpoint.objects.bulk_create([endpoint(api, **fields)])
 
@@ -100,7 +102,7 @@ def test_methods_are_kept_in_one_way(methods: str, kept: str, api: Resource) -> 
 @pytest.mark.parametrize("methods", ["PSOT", "GET POST", "GET,,POST", "GET;POST", "\N{ROCKET}", "GET\0", ","])
 def test_methods_that_do_not_exist_are_refused(methods: str, api: Resource) -> None:
     said = complaint(endpoint(api, methods=methods).full_clean, "methods")
-    assert "is no HTTP method: write some of CONNECT, DELETE, GET," in said
+    assert "is not an HTTP method: use CONNECT, DELETE, GET," in said
 
 
 @pytest.mark.parametrize("amounts", [{}, {"tpm": 500}, {"tpm": 0, "connections": 2}, {"tpm": 0.125}])
@@ -118,9 +120,9 @@ def test_no_amounts_are_an_empty_object(nothing: object, api: Resource) -> None:
 @pytest.mark.parametrize(
     ("amounts", "said"),
     [
-        (500, "Write an object such as"),
-        ("tpm", "Write an object such as"),
-        ([["tpm", 500]], "Write an object such as"),
+        (500, "Must be a JSON object such as"),
+        ("tpm", "Must be a JSON object such as"),
+        ([["tpm", 500]], "Must be a JSON object such as"),
         ({"": 1}, "limit key '' must be a letter"),
         ({"a b": 1}, "limit key 'a b' must be a letter"),
         ({"tpm": -1}, "The amount of tpm must not be negative, not -1."),
@@ -129,8 +131,8 @@ def test_no_amounts_are_an_empty_object(nothing: object, api: Resource) -> None:
         ({"tpm": True}, "The amount of tpm must be a number, not a boolean, not True."),
         ({"tpm": 0.0001}, "The amount of tpm must have at most three decimals"),
         ({"tpm": 10**13}, "The amount of tpm must not be more than 10^12"),
-        ({"tpm": float("inf")}, "no NaN and no infinity"),
-        ({"tpm": float("nan")}, "no NaN and no infinity"),
+        ({"tpm": float("inf")}, "must be finite, not NaN or infinity"),
+        ({"tpm": float("nan")}, "must be finite, not NaN or infinity"),
     ],
 )
 def test_bad_amounts_are_refused_with_what_to_write(amounts: object, said: str, api: Resource) -> None:

@@ -42,7 +42,7 @@ def test_a_scope_has_one_policy(on_resource: bool, on_entity: bool, api: Resourc
     first = Policy.objects.create(**scope)
     first.full_clean()
     said = complaint(Policy(**scope).full_clean)
-    assert said == "There is a policy for this resource and entity already: change that one."
+    assert said == "A policy for this resource and entity already exists."
     with pytest.raises(IntegrityError, match="limits_app_policy_one_per_scope"), transaction.atomic():
         Policy.objects.bulk_create([Policy(**scope)])
 
@@ -92,7 +92,7 @@ DEFINITIONS: list[tuple[Definition, str]] = [
     (QuotaLimit.per_day("tokens", 5, "Europe/Berlin", soft=True), "tokens: 5 per day (Europe/Berlin), soft"),
     (QuotaLimit.per_session("tokens", 5, 0.25), "tokens: 5 per session of 0.25 s"),
     (ResourceLimit("connections", 10), "connections: 10 at once"),
-    (ResourceLimit("connections", 10, 2.5), "connections: 10 at once, 2.5 s each at most"),
+    (ResourceLimit("connections", 10, 2.5), "connections: 10 at once, timeout 2.5 s"),
 ]
 
 
@@ -126,15 +126,15 @@ def test_what_is_left_empty_is_filled_in(kind: LimitKind, policy: Policy) -> Non
 
 
 BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
-    ({"key": ""}, "key", "Write a key, such as “tpm”"),
+    ({"key": ""}, "key", "Enter a key, such as “tpm”"),
     ({"key": "7up"}, "key", "limit key '7up' must be a letter"),
     ({"key": "a:b"}, "key", "must be a letter followed by"),
     ({"key": "a/b"}, "key", "must be a letter followed by"),
     ({"key": "a\0b"}, "key", "must be a letter followed by"),
     ({"key": "\N{ROCKET}"}, "key", "must be a letter followed by"),
     ({"key": "k" * 10_240}, "key", "at most 64 characters"),
-    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
-    ({"kind": "call", "key": "tpm"}, "key", "the key of calls, and of them alone"),
+    ({"key": "call_count"}, "key", "is reserved for the kind “calls”"),
+    ({"kind": "call", "key": "tpm"}, "key", "is reserved for the kind “calls”"),
     ({"kind": "tide"}, "kind", "'tide' is not a valid choice"),
     ({"capacity": None}, "capacity", "cannot be null"),
     ({"capacity": 0}, "capacity", "capacity must be more than 0, not 0"),
@@ -148,7 +148,7 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": "1.5", "algorithm": "leaky_bucket"}, "capacity", "capacity must be a whole number, not 1.5"),
     ({"capacity": "1.5", "algorithm": "sliding_window"}, "capacity", "capacity must be a whole number"),
     ({"capacity": "1.5", "algorithm": "fixed_window"}, "capacity", "capacity must be a whole number"),
-    ({"window_seconds": None}, "window_seconds", "Say per how many seconds: 60 is a minute"),
+    ({"window_seconds": None}, "window_seconds", "Enter the length of the window in seconds: 60 is a minute"),
     (
         {"window_seconds": 0},
         "window_seconds",
@@ -164,20 +164,20 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"burst": 0}, "burst", "burst must be more than 0, not 0"),
     ({"burst": 10**13 - 1}, "burst", "burst must not be more than 10^12"),
     ({"burst": "0.5", "algorithm": "leaky_bucket"}, "burst", "burst must be a whole number"),
-    ({"burst": 5, "algorithm": "sliding_window"}, "burst", "This algorithm has no burst: leave it empty"),
-    ({"burst": 5, "algorithm": "fixed_window"}, "burst", "This algorithm has no burst: leave it empty"),
+    ({"burst": 5, "algorithm": "sliding_window"}, "burst", "Not allowed for this algorithm: leave it empty"),
+    ({"burst": 5, "algorithm": "fixed_window"}, "burst", "Not allowed for this algorithm: leave it empty"),
     (
         {"max_hold_seconds": 5},
         "max_hold_seconds",
-        "A limit of the kind “rate” has none: leave it empty, or choose the kind",
+        "Not allowed for the kind “rate”: leave it empty, or choose the kind",
     ),
-    ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “calls” has none"),
-    ({"period": "day"}, "period", "A limit of the kind “rate” has none: leave it empty, or choose the kind"),
-    ({"time_zone": "UTC"}, "time_zone", "A limit of the kind “rate” has none: leave it empty, or choose the kind"),
+    ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "Not allowed for the kind “calls”"),
+    ({"period": "day"}, "period", "Not allowed for the kind “rate”: leave it empty, or choose the kind"),
+    ({"time_zone": "UTC"}, "time_zone", "Not allowed for the kind “rate”: leave it empty, or choose the kind"),
     (
         {"session_seconds": 5},
         "session_seconds",
-        "A limit of the kind “rate” has none: leave it empty, or choose the kind",
+        "Not allowed for the kind “rate”: leave it empty, or choose the kind",
     ),
     ({"soft": "perhaps"}, "soft", "must be either True or False"),
 ]
@@ -185,14 +185,14 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
 BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": 0}, "capacity", "capacity must be more than 0, not 0"),
     ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
-    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
-    ({"period": ""}, "period", "Choose a period, or say how many seconds a session lasts."),
+    ({"key": "call_count"}, "key", "is reserved for the kind “calls”"),
+    ({"period": ""}, "period", "Choose a period, or enter the length of a session in seconds."),
     ({"period": "year"}, "period", "'year' is not a valid choice"),
     ({"period": ["day"]}, "period", "is not a valid choice"),
     ({"time_zone": "Europe/Berlino"}, "time_zone", "time_zone 'Europe/Berlino' is not known here: use an IANA name"),
     ({"time_zone": "z" * 65}, "time_zone", "at most 64 characters"),
-    ({"session_seconds": 5}, "period", "A session has none: leave it empty, or leave the session empty."),
-    ({"period": "", "time_zone": "UTC", "session_seconds": 5}, "time_zone", "A session has none: leave it empty"),
+    ({"session_seconds": 5}, "period", "Not allowed with a session: leave it or the session empty."),
+    ({"period": "", "time_zone": "UTC", "session_seconds": 5}, "time_zone", "Not allowed with a session"),
     (
         {"period": "", "time_zone": "", "session_seconds": 0},
         "session_seconds",
@@ -201,30 +201,30 @@ BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"window_seconds": 60},
         "window_seconds",
-        "A limit of the kind “quota” has none: leave it empty, or choose the kind",
+        "Not allowed for the kind “quota”: leave it empty, or choose the kind",
     ),
-    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “quota” has none: leave it empty, or choose the kind"),
-    ({"burst": 3}, "burst", "A limit of the kind “quota” has none: leave it empty, or choose the kind"),
+    ({"algorithm": "gcra"}, "algorithm", "Not allowed for the kind “quota”: leave it empty, or choose the kind"),
+    ({"burst": 3}, "burst", "Not allowed for the kind “quota”: leave it empty, or choose the kind"),
     (
         {"max_hold_seconds": 3},
         "max_hold_seconds",
-        "A limit of the kind “quota” has none: leave it empty, or choose the kind",
+        "Not allowed for the kind “quota”: leave it empty, or choose the kind",
     ),
 ]
 
 BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": 0}, "capacity", "capacity must be at least 1, not 0"),
     ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
-    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
+    ({"key": "call_count"}, "key", "is reserved for the kind “calls”"),
     (
         {"window_seconds": 60},
         "window_seconds",
-        "A limit of the kind “permits” has none: leave it empty, or choose the kind",
+        "Not allowed for the kind “permits”: leave it empty, or choose the kind",
     ),
-    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
-    ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
-    ({"period": "day"}, "period", "A limit of the kind “permits” has none: leave it empty, or choose the kind"),
-    ({"soft": True}, "soft", "Permits cannot be soft: nobody can hold more of them than there are."),
+    ({"algorithm": "gcra"}, "algorithm", "Not allowed for the kind “permits”: leave it empty, or choose the kind"),
+    ({"burst": 3}, "burst", "Not allowed for the kind “permits”: leave it empty, or choose the kind"),
+    ({"period": "day"}, "period", "Not allowed for the kind “permits”: leave it empty, or choose the kind"),
+    ({"soft": True}, "soft", "Permits cannot be soft: the number of permits is fixed."),
     (
         {"max_hold_seconds": 0},
         "max_hold_seconds",
@@ -256,21 +256,19 @@ def test_a_period_without_a_zone_is_one_of_utc(policy: Policy) -> None:
 
 def test_a_policy_has_one_limit_of_a_key(policy: Policy) -> None:
     rate(policy).save()
-    assert (
-        complaint(permits(policy, "tpm").full_clean) == "The policy has a limit with this key already: change that one."
-    )
+    assert complaint(permits(policy, "tpm").full_clean) == "The policy already has a limit with this key."
 
 
 @pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
 def test_a_policy_that_blocks_or_frees_has_no_limits(effect: PolicyEffect, db: None) -> None:
     policy = Policy.objects.create(effect=effect)
     said = complaint(rate(policy).full_clean)
-    assert said == f"A policy that is “{effect}” has no limits: remove this one, or choose the effect “limits”."
+    assert said == f"A policy with the effect “{effect}” cannot have limits: remove this one, or use “limits”."
 
 
 def test_a_limit_without_a_policy_is_an_error_of_its_field(db: None) -> None:
     row = Limit(kind="rate", key="tpm", capacity=1, window_seconds=1)
-    assert "either to a policy or to a member of a pool" in complaint(row.full_clean, "policy")
+    assert "to either a policy or a pool member" in complaint(row.full_clean, "policy")
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
@@ -431,11 +429,11 @@ def test_what_was_there_already_is_in_nobodys_way(sound: Any, policy: Policy) ->
         (lambda: Resource.objects.create(name="x" * 65), "name: "),
         (lambda: Resource.objects.update(name="no such name"), "name: "),
         (lambda: Pool.objects.bulk_create([Pool(name="a\0b")]), "name: "),
-        (lambda: Entity.objects.create(identifier="user:1", metadata=[1]), "metadata: Write an object"),
+        (lambda: Entity.objects.create(identifier="user:1", metadata=[1]), "metadata: Must be a JSON object"),
         (lambda: Entity.objects.create(identifier="x" * 256), "identifier: "),
-        (lambda: Policy.objects.create(weekly_hours="whenever", time_zone="UTC"), "'whenever' is no day"),
-        (lambda: Policy.objects.create(weekly_hours="mon", time_zone="Mars/Olympus"), "is no time zone"),
-        (lambda: Policy.objects.create(time_zone="Mars/Olympus"), "is no time zone"),
+        (lambda: Policy.objects.create(weekly_hours="whenever", time_zone="UTC"), "'whenever' is not a day"),
+        (lambda: Policy.objects.create(weekly_hours="mon", time_zone="Mars/Olympus"), "is not a time zone"),
+        (lambda: Policy.objects.create(time_zone="Mars/Olympus"), "is not a time zone"),
     ],
 )
 def test_no_way_of_writing_makes_a_row_that_nobody_could_read(write: Callable[[], object], said: str) -> None:

@@ -70,23 +70,23 @@ def test_no_way_of_writing_makes_a_limit_of_a_member_that_is_no_definition(membe
     [
         ({"weight": 0}, "greater than or equal to 1"),
         ({"weight": 10_001}, "less than or equal to 10000"),
-        ({"config": ["a"]}, "Write an object"),
-        ({"config": {"member": "me"}}, "is the name of the member itself"),
-        ({"config": {"api_key": "sk-123"}}, "Do not write secrets down"),
-        ({"config": {"auth": [{"x-Access-Key": "sk"}]}}, "Do not write secrets down"),
-        ({"config": {"tokens": {"password": ["hush"]}}}, "Do not write secrets down"),
-        ({"config": {"bearer": "sk"}}, "Do not write secrets down"),
-        ({"config": {"credential": "sk"}}, "Do not write secrets down"),
-        ({"config": {"sentry_dsn": "https://x"}}, "Do not write secrets down"),
-        ({"config": {"openai_key": "sk"}}, "Do not write secrets down"),
-        ({"config": {"account-key": "sk"}}, "Do not write secrets down"),
-        ({"config": {"pass": "hush"}}, "Do not write secrets down"),
-        ({"config": {"cookie": "hush"}}, "Do not write secrets down"),
-        ({"config": {"tokens": ["hush"]}}, "Do not write secrets down"),
-        ({"config": {"connection_string": "hush"}}, "Do not write secrets down"),
-        ({"config": {"base_url": "https://user:pass@host/v1"}}, "Do not write secrets down"),
-        ({"config": {"region": {"env": "no name"}}}, "refers to nothing"),
-        ({"config": {"region": {"setting": 5}}}, "refers to nothing"),
+        ({"config": ["a"]}, "Must be a JSON object"),
+        ({"config": {"member": "me"}}, "is reserved for the name of the member"),
+        ({"config": {"api_key": "sk-123"}}, "Do not store secrets"),
+        ({"config": {"auth": [{"x-Access-Key": "sk"}]}}, "Do not store secrets"),
+        ({"config": {"tokens": {"password": ["hush"]}}}, "Do not store secrets"),
+        ({"config": {"bearer": "sk"}}, "Do not store secrets"),
+        ({"config": {"credential": "sk"}}, "Do not store secrets"),
+        ({"config": {"sentry_dsn": "https://x"}}, "Do not store secrets"),
+        ({"config": {"openai_key": "sk"}}, "Do not store secrets"),
+        ({"config": {"account-key": "sk"}}, "Do not store secrets"),
+        ({"config": {"pass": "hush"}}, "Do not store secrets"),
+        ({"config": {"cookie": "hush"}}, "Do not store secrets"),
+        ({"config": {"tokens": ["hush"]}}, "Do not store secrets"),
+        ({"config": {"connection_string": "hush"}}, "Do not store secrets"),
+        ({"config": {"base_url": "https://user:pass@host/v1"}}, "Do not store secrets"),
+        ({"config": {"region": {"env": "no name"}}}, "is not a valid reference"),
+        ({"config": {"region": {"setting": 5}}}, "is not a valid reference"),
     ],
 )
 def test_a_member_that_cannot_be_is_refused(pool: Pool, fields: dict[str, Any], said: str) -> None:
@@ -109,7 +109,7 @@ def test_no_way_of_writing_keeps_a_secret_nor_tells_the_log(pool: Pool, member: 
         lambda: PoolMember.objects.bulk_create([PoolMember(pool=pool, name="b", config=config)]),
         lambda: pool.members.update(config=config),
     ):
-        with pytest.raises(IntegrityError, match="config: Do not write secrets down"), transaction.atomic():
+        with pytest.raises(IntegrityError, match="config: Do not store secrets"), transaction.atomic():
             write()
     assert AuditEvent.objects.count() == before
     member.refresh_from_db()
@@ -125,11 +125,11 @@ def test_a_name_is_there_once_in_a_pool(pool: Pool, member: PoolMember) -> None:
 def test_a_limit_belongs_to_a_policy_or_to_a_member_and_not_to_both(policy: Policy, member: PoolMember) -> None:
     of_member(member).full_clean()
     both = rate(policy, member=member)
-    assert "either to a policy or to a member" in complaint(both.full_clean, "policy")
+    assert "to either a policy or a pool member" in complaint(both.full_clean, "policy")
     for wrong in (both, rate(None), of_member(member, shared=True)):  # type: ignore[arg-type]
         with pytest.raises(IntegrityError), transaction.atomic():
             wrong.save()
-    assert "shared by all as it is" in complaint(of_member(member, shared=True).full_clean, "shared")
+    assert "always shared" in complaint(of_member(member, shared=True).full_clean, "shared")
     of_member(member).save()
     assert "already" in complaint(of_member(member).full_clean)
 
@@ -197,7 +197,7 @@ def test_a_pool_is_made_with_its_members(admin_client: Client) -> None:
 
 def test_a_secret_that_is_written_down_is_refused_and_nothing_is_saved(admin_client: Client) -> None:
     response = admin_client.post(page("pool_add"), pool_form({"name": "a", "config": '{"api_key": "sk-1"}'}))
-    assert "Do not write secrets down" in response.content.decode()
+    assert "Do not store secrets" in response.content.decode()
     assert not Pool.objects.exists()
 
 

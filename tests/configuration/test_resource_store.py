@@ -37,7 +37,7 @@ def test_a_resource_names_a_store_of_the_settings_or_none() -> None:
     with pytest.raises(ValidationError) as caught:
         Resource(name="api", store="Scratch").full_clean()
     [message] = caught.value.message_dict["store"]
-    assert message.startswith("LIMITS['STORES'] has no store 'Scratch': choose one of 'default', 'scratch', or none")
+    assert message.startswith("LIMITS['STORES'] has no store 'Scratch': choose one of 'default', 'scratch'")
 
 
 def test_a_store_that_is_gone_cannot_be_brought_back_by_a_revert(settings: Settings) -> None:

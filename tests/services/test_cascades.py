@@ -234,7 +234,7 @@ def test_what_a_family_used_is_summed_once() -> None:
 
 @pytest.mark.parametrize("on_resource", [None, "api"])
 def test_limits_of_an_entity_cannot_be_shared(on_resource: str | None) -> None:
-    with pytest.raises(InvalidLimit, match="those of an entity are its own"):
+    with pytest.raises(InvalidLimit, match="not those of an entity"):
         limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource=on_resource, shared=["call_count"])
     assert not Limit.objects.exists()
 

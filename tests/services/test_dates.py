@@ -245,7 +245,7 @@ def test_dates_of_one_scope_do_not_overlap(begins: int, ends: int | None, overla
         put(3, **other)  # the same beginning is the same policy, said anew
         assert Policy.objects.filter(resource__isnull=False).count() == 2
     elif overlaps:
-        with pytest.raises(InvalidLimit, match="It overlaps with the policy that holds from 2026-03-04 12:00"):
+        with pytest.raises(InvalidLimit, match="It overlaps with the policy that applies from 2026-03-04 12:00"):
             put(3, **other)
     else:
         put(3, **other)
@@ -261,7 +261,7 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
     put(1)
     put(2, weekly_hours="mon 09:00-12:00")
     put(3, weekly_hours="mon 12:00-13:00")
-    with pytest.raises(InvalidLimit, match="overlaps with the policy that holds mon 09:00-12:00 UTC"):
+    with pytest.raises(InvalidLimit, match="overlaps with the policy that applies mon 09:00-12:00 UTC"):
         put(4, weekly_hours="mon 11:00-12:00")
     QuerySet.update(Policy.objects.filter(weekly_hours="mon 09:00-12:00"), weekly_hours="broken")
     put(4, weekly_hours="mon 11:00-12:00")
@@ -270,15 +270,18 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"valid_from": NOW, "valid_until": NOW}, "begins before it ends"),
-        ({"valid_from": NOW, "valid_until": NOW - HOUR}, "begins before it ends"),
-        ({"weekly_hours": "mon-fry"}, "'fry' is no day"),
-        ({"weekly_hours": "mon", "time_zone": "Mars/Olympus"}, "'Mars/Olympus' is no time zone"),
-        ({"time_zone": "Mars/Olympus"}, "time_zone: 'Mars/Olympus' is no time zone"),
+        ({"valid_from": NOW, "valid_until": NOW}, "start must be before the end"),
+        ({"valid_from": NOW, "valid_until": NOW - HOUR}, "start must be before the end"),
+        ({"weekly_hours": "mon-fry"}, "'fry' is not a day"),
+        ({"weekly_hours": "mon", "time_zone": "Mars/Olympus"}, "'Mars/Olympus' is not a time zone"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone: 'Mars/Olympus' is not a time zone"),
         ({"rollout_percent": 101}, "100"),
         ({"rollout_percent": -1}, "0"),
         ({"enforcement": "sometimes"}, "enforcement: 'sometimes' is not a valid choice"),
-        ({"effect": "blocked", "extends": True, "limits": []}, "a policy that extends has the effect limits"),
+        (
+            {"effect": "blocked", "extends": True, "limits": []},
+            "A policy that extends a broader one must have the effect",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(options: dict[str, Any], message: str) -> None:

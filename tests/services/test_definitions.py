@@ -88,7 +88,7 @@ def test_rows_of_every_other_kind() -> None:
 @pytest.mark.parametrize(
     ("model", "data", "wrong"),
     [
-        (Policy, [], {"": "Write an object with fields such as “resource”, not []."}),
+        (Policy, [], {"": "Must be an object with fields such as “resource”, not []."}),
         (Policy, {}, {"limits": "Add at least one limit, or choose the effect “unlimited” or “blocked”."}),
         (Endpoint, {"name": "e", "path": "/", "resource": "api", "": []}, {"": "Unknown field"}),
         (Policy, {"limits": "x"}, {"limits": "Write a list, not 'x'."}),
@@ -106,8 +106,8 @@ def test_rows_of_every_other_kind() -> None:
         (Policy, {"limts": [], 5: 1, "effect": "unlimited"}, {"limts": "did you mean “limits”?", "5": "choose one of"}),
         (Policy, {"effect": "block"}, {"effect": "'block' is not a valid choice: did you mean “blocked”?"}),
         (Policy, {"effect": 5, "extends": 1}, {"effect": "Write a text", "extends": "Write true or false, not 1."}),
-        (Policy, {"effect": "blocked", "extends": True}, {"extends": "Only limits can be added"}),
-        (Policy, {"effect": "blocked", "limits": ["x=1/s"]}, {"limits[0]": "has no limits: remove this one"}),
+        (Policy, {"effect": "blocked", "extends": True}, {"extends": "A policy that extends a broader one"}),
+        (Policy, {"effect": "blocked", "limits": ["x=1/s"]}, {"limits[0]": "cannot have limits: remove this one"}),
         (Policy, {"effect": "blocked", "resource": 4}, {"resource": "Write the name of a resource, not 4."}),
         (Policy, {"effect": "blocked", "resource": "no\0"}, {"resource": "There is no resource 'no\\x00'."}),
         (Policy, {"effect": "blocked", "valid_from": "2026-02-30T00:00:00Z"}, {"valid_from": "Write a date and time"}),
@@ -120,7 +120,7 @@ def test_rows_of_every_other_kind() -> None:
         (
             Policy,
             {"effect": "blocked", "valid_from": "2026-01-02T00:00:00Z", "valid_until": "2026-01-01T00:00:00Z"},
-            {"valid_until": "A policy with dates begins before it ends."},
+            {"valid_until": "The start must be before the end."},
         ),
         (
             Policy,
@@ -129,15 +129,15 @@ def test_rows_of_every_other_kind() -> None:
         ),
         (Policy, {"limits": [{"key": "x", "capacity": 0.5, "algorithm": "none"}]}, {"limits[0].algorithm": "choice"}),
         (Entity, {"identifier": "u", "blocked": True, "unlimited": True}, {"blocked": "both unlimited and blocked"}),
-        (Entity, {"identifier": "u", "metadata": [1]}, {"metadata": "Write an object"}),
+        (Entity, {"identifier": "u", "metadata": [1]}, {"metadata": "Must be a JSON object"}),
         (Endpoint, {"name": "e", "path": "/"}, {"resource": "This field cannot be null."}),
-        (Endpoint, {"name": "e", "resource": "api"}, {"path": "Give either a path or the name of a view."}),
+        (Endpoint, {"name": "e", "resource": "api"}, {"path": "Enter either a path or a view name."}),
         (
             Pool,
             {"name": "p", "members": [{"name": "a"}, {"name": "a"}, 5, {"name": "b", "weight": 0, "order": "x"}]},
             {
                 "members[1]": "Another member has the name “a”: keep one of them.",
-                "members[2]": "Write an object with fields such as “name”, not 5.",
+                "members[2]": "Must be an object with fields such as “name”, not 5.",
                 "members[3].weight": "greater than or equal to 1",
                 "members[3].order": "Write a whole number, not 'x'.",
             },

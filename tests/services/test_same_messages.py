@@ -27,24 +27,24 @@ MISTAKES: Final = {
     "no limits": ({"limits": []}, "Add at least one limit, or choose the effect “unlimited” or “blocked”."),
     "limits of a block": (
         {"effect": "blocked", "limits": [RPM]},
-        "A policy that is “blocked” has no limits: remove this one, or choose the effect “limits”.",
+        "A policy with the effect “blocked” cannot have limits: remove this one, or use “limits”.",
     ),
     "extends without limits": (
         {"effect": "unlimited", "extends": True, "limits": []},
-        "Only limits can be added to broader ones: a policy that extends has the effect limits.",
+        "A policy that extends a broader one must have the effect “limits”.",
     ),
     "shared by one entity": (
         {"entity": "user:1", "limits": [f"{RPM}:shared"]},
-        "Only limits of a resource or of the system can be shared: those of an entity are its own.",
+        "Only limits of a resource or of the system can be shared, not those of an entity.",
     ),
-    "hours": ({"weekly_hours": "never", "limits": [RPM]}, "'never' is no day: write some of"),
+    "hours": ({"weekly_hours": "never", "limits": [RPM]}, "'never' is not a day: use"),
     "time zone": (
         {"weekly_hours": "sat", "time_zone": "Mars/Olympus", "limits": [RPM]},
-        "'Mars/Olympus' is no time zone: write its IANA name",
+        "'Mars/Olympus' is not a time zone: use its IANA name",
     ),
     "an end before the beginning": (
         {"valid_from": "2026-01-02T00:00:00+00:00", "valid_until": "2026-01-01T00:00:00+00:00", "limits": [RPM]},
-        "A policy with dates begins before it ends.",
+        "The start must be before the end.",
     ),
 }
 

@@ -85,12 +85,12 @@ def test_an_entity_on_a_resource_is_apart_from_the_entity() -> None:
             lambda: limits.set_system_limits(LIMITS, effect="shadow"),
             "^effect: 'shadow' is not a valid choice: choose one of limits, blocked, unlimited",
         ),
-        (lambda: limits.set_system_limits(LIMITS, effect="blocked"), "has no limits"),
+        (lambda: limits.set_system_limits(LIMITS, effect="blocked"), "cannot have limits"),
         (
             lambda: limits.set_system_limits([LIMITS[0], LIMITS[0]]),
             r"^limits.1.: Another limit has the key",
         ),
-        (lambda: limits.set_system_limits([Blocked()]), "make the policy “blocked”"),
+        (lambda: limits.set_system_limits([Blocked()]), "use the effect “blocked”"),
         (lambda: limits.set_system_limits([RateLimit("call_count", 1, 1)]), "call_count"),
         (lambda: limits.set_system_limits(LIMITS, reason="a\0b"), "^reason: .*NUL"),
         (lambda: limits.set_system_limits(LIMITS, weekly_hours="xx"), "^weekly_hours: .*'xx'"),
@@ -189,7 +189,7 @@ def test_an_end_alone_begins_now_beside_the_policy_that_always_holds() -> None:
 def test_a_policy_that_always_holds_is_not_given_an_end_alone() -> None:
     policy = limits.set_resource_limits("api", LIMITS)
     policy.valid_until = timezone.now() + timedelta(hours=1)
-    with pytest.raises(ValidationError, match="say from when too"):
+    with pytest.raises(ValidationError, match="also enter a start"):
         policy.full_clean()
     policy.valid_from = timezone.now()
     policy.full_clean()

@@ -167,8 +167,8 @@ _SECTIONS: Final[Mapping[str, type[BaseModel]]] = {
 _MESSAGES: Final[Mapping[str, str]] = {
     "bool_type": "Write true or false, not {shown}.",
     "int_type": "Write a whole number, not {shown}.",
-    "dict_type": "Write an object with fields, not {shown}.",
-    "model_type": "Write an object with fields, not {shown}.",
+    "dict_type": "Must be an object with fields, not {shown}.",
+    "model_type": "Must be an object with fields, not {shown}.",
     "list_type": "Write a list, not {shown}.",
     "string_too_long": "Write at most {max_length} characters.",
     "string_too_short": "Write at least {min_length} character.",

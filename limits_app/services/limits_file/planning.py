@@ -221,7 +221,7 @@ def overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
             for other in entries[:index]:
                 if _overlap(entry, other):
                     yield Problem(
-                        f"{entry.label} overlaps with {other.label}: of one scope, only one can hold at a time",
+                        f"{entry.label} overlaps with {other.label}: only one policy of a scope can apply at a time",
                         entry.line or other.line,
                     )
 

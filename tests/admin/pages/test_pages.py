@@ -196,7 +196,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     assert (sum(drawn["refused"]), len(drawn["starts"])) == (10, 24)
     of_tokens = words(get(admin_client, USAGE, key="tokens", resource="api"))
     assert "admitted of tokens 1,235.5 refusals 0 refused share -" in of_tokens
-    assert "shared by everybody" in of_tokens
+    assert "shared by all entities" in of_tokens
     assert "eu (member of the pool)" in of_tokens
 
 
