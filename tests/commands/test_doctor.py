@@ -18,14 +18,19 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils import timezone
 from pytest_django import Settings
+from redis import Redis
 
+from limits_app.core.counting import HOUR_US
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Bucket, Denial, Endpoint, Entity, Period, Policy, Pool, Resource, UsageSnapshot
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.environment import answers
 from limits_app.services.limits_file import apply, read_content
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.redis import RedisStore
 from tests.commands.running import run
+from tests.servers.redis import redis_server
 
 LIMITED: Final = "limits: [calls=1/s]"
 
@@ -370,3 +375,19 @@ def test_dates_that_overlap_are_found() -> None:
     )
     [message] = found("D017")
     assert "overlaps with" in message
+
+
+def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
+    with redis_server() as server:
+        settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": server.url, "PREFIX": "doctor"}}}
+        store = registry.store()
+        assert isinstance(store, RedisStore)
+        assert found("D027") == []
+        hours = store._names.finished_usage(store._names.tags[0])[1]
+        with Redis(port=server.port) as client:
+            client.zadd(hours, {b"cx": store.clock() / HOUR_US - 2})
+            assert found("D027") == []
+            client.zadd(hours, {b"cy": store.clock() / HOUR_US - 4})
+            [said] = found("D027")
+        assert said.startswith("the store 'default' has usage since ")
+        store.close()

@@ -11,7 +11,7 @@ from limits_app import conf
 from limits_app.resolver import home
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
-from limits_app.services.doctor.usage import used
+from limits_app.services.doctor.usage import used, waiting
 from limits_app.services.limits_file.content import stored_content
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
@@ -36,6 +36,8 @@ def _found(patience_seconds: float) -> Iterator[Finding]:
         return
     stores = [*asked_stores(patience_seconds)]
     yield from stores
+    if not stores:
+        yield from waiting()
     database = [*asked_database(patience_seconds)]
     yield from database
     yield from checked(stores_answer=not stores and not database)

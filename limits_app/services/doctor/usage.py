@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.db.models import Max
 from django.utils import timezone
 
+from limits_app import conf
 from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import Entry
+from limits_app.stores import registry
 
-__all__ = ["used"]
+if TYPE_CHECKING:
+    from limits_app.stores.redis import RedisStore
+
+__all__ = ["used", "waiting"]
 
 _UNUSED: Final = timedelta(days=30)
+_HOUR_SECONDS: Final = 3600
 _LATE: Final = timedelta(hours=3)
 _LATELY: Final = timedelta(days=1)
 
@@ -53,6 +59,23 @@ def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
             "Make the resource if it is to have limits of its own; a name that is spelled wrongly shows here too.",
         )
     yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
+
+
+def waiting() -> Iterator[Finding]:
+    """Whether usage waits in a Redis store to be rolled up, which keeps idle scopes there."""
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is not conf.StoreKind.REDIS:
+            continue
+        oldest = cast("RedisStore", registry.store(alias)).oldest_hour()
+        since = None if oldest is None else datetime.fromtimestamp(oldest * _HOUR_SECONDS, UTC)
+        if since is not None and timezone.now() - since > _LATE:
+            yield Finding(
+                "limits_app.D027",
+                Severity.WARNING,
+                f"the store {alias!r} has usage since {since:%Y-%m-%d %H:%M} UTC that was not rolled up",
+                "Run manage.py limits snapshot by a timer, or set LIMITS['USAGE'] to False: the store keeps idle "
+                "scopes until their usage is rolled up, and drops the oldest usage when there is too much.",
+            )
 
 
 def _late(last: Any, using: str) -> Iterator[Finding]:

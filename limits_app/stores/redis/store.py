@@ -80,6 +80,7 @@ class RedisStore(Verbs):
         self._settling = Settling()
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
+        self.oldest_hour = usage.oldest_hour
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)

@@ -1,4 +1,5 @@
 -- Counting usage, in scripts for scopes that do.
+local MOST_USAGE = 100000 -- how many scopes and finished hours wait with one tag
 
 -- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
 function count_usage(scope, usage, amount, parts)
@@ -36,15 +37,25 @@ function add_finished_usage(label, usage)
   end
 end
 
+-- Let a scope whose usage is dropped expire with its state.
+local function release_scope(key)
+  local record = call('HGET', key, 's')
+  local kept_until = record and unpack_from('<I4', record, 7) or 0
+  call('HDEL', key, 'c')
+  if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(math.max(kept_until * 1e6 - now, least_idle_us))) end
+end
+
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
--- is finished. Usage that was not collected for too long is dropped.
+-- is finished. Usage that was not collected for too long is dropped, and the oldest where there is too much of it.
 function start_hour(scope)
   local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   keep_usage('o' .. scope.key, label, now / HOUR_US)
   local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
+  if call('ZCARD', hours) > MOST_USAGE then oldest = '+inf' end
   for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
     call('HDEL', finished, field)
     call('ZREM', hours, field)
+    if string.sub(field, 1, 1) == 'o' then release_scope(string.sub(field, 2)) end
   end
 end

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from limits_app.core.counting import Batch, Count, unsealed
 from limits_app.core.keys import unique_name
-from limits_app.stores.redis.calls import Calls
+from limits_app.stores.redis.calls import Calls, Command
 
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500
@@ -53,6 +53,15 @@ class UsageCollector:
             self._step(tag, [], b"", b"forget", name.encode())
             if name != self._full:
                 self._next = (tags.index(tag) + 1) % len(tags)
+
+    def oldest_hour(self) -> float | None:
+        """Return the hour since which usage waits to be collected, counted from 1970; None where none does."""
+        hours = []
+        for tag in self._names.tags:
+            key = self._names.finished_usage(tag)[1]
+            fields = self._run(Command("ZRANGE", key, "0", "0"))
+            hours += [float(self._run(Command("ZSCORE", key, field)) or 0) for field in fields]
+        return min(hours, default=None)
 
     def _collect_with(self, tag: bytes) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""

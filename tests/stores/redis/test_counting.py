@@ -293,3 +293,21 @@ def test_whoever_collects_until_a_batch_is_not_full_has_seen_all_servers(cluster
         is_full = batch.is_full
     assert set(found) == set(people)
     assert found.total() <= len(people) + 1
+
+
+def test_what_nobody_rolls_up_is_bounded_and_the_oldest_scopes_expire_as_idle_ones_do(
+    store: RedisStore, client: Redis
+) -> None:
+    oldest = counting(store, CallLimit(1000, 1), entity="oldest")
+    taken(oldest)
+    assert client.pttl(record(store, oldest)) > 24 * HOUR * 1000
+    _, hours = store._names.finished_usage(store._names.tags[0])
+    now = client.zrange(hours, 0, 0, withscores=True)[0][1]
+    client.zadd(hours, {b"c%d" % number: now for number in range(100_000)})
+    client.zadd(hours, {b"o" + record(store, oldest): now - 1})
+    assert store.oldest_hour() == now - 1
+    taken(counting(store, CALLS, entity="newest"))
+    assert client.zscore(hours, b"o" + record(store, oldest)) is None
+    assert client.hkeys(record(store, oldest)) == [b"s"]
+    assert 0 < client.pttl(record(store, oldest)) <= 61_000
+    assert client.zcard(hours) == 100_000
