@@ -172,6 +172,11 @@ class LimitPool:
         admitted.track()
         return admitted
 
+    @property
+    def names(self) -> list[Hashable]:
+        """The names of the sets, in their order; a set is its own name where it has no other."""
+        return list(self._names.values())
+
     def cool_down(self, index: int, seconds: float) -> None:
         """Do not use a set for so many seconds of its store's clock, as after an upstream failure; 0 ends a cool-down.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import cast
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_resource
-from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_pool import Foreseen, LimitPool
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.resolver import PooledSet, pool_resolver
 from limits_app.services.request import Request
@@ -34,25 +36,36 @@ def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats
     return _resolved(name, alias).member_stats()
 
 
-class NamedPool(LimitPool):
-    """A LimitPool of the members that are enabled now, in their order.
+class NamedPool:
+    """The members of a pool that are enabled now, in their order, with the methods of a `LimitPool`.
 
     Turns and cool-downs are shared by all users of the pool in this process.
     While the store is down, ON_UNAVAILABLE of the settings applies.
     """
 
     def __init__(self, name: str) -> None:
-        # It has no limit sets: every attribute is read from the current pool.
         self.name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self._current(), attribute)
 
     def __reduce__(self) -> tuple[object, ...]:
         return NamedPool, (self.name,)
 
     def __repr__(self) -> str:
         return f"limits.pool({self.name!r})"
+
+    def __getitem__(self, index: int) -> LimitSet:
+        """The limit set of a member."""
+        return self._current()[index]
+
+    def __iter__(self) -> Iterator[LimitSet]:
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    @property
+    def load_balancing(self) -> str:
+        """The name of the balancer."""
+        return self._current().load_balancing
 
     def try_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
@@ -81,13 +94,25 @@ class NamedPool(LimitPool):
         """Do not use a member, given by its index or its name, in this process. See `LimitPool.cool_down`."""
         current = self._current()
         if isinstance(which, str):
-            names = [str(name) for name in current._names.values()]
+            names = [str(name) for name in current.names]
             if which not in names:
                 raise InvalidRequest(
                     f"{which!r} is not an enabled member of {self.name}; enabled are: {', '.join(names)}"
                 )
             which = names.index(which)
         current.cool_down(which, seconds)
+
+    def cooling_seconds(self, index: int) -> float:
+        """See `LimitPool.cooling_seconds`."""
+        return self._current().cooling_seconds(index)
+
+    def foresee(self, requested: Requested = None) -> Foreseen:
+        """See `LimitPool.foresee`."""
+        return self._current().foresee(requested)
+
+    def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
+        """See `LimitPool.get_stats`."""
+        return self._current().get_stats()
 
     def resolved(self) -> PooledSet:
         """The current members and their limits."""

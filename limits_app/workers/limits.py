@@ -74,7 +74,11 @@ class WorkerLimits:
         from limits_app.stores.memory import MemoryStore
         from limits_app.stores.process import ProcessStore
 
-        shared = self.shared if isinstance(self.shared, LimitPool) else (self.shared,)
+        shared = (
+            self.shared
+            if isinstance(self.shared, Iterable) and not isinstance(self.shared, LimitSet)
+            else (self.shared,)
+        )
         stores = [one.store for one in (*self.limit_sets, *shared) if isinstance(one, LimitSet)]
         local = [type(store).__name__ for store in stores if isinstance(store, MemoryStore | ProcessStore)]
         if local:
