@@ -1,4 +1,4 @@
-"""Actions of lists that ask before they do something, each with its permission."""
+"""Admin actions with a confirmation page, each with its permission."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 MOST_ROWS: Final = 500
-"""How many rows one action changes: it is one transaction, and others wait for its end."""
+"""Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ConfirmedAction:
         self._note = note
 
     def __call__(self, page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
-        """Show the form, or do what was confirmed."""
+        """Show the form, or run the confirmed action."""
         rows = list(chosen[: MOST_ROWS + 1])
         if len(rows) > MOST_ROWS:
             problem = gettext("Select at most %(count)s rows for this action.") % {"count": MOST_ROWS}
@@ -140,7 +140,7 @@ class ConfirmedAction:
     def _refused(self, page: AuditedAdmin, request: HttpRequest, problems: Sequence[str]) -> None:
         for problem in problems:
             page.message_user(request, problem, messages.ERROR)
-        said = gettext("Nothing was changed: deselect the rows that cannot be changed, or change them first.")
+        said = gettext("Nothing was changed: deselect the rows with errors, or correct them first.")
         page.message_user(request, said, messages.ERROR)
 
 
@@ -151,15 +151,15 @@ _BATCH: Final = 500
 
 
 def dropped_limits_warning(keys: Sequence[int]) -> str:
-    """Name the limits that saved policies, by their primary keys, drop; nothing where they drop none."""
+    """Return a warning that names the limits that saved policies override; empty without such limits."""
     dropped = list(islice(_dropped(keys), _MOST_NAMED + 1))
     if not dropped:
         return ""
     warning = ngettext(
-        "This policy replaces broader ones as a whole, and these limits of theirs hold no longer where it holds: "
-        "%(dropped)s. Add them to it if they should.",
-        "These policies replace broader ones as a whole, and these limits of theirs hold no longer where they hold: "
-        "%(dropped)s. Add them to these if they should.",
+        "This policy replaces broader policies completely, so these limits of theirs no longer apply: "
+        "%(dropped)s. Add them to this policy to keep them.",
+        "These policies replace broader policies completely, so these limits of theirs no longer apply: "
+        "%(dropped)s. Add them to these policies to keep them.",
         len(keys),
     )
     return warning % {"dropped": ", ".join(dropped[:_MOST_NAMED]) + (", …" if len(dropped) > _MOST_NAMED else "")}
@@ -176,7 +176,7 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
 
 
 class StatePermissions:
-    """Who may do more than change rows, as models declare it."""
+    """The custom permissions of the models."""
 
     def has_boost_permission(self, request: HttpRequest) -> bool:
         """Whether the user may grant boosts."""
@@ -192,7 +192,7 @@ class StatePermissions:
 
 
 def enforce(enforcement: Enforcement) -> Any:
-    """Set how policies are obeyed."""
+    """Set the enforcement of policies."""
 
     def do(policy: Policy, ask: Ask) -> None:
         with audit.acting(actor=ask.actor, source="admin", reason=ask.reason):
@@ -224,7 +224,7 @@ def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
 
 
 def boost(row: Policy | Entity, ask: Ask) -> None:
-    """Give more for a while."""
+    """Boost temporarily."""
     if isinstance(row, Policy):
         if row.entity is None:
             raise InvalidRequest(gettext("a boost is for one entity: choose policies of entities"))
@@ -242,15 +242,15 @@ def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:
         case Entity():
             return ask.says["resource"].name, row.identifier
     if row.resource is None:
-        raise InvalidRequest(gettext("this is counted for each resource by itself: choose policies of resources"))
+        raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
     return row.resource.name, None if row.entity is None else row.entity.identifier
 
 
 def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
-    """Reset and top up; where rows do not say of which resource, the form asks for it."""
+    """Reset and top up; the form asks for the resource if the rows do not have one."""
     why, credit = map(of_resource, (RequiredReasonForm, TopUpForm)) if resource else (RequiredReasonForm, TopUpForm)
     return [
-        ConfirmedAction("reset_state", _("Reset what was used"), allowed="reset", form=why, do=reset),
+        ConfirmedAction("reset_state", _("Reset usage"), allowed="reset", form=why, do=reset),
         ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=top_up),
     ]
 
@@ -263,19 +263,19 @@ def _in_force(rows: Sequence[Policy]) -> str:
     """Say how many of these policies are enforced now."""
     count = sum(one.enforcement == Enforcement.ENFORCE and one.rollout_percent > 0 for one in rows)
     said = ngettext(
-        "%(count)s of them is enforced now, and will be so no longer.",
-        "%(count)s of them are enforced now, and will be so no longer.",
+        "%(count)s of them is enforced now and will no longer be enforced.",
+        "%(count)s of them are enforced now and will no longer be enforced.",
         count,
     )
     return said % {"count": count} if count else ""
 
 
-_BOOST: Final = _("Boost for a while")
+_BOOST: Final = _("Boost temporarily")
 
 POLICY_ACTIONS: Final = [
     _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=dropped_limits_warning),
-    _enforcement("shadow_policies", _("Try in the shadow"), Enforcement.SHADOW, note=_in_force),
-    _enforcement("disable_policies", _("Switch off"), Enforcement.OFF, note=_in_force),
+    _enforcement("shadow_policies", _("Set to shadow mode"), Enforcement.SHADOW, note=_in_force),
+    _enforcement("disable_policies", _("Disable"), Enforcement.OFF, note=_in_force),
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=boost),
     *_state_actions(resource=False),
 ]

@@ -48,16 +48,16 @@ _SOURCES: Final[Mapping[str, Any]] = {
     "import": _("import"),
     "service": _("function of the app"),
 }
-_OTHER_KINDS: Final[Mapping[str, Any]] = {"state": _("what was used"), "auditevent": _("audit log")}
+_OTHER_KINDS: Final[Mapping[str, Any]] = {"state": _("usage"), "auditevent": _("audit log")}
 
 
 def source_in_words(source: str) -> str:
-    """Say which way a change came in; sites may have named ways of their own."""
+    """Return the label of a source; sites can use custom sources."""
     return str(_SOURCES.get(source, source))
 
 
 def kind_in_words(object_type: str) -> str:
-    """Say what kind of object an event is about."""
+    """Return the label of the object type of an event."""
     model = MODELS.get(object_type)
     return str(_OTHER_KINDS.get(object_type, object_type) if model is None else model._meta.verbose_name)
 
@@ -127,7 +127,7 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 
 
 class AuditEventAdmin(RobustListAdmin):
-    """Who changed what."""
+    """The audit log."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
@@ -135,7 +135,7 @@ class AuditEventAdmin(RobustListAdmin):
     list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
     list_filter = ["when", "verb", ("object_type", KindFilter), ("source", SourceFilter)]
     search_fields = ["actor", "object_label", "reason"]
-    search_help_text = _("Who did it, to what, or why.")
+    search_help_text = _("Search by actor, object or reason.")
     date_hierarchy = "when"
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
@@ -162,10 +162,10 @@ class AuditEventAdmin(RobustListAdmin):
         return super().change_view(request, object_id, form_url, context)
 
     def revert_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask whether to revert an event, and do it; say why where it cannot be."""
+        """Ask for confirmation and revert an event; shows the error if it cannot be reverted."""
         event = self._event(object_id)
         if event is None:
-            raise Http404(gettext("There is no such event."))
+            raise Http404(gettext("The event does not exist."))
         if not self._may_revert(request, event):
             raise PermissionDenied
         form = RevertForm(request.POST if request.method == "POST" else None)
@@ -198,12 +198,12 @@ class AuditEventAdmin(RobustListAdmin):
 
     @admin.display(description=_("source"), ordering="source")
     def way(self, event: AuditEvent) -> str:
-        """Say which way it came in."""
+        """Show the source."""
         return source_in_words(event.source)
 
     @admin.display(description=_("differences"))
     def differences(self, event: AuditEvent) -> SafeString:
-        """Show each field that is not as it was."""
+        """Show each changed field."""
         found = audit.differences(event.before, event.after)
         kind = event.object_type
         rows = [

@@ -1,4 +1,4 @@
-"""Admin pages that answer bad input, refuse outdated forms, and write every change to the audit log."""
+"""Admin pages that handle invalid input, detect concurrent edits, and record every change in the audit log."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _NUL = "\0"
 
 
 class RobustListAdmin(Admin):
-    """A list that answers what nobody can filter by as it answers other filters that cannot be."""
+    """A list that handles all invalid filter values in the same way."""
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Filter; Django itself fails on NUL, and where the next year, or the same moment in UTC, is no date."""
+        """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""
         filters = ((name, value) for name, values in request.GET.lists() for value in values if name != SEARCH_VAR)
         if any(_NUL in name + value for name, value in filters):
             raise IncorrectLookupParameters
@@ -60,7 +60,7 @@ class RobustListAdmin(Admin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Search; where one types to find a related row, Django itself fails on NUL, which is in no text."""
+        """Search; Django's autocompletion raises an error for NUL, which no text contains."""
         if _NUL in search_term:
             return queryset.none(), False
         return super().get_search_results(request, queryset, search_term)
@@ -78,10 +78,10 @@ _SENT: Final = "_version"
 
 
 class VersionedAdmin(AnyAdmin):
-    """Refuses, once, what was entered into a form that has become old meanwhile; a form that says none is never old."""
+    """Rejects a form once if the object has changed since the form was opened, unless the form has no version."""
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
-        """Give the form, which has an error where the object is not what it was any more."""
+        """Return the form, with an error if the object has changed."""
         form = super().get_form(request, obj, change=change, **options)
         sent = request.POST.get(_SENT)
         if obj is None or not sent or sent == _version_of(obj):
@@ -89,7 +89,7 @@ class VersionedAdmin(AnyAdmin):
         return type(form.__name__, (_Outdated, form), {})
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
-        """Have the form say what it is about."""
+        """Add the version of the object to the form."""
         if options.get("obj") is not None:
             context["version"] = _version_of(options["obj"])
         return super().render_change_form(request, context, *args, **options)
@@ -101,22 +101,20 @@ class _Outdated:
     def clean(self) -> Any:
         form: Any = super()
         cleaned = form.clean()
-        said = gettext(
-            "Somebody has changed this since you opened it: look at it in another window. Saving again overwrites that."
-        )
+        said = gettext("This object has been changed since you opened the form. Saving again overwrites that change.")
         self.add_error(None, said)  # type: ignore[attr-defined]  # of the form
         return cleaned
 
 
 def _version_of(item: Any) -> str:
-    """The same text as long as the database says the same of an object and its parts."""
+    """A version that changes with the object and its nested objects in the database."""
     found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
     said = None if found is None else found.state
     return blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 class AuditedAdmin(VersionedAdmin, RobustListAdmin):
-    """Says who changes an object, with its inlines, or those that were selected."""
+    """Records the user for changes of an object with its inlines, and of selected objects."""
 
     formfield_overrides = {
         models.DateTimeField: {"form_class": DateTimeField, "widget": DateTimeWidget},
@@ -125,25 +123,25 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
     }
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Give fields with autocompletion the widget that takes bad input."""
+        """Use the autocompletion widget that handles invalid input."""
         if db_field.name in self.get_autocomplete_fields(request):
             kwargs["widget"] = Autocomplete(db_field, self.admin_site, using=kwargs.get("using"))
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Show a help text as it is, which templates would take for markup."""
+        """Escape a help text, because templates mark it as safe."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None:
             field.help_text = escape(field.help_text)
         return field
 
     def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
-        """Show the form, or save what it says."""
+        """Show the form, or save it."""
         with self._acting(request):
             return super().changeform_view(request, *args, **options)
 
     def delete_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
-        """Ask whether to delete, or do it."""
+        """Ask for confirmation, or delete."""
         with self._acting(request):
             return super().delete_view(request, *args, **options)
 
@@ -159,14 +157,16 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
         return HttpResponseRedirect(reverse(log, query=query))
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
-        """Show the list, or do the chosen action."""
+        """Show the list, or run the chosen action."""
         with self._acting(request):
             return super().changelist_view(request, *args, **options)
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse | None:
-        """Do the chosen action, if the selected keys are valid."""
+        """Run the chosen action if the selected keys are valid."""
         if not all(map(is_primary_key, request.POST.getlist(ACTION_CHECKBOX_NAME))):
-            self.message_user(request, _("Select rows of this list, and choose the action again."), messages.ERROR)
+            self.message_user(
+                request, _("Invalid selection: select rows of this list, and run the action again."), messages.ERROR
+            )
             return None
         return super().response_action(request, *args, **options)
 

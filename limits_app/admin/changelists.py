@@ -40,14 +40,14 @@ else:
 
 
 MOST_COUNTED: Final = 10_000
-"""How many rows a list counts and lets people turn the pages of; whoever looks for more of them filters or searches."""
+"""The maximum number of rows that a list counts and pages through; users filter or search for others."""
 
 _LAST: Final = "\U0010ffff"
 """No character comes after it."""
 
 
 class Link(NamedTuple):
-    """A page that a list points at."""
+    """A page that a list links to."""
 
     address: str
     label: str
@@ -70,7 +70,7 @@ class CappedPaginator(AnyPaginator):
         return int(rows.order_by()[: MOST_COUNTED + 1].count())
 
     def page(self, number: int | str) -> Page[Any]:
-        """Give a page, in an order that an index knows where there are more rows than are counted."""
+        """Return a page; with more rows than are counted, in an order that an index supports."""
         if self.long_ordering and self.found > MOST_COUNTED:
             rows: Any = self.object_list
             self.object_list = rows.order_by(*self.long_ordering, "-pk")
@@ -78,7 +78,7 @@ class CappedPaginator(AnyPaginator):
 
 
 class LargeListAdmin(AuditedAdmin):
-    """A list of which nobody counts, searches or sorts more than a database does at once.
+    """A list that counts, searches and sorts only as many rows as a database can handle quickly.
 
     Short tables are searched for `search_fields`; long ones for rows in which one of `begins_with` starts so.
     Where more rows are found than are counted, they are sorted by `long_ordering`, if there is one.
@@ -89,10 +89,10 @@ class LargeListAdmin(AuditedAdmin):
     list_per_page = 50
     begins_with: tuple[str, ...] = ()
     long_ordering: tuple[Any, ...] = ()
-    search_help_text = _("Long lists are searched for names that begin so, short ones for any part of them.")
+    search_help_text = _("Long lists are searched by prefix, short lists by any part of the name.")
 
     def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> AnyPaginator:
-        """Give the pages of a list; nobody minds in which order a long one is, unless they ask for one."""
+        """Return the paginator; long lists have no default order."""
         paginator = super().get_paginator(request, *args, **options)
         if ORDER_VAR not in request.GET and isinstance(paginator, CappedPaginator):
             paginator.long_ordering = self.long_ordering
@@ -101,7 +101,7 @@ class LargeListAdmin(AuditedAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Search, by an index where the table is long."""
+        """Search, with an index if the table is long."""
         if "\0" in search_term or not search_term or not self._is_long():
             return super().get_search_results(request, queryset, search_term)
         found = Q()
@@ -110,7 +110,7 @@ class LargeListAdmin(AuditedAdmin):
         return queryset.filter(found), False
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
-        """Show the list, and say so where it does not end where it seems to."""
+        """Show the list, with a message if it is truncated."""
         response: HttpResponse = super().changelist_view(request, *args, **options)
         context = getattr(response, "context_data", None) or {}
         if "cl" not in context:
@@ -123,15 +123,15 @@ class LargeListAdmin(AuditedAdmin):
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any
     ) -> HttpResponse | None:
-        """Do the chosen action, but not to all rows of a list that shows only the first of them."""
+        """Run the chosen action; rejects “select all” on a truncated list."""
         if request.POST.get("select_across", "0") != "0" and CappedPaginator(queryset, 1).found > MOST_COUNTED:
-            problem = gettext("This list goes on beyond the rows that it counts: filter it, and select all then.")
+            problem = gettext("This list is truncated: filter it before you select all rows.")
             self.message_user(request, problem, messages.ERROR)
             return None
         return super().response_action(request, queryset, *args, **options)
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Give the pages that the list points at, beside the one that adds a row."""
+        """Return the links of the list besides “Add”."""
         return ()
 
     def _is_long(self) -> bool:
@@ -164,7 +164,7 @@ class StatefulList(ChangeList):
     """A page of rows, each with its state."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Fetch the rows of the page, and then what all of them use."""
+        """Read the rows of the page, then their usage."""
         super().get_results(request)
         rows = list(self.result_list)
         self.result_list = rows
@@ -179,11 +179,11 @@ class UsageListAdmin(LargeListAdmin):
         css = {"all": ["limits_app/lists.css"]}
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
-        """Give the list that looks at all rows of a page at once."""
+        """Return the change list that reads the state of all rows of a page together."""
         return StatefulList
 
     def look(self, rows: Sequence[Any]) -> None:
-        """Tell each row the states that are shown in it; None where the store does not answer."""
+        """Set the states that each row shows; None if the store is unavailable."""
         pairs = {row.pk: list(pairs) for row, pairs in zip(rows, self.pairs(rows), strict=True)}
         try:
             states = iter(services.overview([pair for some in pairs.values() for pair in some]))
@@ -198,14 +198,14 @@ class UsageListAdmin(LargeListAdmin):
 
     @admin.display(description=_("in use now"))
     def in_use(self, row: Any) -> str:
-        """Show what is used and left of each limit."""
+        """Show the usage of each limit."""
         if row.states is None:
             return gettext("unknown")
         return format_html_join("", "{}", ((self.state_in_words(row, state),) for state in row.states)) or "-"
 
     @admin.display(description=_("source"))
     def source(self, row: Any) -> str:
-        """Say where the limits were set, and whether others are tried."""
+        """Show where the limits were set, and whether there are others in shadow mode."""
         if row.states is None:
             return gettext("unknown")
         return ", ".join(dict.fromkeys(word for state in row.states for word in _source(state))) or "-"
@@ -225,7 +225,7 @@ def shown_limits(state: RowState, limits: Iterable[LimitState], *, named: bool) 
 
 
 def limit_line(limit: LimitState) -> SafeString:
-    """Show one limit: its key, a bar, and the numbers for whoever does not see bars."""
+    """Show one limit: its key, a bar, and the numbers for screen readers."""
     key = gettext("%(key)s (shared)") % {"key": limit.key} if limit.shared else limit.key
     if limit.used is None or limit.available is None:
         return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
@@ -242,6 +242,6 @@ def _source(state: RowState) -> Iterable[str]:
     for level in state.levels:
         yield str(_LEVELS[level])
     for level in state.tried:
-        yield gettext("%(level)s (tried in the shadow)") % {"level": _LEVELS[level]}
+        yield gettext("%(level)s (shadow mode)") % {"level": _LEVELS[level]}
     if not state.levels:
-        yield gettext("nothing is set")
+        yield gettext("no limits")

@@ -97,5 +97,5 @@ def written_limits(limits: Iterable[Limit]) -> SafeString:
 def _written(limit: Limit) -> str:
     try:
         return limit_text(limit.definition(), shared=limit.shared)
-    except InvalidLimit:  # something wrote it past the app: show what is there
+    except InvalidLimit:  # written without validation: show the stored value
         return str(limit)

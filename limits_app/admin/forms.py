@@ -56,21 +56,21 @@ __all__ = [
 
 
 class JSONField(forms.JSONField):
-    """Refuses what Django's own field lets through to the database, or fails on: NaN, endless nesting, huge numbers."""
+    """A JSON field that also rejects NaN, deep nesting and huge numbers, which Django's field does not handle."""
 
     def to_python(self, value: Any) -> Any:
-        """Parse the text; ValidationError says what to write instead."""
+        """Parse the text; raises ValidationError with the allowed values."""
         try:
             parsed = super().to_python(value)
         except RecursionError:
-            raise ValidationError(_("This is nested too deeply.")) from None
+            raise ValidationError(_("The JSON is nested too deeply.")) from None
         except ValueError:
-            raise ValidationError(_("A number in it is too long: write it as text.")) from None
+            raise ValidationError(_("A number in the JSON is too long: use a string.")) from None
         validate_json(parsed)
         return parsed
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        """Give the text back as it was typed where it cannot be parsed."""
+        """Return invalid text unchanged."""
         try:
             parsed = self.to_python(data)
         except ValidationError:
@@ -87,7 +87,7 @@ def checked_datetime(moment: datetime, problem: str | _StrPromise) -> datetime:
 
 
 class DateTimeWidget(AdminSplitDateTime):
-    """Shows a moment that the site's clock cannot tell as the nearest that it can."""
+    """Shows a datetime outside the range of the site's time zone as the nearest one in it."""
 
     def decompress(self, value: datetime | None) -> tuple[date | None, time | None]:
         """Give the date and the time."""
@@ -99,7 +99,7 @@ class DateTimeWidget(AdminSplitDateTime):
 
 
 class DateTimeField(SplitDateTimeField):
-    """A date and a time by the site's clock, which databases can keep."""
+    """A datetime in the site's time zone that databases can store."""
 
     def compress(self, data_list: Any) -> datetime | None:
         """Give the moment, in UTC."""
@@ -117,7 +117,7 @@ def is_primary_key(text: str) -> bool:
 
 
 class Autocomplete(AutocompleteSelect):
-    """Finds a related row by typing, and shows a refused form again whatever was sent as its key."""
+    """An autocompletion widget that can render any submitted key again."""
 
     def optgroups(self, name: str, value: Sequence[str], attrs: dict[str, Any] | None = None) -> Any:
         """Give the chosen row as an option, if the key can be one."""
@@ -206,10 +206,10 @@ else:
 
 
 class PolicyForm(PolicyModelForm):
-    """Asks for a confirmation before a policy in force is enforced no longer, or for fewer entities."""
+    """Asks for confirmation before a policy in force is no longer enforced, or for fewer entities."""
 
     confirm_weaker = forms.BooleanField(
-        label=_("Enforce it no longer, or for fewer"),
+        label=_("Confirm weaker enforcement"),
         required=False,
         help_text=_("Needed to set a policy in force to shadow, off or a smaller rollout."),
     )
@@ -235,7 +235,7 @@ else:
 
 
 class ResourceForm(ResourceModelForm):
-    """A store that the settings have no longer stays chosen until somebody chooses another."""
+    """A store that was removed from the settings stays selected until another one is chosen."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -280,21 +280,23 @@ class RequiredReasonForm(ReasonForm):
 
 
 class RevertForm(ReasonForm):
-    """Why a change is taken back, and whether later ones are too."""
+    """The reason of a revert, and whether it also undoes later changes."""
 
-    force = forms.BooleanField(label=_("Also if it was changed since, which undoes the later changes"), required=False)
+    force = forms.BooleanField(
+        label=_("Revert even if the object has been changed since; this undoes the later changes"), required=False
+    )
 
 
 class BoostForm(RequiredReasonForm):
     """How much more, and until when."""
 
     factor = forms.DecimalField(
-        label=_("Times as much"),
+        label=_("Factor"),
         min_value=Decimal("1.01"),
         max_value=1000,
         decimal_places=2,
         initial=2,
-        help_text=_("By what each limit that holds now is multiplied."),
+        help_text=_("Factor for each current limit."),
     )
     until = forms.DateTimeField(
         label=_("Until"), widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"})
@@ -307,17 +309,17 @@ class BoostForm(RequiredReasonForm):
         self.fields["until"].help_text = gettext("In the time zone %(zone)s.") % {"zone": zone}
 
     def clean_until(self) -> datetime:
-        """Refuse a boost that has ended, or ends when no calendar goes on."""
+        """Reject an end in the past or outside the calendar."""
         until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
         if until <= timezone.now():
-            raise ValidationError(gettext("A boost ends in the future."))
+            raise ValidationError(gettext("The end must be in the future."))
         return until
 
 
 class TopUpForm(RequiredReasonForm):
     """How much credit of which limit."""
 
-    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("Its key, such as “tpm”."))
+    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("The limit key, such as “tpm”."))
     amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
     field_order = ["key", "amount", "reason"]
 
@@ -330,7 +332,7 @@ class GrantForm(BoostForm):
         max_length=255,
         strip=False,
         validators=[validate_identifier],
-        help_text=_("As requests name it, such as “user:42” or “tenant:acme”. Case and spaces count."),
+        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
     )
     field_order = ["entity", "resource", "factor", "until", "reason"]
 
@@ -358,6 +360,6 @@ def _resource(*, required: bool) -> ResourceChoice:
         Resource.objects.all(),
         label=_("Resource"),
         required=required,
-        help_text="" if required else _("Leave it empty for all resources."),
+        help_text="" if required else _("Leave empty to apply to each resource separately."),
         widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
     )

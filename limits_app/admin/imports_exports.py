@@ -1,4 +1,4 @@
-"""Import and export of lists as files, where the app import_export is installed."""
+"""Import and export of lists, if the app import_export is installed."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ class Named(ForeignKeyWidget):  # type: ignore[misc]
     """A related row by its name."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
-        """Find the row; ValueError says that there is none."""
+        """Find the row; raises ValueError if it does not exist."""
         try:
             return super().clean(value, row, **options)
         except ObjectDoesNotExist:
             what = {"model": self.model._meta.verbose_name, "name": value}
-            raise ValueError(gettext("there is no %(model)s %(name)s: make it first") % what) from None
+            raise ValueError(gettext("%(model)s %(name)s does not exist: create it first") % what) from None
 
 
 class Moment(Widget):  # type: ignore[misc]
     """A date and time as ISO 8601 has it, exact and with its zone."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> datetime | None:
-        """Read it; ValueError where it is none, or has no zone."""
+        """Parse it; raises ValueError for an invalid timestamp or one without a time zone."""
         if not value:
             return None
         moment = datetime.fromisoformat(str(value))
         if moment.tzinfo is None:
-            raise ValueError(gettext("write a time with its zone, such as 2026-03-04T12:00:00+00:00"))
+            raise ValueError(gettext("must be a timestamp with a time zone, such as 2026-03-04T12:00:00+00:00"))
         return moment
 
     def render(self, value: Any, obj: Any = None, **options: Any) -> str:
@@ -90,7 +90,7 @@ class Moment(Widget):  # type: ignore[misc]
 
 
 class Document(JSONWidget):  # type: ignore[misc]
-    """JSON that databases can store, whether a file has it as text or as it is."""
+    """JSON that databases can store, as text or as data."""
 
     def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
         """Read it."""
@@ -99,22 +99,22 @@ class Document(JSONWidget):  # type: ignore[misc]
         return document
 
     def render(self, value: Any, obj: Any = None, **options: Any) -> str:
-        """Write it, always in the same way."""
+        """Serialize it in canonical form."""
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 class Limits(Field):  # type: ignore[misc]
-    """The limits of a policy: those that a file says until they are saved, or else those that it has."""
+    """The limits of a policy: those of the file until they are saved, otherwise the saved ones."""
 
     def get_value(self, instance: Any, **options: Any) -> Any:
-        """Give them as JSON can say them."""
+        """Return them as JSON data."""
         if instance is None:
             return []
         there = instance.limits.all() if instance.pk else ()
         return instance.__dict__.get("limits_to_be", [_said(limit) for limit in there])
 
     def save(self, instance: Any, row: Mapping[str, Any], is_m2m: bool = False, **options: Any) -> None:
-        """Remember what the file says."""
+        """Store the limits of the file."""
         said = self.clean(row)
         if isinstance(said, list) and all(isinstance(one, dict) for one in said):
             said = sorted(said, key=lambda one: str(one.get("key", "")))
@@ -122,7 +122,7 @@ class Limits(Field):  # type: ignore[misc]
 
 
 class Table(ModelResource):  # type: ignore[misc]
-    """Files change all rows or none; rows that say nothing new are left alone."""
+    """Files change all rows or none; unchanged rows are skipped."""
 
     class Meta:
         clean_model_instances = True
@@ -131,19 +131,19 @@ class Table(ModelResource):  # type: ignore[misc]
         use_transactions = True
 
     def before_import(self, dataset: Any, **options: Any) -> None:
-        """Refuse a file that does not say which rows it is about."""
+        """Reject a file without the columns that identify rows."""
         missing = [name for name in self._meta.import_id_fields if name not in (dataset.headers or ())]
         if missing:
             raise ValidationError(
-                gettext("The file lacks the columns that say which row is meant: %s.") % ", ".join(missing)
+                gettext("The file must have the columns that identify rows: %s.") % ", ".join(missing)
             )
 
     def skip_row(self, instance: Any, original: Any, *args: Any, **options: Any) -> bool:
-        """Leave alone what is there already and says the same."""
+        """Skip unchanged rows."""
         return original.pk is not None and bool(super().skip_row(instance, original, *args, **options))
 
     def get_diff_class(self) -> type[Diff]:
-        """Say how differences are shown."""
+        """Return the class that renders differences."""
         return PlainDiff
 
 
@@ -159,7 +159,7 @@ class Resources(Table):
 
 
 class Entities(Table):
-    """Who consumes; parents come before their children."""
+    """Entities; parents come before their children."""
 
     parent = Field("parent", "parent", Named(Entity, "identifier"))
     metadata = Field("metadata", "metadata", Document(), default=dict)
@@ -171,7 +171,7 @@ class Entities(Table):
 
 
 class Policies(Table):
-    """What holds for whom, each with its limits."""
+    """Policies with their limits."""
 
     resource = Field("resource", "resource", Named(Resource, "name"))
     entity = Field("entity", "entity", Named(Entity, "identifier"))
@@ -199,11 +199,11 @@ class Policies(Table):
         import_id_fields = ("resource", "entity", "valid_from", "weekly_hours")
 
     def get_queryset(self) -> Any:
-        """All policies, with what a table says of them."""
+        """All policies with the data of their rows."""
         return super().get_queryset().select_related("resource", "entity").prefetch_related("limits")
 
     def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
-        """Save the limits that the file says; a file without a column of limits leaves them as they are."""
+        """Save the limits of the file; without a column of limits they stay unchanged."""
         said: object = instance.__dict__.pop("limits_to_be", None)
         try:
             definition = definitions.read(instance, {} if said is None else {"limits": said}, partial=True)
@@ -221,7 +221,7 @@ class Policies(Table):
 
 
 class Endpoints(Table):
-    """Which requests use what."""
+    """Endpoints."""
 
     resource = Field("resource", "resource", Named(Resource, "name"))
     amounts = Field("amounts", "amounts", Document(), default=dict)
@@ -241,7 +241,7 @@ TABLES: Final[Mapping[type[Any], type[Table]]] = {
 
 
 def _said(limit: Limit) -> dict[str, Any]:
-    """What a limit says, without what is empty."""
+    """The fields of a limit without empty ones."""
     values = {name: getattr(limit, name) for name in _PARTS}
     return {
         name: amount_of(value) if isinstance(value, Decimal) else value
@@ -252,7 +252,7 @@ def _said(limit: Limit) -> dict[str, Any]:
 
 _GUARD: Final = "'"
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What spreadsheets read as the start of a formula."""
+"""The first characters of formulas in spreadsheets."""
 
 
 def _is_formula(cell: object) -> bool:
@@ -260,7 +260,7 @@ def _is_formula(cell: object) -> bool:
 
 
 class GuardedCSV(CSV):  # type: ignore[misc]
-    """CSV in which a spreadsheet finds no formula: an apostrophe before its text, which the import removes again."""
+    """CSV with an apostrophe before text that a spreadsheet would read as a formula; the import removes it."""
 
     def export_data(self, dataset: Any, **options: Any) -> Any:
         """Write the rows, with the apostrophe where a cell could be a formula."""
@@ -294,14 +294,14 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
     skip_admin_log = True
 
     def get_urls(self) -> list[URLPattern]:
-        """Offer exports beside the pages of imports."""
+        """Add the URLs of exports."""
         view = self.admin_site.admin_view(self.export_view)
         name = f"limits_app_{self.opts.model_name}_export"
         urls: list[URLPattern] = super().get_urls()
         return [path("export/<str:kind>/", view, name=name), *urls]
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Point at imports and exports, with the permissions for them."""
+        """Link to imports and exports for users with the permissions."""
         yield from super().links(request)
         here = f"{self.admin_site.name}:limits_app_{self.opts.model_name}"
         if self.has_import_permission(request):
@@ -331,7 +331,7 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
             return response
 
     def process_result(self, result: Any, request: HttpRequest) -> HttpResponse:
-        """Say what was done; what could not be done has changed nothing."""
+        """Show the result; a failed import has changed nothing."""
         if result.has_errors() or result.has_validation_errors():
             problem = gettext("Nothing was imported, because rows have changed since: import the file again.")
             self.message_user(request, problem, messages.ERROR)
@@ -342,11 +342,11 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
         return response
 
     def export_view(self, request: HttpRequest, kind: str) -> HttpResponse:
-        """Give the rows of the list, as it is filtered, as a file; what it cannot be filtered by, the list answers."""
+        """Return the filtered rows of the list as a file; the list handles invalid filters."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if kind not in _FORMATS:
-            raise Http404(gettext("There is no such format."))
+            raise Http404(gettext("Unknown format."))
         table, form = TABLES[self.model](), _FORMATS[kind]()
         try:
             rows = self.get_changelist_instance(request).get_queryset(request)

@@ -40,12 +40,12 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
     """Policies, with a page that grants boosts."""
 
     def get_urls(self) -> list[URLPattern]:
-        """Offer the page beside those of the policies."""
+        """Add the URL of the page."""
         view = self.admin_site.admin_view(self.grant_view)
         return [path("boost/", view, name="limits_app_policy_boost"), *super().get_urls()]
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Point at the page, with the permission for it."""
+        """Link to the page for users with the permission."""
         yield from super().links(request)
         if self.has_boost_permission(request):
             yield Link(reverse(f"{self.admin_site.name}:limits_app_policy_boost"), gettext("Grant a boost"))
@@ -55,7 +55,7 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         return {**super().get_model_perms(request), "boost": self.has_boost_permission(request)}
 
     def grant_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for the boost, and grant it."""
+        """Show the form, or grant the boost."""
         if not self.has_boost_permission(request):
             raise PermissionDenied
         form = GrantForm(request.POST if request.method == "POST" else None)
@@ -79,7 +79,7 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         return reverse(f"{name}:app_list", args=[self.opts.app_label])
 
     def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
-        """Grant it; the form shows why it is refused."""
+        """Grant it; errors are shown in the form."""
         says = form.cleaned_data
         resource = None if says["resource"] is None else says["resource"].name
         actor = request.user.get_username()
@@ -116,26 +116,26 @@ _MOST_NAMED: Final = 10
 _COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
 _STANDINGS: Final[Mapping[Standing, Any]] = {
     Standing.COUNTS: _("holds"),
-    Standing.EXTENDED: _("holds, added to by another"),
-    Standing.REPLACED: _("replaced by another"),
-    Standing.NOT_NOW: _("does not hold now"),
+    Standing.EXTENDED: _("active, extended by another"),
+    Standing.REPLACED: _("overridden by another"),
+    Standing.NOT_NOW: _("not active now"),
     Standing.NOT_ROLLED_OUT: _("not rolled out so far"),
-    Standing.SHADOW: _("is tried in the shadow"),
-    Standing.OFF: _("is off"),
+    Standing.SHADOW: _("shadow mode"),
+    Standing.OFF: _("off"),
 }
 _NOT_ENFORCED: Final[Mapping[str, Standing]] = {Enforcement.SHADOW: Standing.SHADOW, Enforcement.OFF: Standing.OFF}
-"""What is known without the store."""
+"""States that do not depend on the store."""
 
 
 class LimitFormSet(LimitForms):
     """The limits of one policy, or of a member of a pool."""
 
     def clean(self) -> None:
-        """Say what nobody sees at the field that it is about, which has none."""
+        """Show errors of the hidden key field, which has no place of its own."""
         super().clean()
         if any("id" in form.errors for form in self.forms):
             raise ValidationError(
-                gettext("Somebody has deleted one of these limits meanwhile: open this page anew, and change it again.")
+                gettext("One of these limits has been deleted: reload this page and repeat the change.")
             )
 
 
@@ -143,7 +143,7 @@ class PolicyLimitFormSet(LimitFormSet):
     """The limits of one policy."""
 
     def clean(self) -> None:
-        """Refuse a policy that would replace broader limits by none at all."""
+        """Reject a policy that would replace broader limits without having limits."""
         super().clean()
         kept = [form for form in self.forms if _is_kept(form)]
         if self.instance.effect == PolicyEffect.LIMITS and not kept:
@@ -156,7 +156,7 @@ def _is_kept(form: Any) -> bool:
 
 
 class LimitInline(Inline):
-    """Limits are parts of their policy: who may change the policy may change them."""
+    """Limits belong to their policy: the permission to change the policy covers them."""
 
     model = Limit
     form = LimitForm
@@ -166,7 +166,7 @@ class LimitInline(Inline):
     extra = 1
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Give numbers as people write them also to who may only look."""
+        """Format numbers also on read-only pages."""
         return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -216,8 +216,8 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     readonly_fields = ["created_at", "updated_at"]
     fieldsets = [
         (None, {"fields": ["resource", "entity", "effect", "extends", "reason"]}),
-        (_("When it holds"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
-        (_("How it is obeyed"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
+        (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
+        (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
         (_("History"), {"fields": ["created_at", "updated_at"]}),
     ]
     inlines = [LimitInline]
@@ -250,17 +250,17 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
 
     @admin.display(description=_("holds"), ordering="valid_from")
     def holds(self, policy: Policy) -> str:
-        """Say when it holds."""
+        """Show when it applies."""
         return policy.when(short_moment)
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:
-        """Say what it limits, or what it does instead."""
+        """Show its limits or its effect."""
         return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
 
     @admin.display(description=_("now"), ordering="enforcement")
     def standing(self, policy: Any) -> str:
-        """Say what becomes of it at this moment, and for how many."""
+        """Show its current state and the rollout."""
         if policy.states is None:
             standing = _NOT_ENFORCED.get(policy.enforcement)
         else:
@@ -276,7 +276,7 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         return [[(policy.resource, policy.entity)] for policy in rows]
 
     def state_in_words(self, row: Any, state: RowState) -> str:
-        """Show the limits that come from it; of a policy for many, those that are one for all."""
+        """Show the usage of its limits; for a policy of many entities, of shared limits only."""
         if state.standing.get(row.pk) not in _COUNTING:
             return "-"
         own = [limit for limit in state.limits if limit.level == row.scope]
@@ -293,7 +293,7 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
 
 
 def _replaced_block(policy: Policy) -> str:
-    """Name the policies that replace a saved one that blocks the whole system; nothing where there are none."""
+    """Return a warning that names the policies that override a saved block of the whole system; empty without any."""
     if policy.effect != PolicyEffect.BLOCKED or policy.resource_id is not None or policy.entity_id is not None:
         return ""
     others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
@@ -302,6 +302,4 @@ def _replaced_block(policy: Policy) -> str:
     if not found:
         return ""
     named = ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
-    return gettext("This blocks nothing where other policies replace it: %(others)s. Block these too.") % {
-        "others": named
-    }
+    return gettext("Other policies override this block: %(others)s. Block these too.") % {"others": named}

@@ -57,7 +57,7 @@ class PartOfPool:
 
 
 class MemberInline(PartOfPool, Inline):
-    """The members of a pool; their limits are on pages of their own."""
+    """The members of a pool; their limits are on separate pages."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
@@ -73,12 +73,12 @@ class MemberInline(PartOfPool, Inline):
     _use: Mapping[str, str]
 
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
-        """Read what is in use once for all members; an inline lives as long as its request."""
+        """Read the usage of all members once; an inline exists for one request."""
         self._use = {} if obj is None else _use(obj)
         return super().get_formset(request, obj, **kwargs)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Say in each field what it is: the head of its column does so only to those who see it."""
+        """Label each field, because screen readers do not read the head of its column."""
         field: Any = super().formfield_for_dbfield(db_field, request, **kwargs)
         field.widget.attrs["aria-label"] = str(field.label)
         return field
@@ -110,7 +110,7 @@ class MemberLimitInline(PartOfPool, LimitInline):
 
 
 class PoolAdmin(AuditedAdmin):
-    """Who serves a resource."""
+    """Pools."""
 
     list_display = ["name", "load_balancing", "failover", "members_in_words", "description"]
     list_filter = ["load_balancing", "failover"]

@@ -39,7 +39,7 @@ _MOST_USES: Final = 500
 
 
 class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
-    """Resources; their state is that of the site itself, and of what all share."""
+    """Resources; the list shows the usage of the site itself and of shared limits."""
 
     list_display = ["name", "in_use", "source", "pool", "description"]
     list_select_related = ["pool"]
@@ -92,7 +92,7 @@ def _has_several_stores() -> bool:
 
 
 class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
-    """Who consumes; its state is that on the resources for which it has policies of its own, or else on the first."""
+    """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
     list_display = ["identifier", "name", "in_use", "source", "parent", "cascades", "is_unlimited", "is_blocked"]
     list_filter = ["cascade", "unlimited", "blocked"]
@@ -136,15 +136,17 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
         """Save the entity, and warn about spaces that are invisible."""
         super().save_model(request, obj, form, change)
         if obj.identifier != obj.identifier.strip():
-            warning = gettext("The identifier begins or ends with a space, which counts. Remove it unless it is meant.")
+            warning = gettext(
+                "The identifier begins or ends with a space, which is significant. Remove it unless it is intended."
+            )
             self.message_user(request, warning, messages.WARNING)
         elif not change and is_counted() and not used_by([obj.identifier]):
-            hint = gettext("No request had the identifier “%(name)s” so far: is it spelled as your code does?")
+            hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
             self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
 
 
 class EndpointAdmin(ExchangeAdmin):
-    """Which requests use what."""
+    """Endpoints."""
 
     list_display = ["name", "order", "where", "methods", "resource", "enabled"]
     list_filter = ["enabled"]

@@ -68,7 +68,7 @@ def test_the_question_says_how_many_policies_are_enforced_no_longer(
     action: str, admin_client: Client, policy: Policy
 ) -> None:
     tried = limits.set_system_limits([TPM], enforcement="shadow")
-    said = "1 of them is enforced now, and will be so no longer."
+    said = "1 of them is enforced now and will no longer be enforced."
     assert said in act(admin_client, action, policy, tried).content.decode()
     assert "enforced now" not in act(admin_client, action, tried).content.decode()
 
@@ -76,7 +76,7 @@ def test_the_question_says_how_many_policies_are_enforced_no_longer(
 @committed
 def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "reset_state", policy, confirmed="yes", reason="sorry", token="t1")
-    assert said(done) == ["Reset what was used: done for 1 row."]
+    assert said(done) == ["Reset usage: done for 1 row."]
     assert used() == 0
     [event] = events("reset")
     assert (event.actor, event.reason, event.object_label) == ("admin", "sorry", "user:1 on api")
@@ -108,7 +108,7 @@ def test_entities_are_reset_on_the_resource_that_is_chosen(admin_client: Client,
 
 def test_who_has_a_policy_gets_more_for_a_while(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "boost_entities", policy, confirmed="yes", factor="3", until=tomorrow(), reason="launch")
-    assert said(done) == ["Boost for a while: done for 1 row."]
+    assert said(done) == ["Boost temporarily: done for 1 row."]
     boost = Policy.objects.get(valid_until__isnull=False)
     assert (boost.definitions()[0].capacity, boost.reason, boost.extends) == (3000, "launch", True)
     [event] = events("create")
@@ -126,7 +126,7 @@ def test_entities_get_more_of_the_resource_that_is_chosen(admin_client: Client, 
     ("says", "problem"),
     [
         ({"factor": "1", "until": "2999-01-01T00:00"}, "greater than or equal to 1.01"),
-        ({"factor": "2", "until": "2001-01-01T00:00"}, "A boost ends in the future."),
+        ({"factor": "2", "until": "2001-01-01T00:00"}, "The end must be in the future."),
         ({"factor": "2", "until": "soon"}, "Enter a valid date/time."),
         ({"factor": "NaN", "until": "2999-01-01T00:00"}, "Enter a number."),
         ({"factor": "2", "until": "2999-01-01T00:00", "reason": "a\0"}, "Null characters are not allowed."),
@@ -139,7 +139,7 @@ def test_a_boost_that_cannot_be_is_asked_for_again(
     assert Policy.objects.count() == 1
 
 
-NOTHING = "Nothing was changed: deselect the rows that cannot be changed, or change them first."
+NOTHING = "Nothing was changed: deselect the rows with errors, or correct them first."
 
 
 @committed
@@ -147,7 +147,7 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
     site = limits.set_system_limits([TPM])
     done = act(admin_client, "reset_state", policy, site, confirmed="yes", reason="sorry")
     assert said(done) == [
-        "“system”: this is counted for each resource by itself: choose policies of resources",
+        "“system”: usage is counted for each resource separately: choose policies with a resource",
         NOTHING,
     ]
     assert (used(), events("reset")) == (400, [])
@@ -189,10 +189,10 @@ def test_enforced_policies_name_the_limits_that_they_drop(admin_client: Client) 
     limits.set_system_limits([TPM, RateLimit("daily", 5, 60)])
     one, other = (limits.set_resource_limits(name, [TPM], enforcement="off") for name in ("api", "mail"))
     done = act(admin_client, "enable_policies", one, confirmed="yes")
-    assert "these limits of theirs hold no longer where it holds: daily (system). Add them" in said(done)[-1]
+    assert "these limits of theirs no longer apply: daily (system). Add them" in said(done)[-1]
     done = act(admin_client, "enable_policies", one, other, confirmed="yes")
-    assert "where they hold: resource api: daily (system), resource mail: daily (system). Add them" in said(done)[-1]
-    assert said(act(admin_client, "disable_policies", one, confirmed="yes"))[-1] == "Switch off: done for 1 row."
+    assert "no longer apply: resource api: daily (system), resource mail: daily (system). Add them" in said(done)[-1]
+    assert said(act(admin_client, "disable_policies", one, confirmed="yes"))[-1] == "Disable: done for 1 row."
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
@@ -236,7 +236,7 @@ def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, polic
     again = admin_client.post(address("policy_boost"), form)
     assert "It overlaps with the policy that applies" in again.content.decode()
     empty = admin_client.post(address("policy_boost"), {})
-    assert "Please correct what is said below." in empty.content.decode()
+    assert "Please correct the errors below." in empty.content.decode()
 
 
 def test_a_boost_cannot_end_after_the_calendar_does(admin_client: Client, policy: Policy, settings: Settings) -> None:

@@ -130,7 +130,7 @@ def test_limits_that_imported_policies_drop_are_named_before_and_after(admin_cli
     calls = {"kind": "call", "key": "call_count", "capacity": 3, "window_seconds": 60, "algorithm": "token_bucket"}
     row = {"entity": "", "valid_from": "", "weekly_hours": "", "limits": [calls]}
     shown = upload(admin_client, "policy", [{"resource": "api", **row}])
-    assert "This policy replaces broader ones" in shown.content.decode()
+    assert "This policy replaces broader policies" in shown.content.decode()
     assert "holds: tpm (system). Add them" in shown.content.decode()
     assert Policy.objects.count() == 1
     assert "holds: tpm (system). Add them" in said(confirm(admin_client, "policy", shown))[-1]
@@ -191,7 +191,7 @@ CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds":
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"resource": "nowhere", "limits": CALLS}, "there is no resource nowhere: make it first"),
+        ({"resource": "nowhere", "limits": CALLS}, "resource nowhere does not exist: create it first"),
         ({"limits": "many"}, "Expecting value"),
         ({"limits": '{"a": 1}'}, "limits: Write a list, not"),
         ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: Unknown field: choose one of key, kind"),
@@ -202,7 +202,7 @@ CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds":
         ({"limits": CALLS, "effect": "magic"}, "is not a valid choice"),
         ({"limits": CALLS, "rollout_percent": 101}, "less than or equal to 100"),
         ({"limits": CALLS, "valid_from": "soon"}, "Invalid isoformat string"),
-        ({"limits": CALLS, "valid_from": "2026-01-01T00:00:00"}, "write a time with its zone"),
+        ({"limits": CALLS, "valid_from": "2026-01-01T00:00:00"}, "must be a timestamp with a time zone"),
         ({"limits": CALLS, "weekly_hours": "whenever"}, "is not a day"),
     ],
 )
@@ -266,6 +266,6 @@ def test_there_are_two_formats(admin_client: Client) -> None:
 
 def test_a_file_without_the_columns_that_say_which_rows_is_refused_without_a_traceback(admin_client: Client) -> None:
     page = upload(admin_client, "policy", "foo,bar\r\n1,2\r\n", CSV).content.decode()
-    assert "The file lacks the columns that say which row is meant: resource, entity, valid_from, weekly_hours." in page
+    assert "The file must have the columns that identify rows: resource, entity, valid_from, weekly_hours." in page
     assert "Traceback" not in page
     assert "traceback" not in page

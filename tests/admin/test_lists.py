@@ -48,7 +48,7 @@ def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", [TPM], enforcement="shadow")
     Entity.objects.create(identifier="user:1", blocked=True)
-    assert "system, resource (tried in the shadow)" in text(changelist(admin_client, "resource"))
+    assert "system, resource (shadow mode)" in text(changelist(admin_client, "resource"))
     entities = text(changelist(admin_client, "entity"))
     assert "<strong>api</strong> blocked" in entities
     assert "entity itself" in entities
@@ -64,7 +64,7 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
     limits.set_entity_limits("user:3", [TPM], extends=True)
     limits.set_entity_limits("user:4", [TPM], resource="api", valid_from=timezone.now() + timedelta(days=1))
     page = text(changelist(admin_client, "policy"))
-    now = ["holds", "holds, 1 %", "not rolled out so far, 0 %", "is off", "is tried in the shadow", "does not hold now"]
+    now = ["holds", "holds, 1 %", "not rolled out so far, 0 %", "off", "shadow mode", "not active now"]
     for words in now:
         assert f'<td class="field-standing">{words}</td>' in page
     assert "counted for each" in page
@@ -108,8 +108,8 @@ def test_an_identifier_that_no_request_had_is_hinted_at(admin_client: Client) ->
     used("api", "tenant:acme", "tpm", 1)
     for name in ("customer acme", "tenant:acme"):
         done = admin_client.post(address("entity_add"), {**fields, "identifier": name})
-    hints = [one for one in said(done) if "No request had the identifier" in one]
-    assert hints == ["No request had the identifier “customer acme” so far: is it spelled as your code does?"]
+    hints = [one for one in said(done) if "No request has used the identifier" in one]
+    assert hints == ["No request has used the identifier “customer acme” so far: check the spelling."]
 
 
 def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> None:
@@ -127,15 +127,15 @@ def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Clien
     form = {"effect": "blocked", "enforcement": "enforce", "rollout_percent": 100, "reason": ""}
     form |= {"limits-TOTAL_FORMS": 0, "limits-INITIAL_FORMS": 0}
     done = admin_client.post(address("policy_add"), form)
-    [warning] = [one for one in said(done) if "blocks nothing" in one]
-    assert "other policies replace it: resource api. Block these too." in warning
+    [warning] = [one for one in said(done) if "override this block" in one]
+    assert "Other policies override this block: resource api. Block these too." in warning
 
 
 def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:
     Resource.objects.create(name="api")
     page = text(changelist(admin_client, "resource"))
     assert '<td class="field-in_use"><div>unlimited</div></td>' in page
-    assert "nothing is set" in page
+    assert "no limits" in page
 
 
 def test_an_entity_is_shown_on_the_resources_of_its_policies_and_else_on_the_first(admin_client: Client) -> None:
@@ -248,7 +248,7 @@ def test_all_rows_are_never_more_than_a_list_has_counted(
     fill(entities=10, policies=1, resources=1)
     done = act(admin_client, "delete_selected", Entity.objects.all()[0], select_across="1", post="yes")
     assert Entity.objects.count() == left
-    assert any("goes on beyond" in words for words in said(done)) is (left > 0)
+    assert any("list is truncated" in words for words in said(done)) is (left > 0)
 
 
 def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(

@@ -46,7 +46,7 @@ def test_with_several_there_is_a_choice_and_what_it_does_is_said(admin_client: C
     page = form(admin_client)
     assert offered(page) == ["*", "default", "scratch"]
     assert "the default one (default)" in page
-    assert "everybody starts anew" in page
+    assert "Changing the store resets all counters" in page
     admin_client.post(address("resource_add"), {"name": "api", "store": "scratch"})
     resource = Resource.objects.get()
     assert resource.store == "scratch"
@@ -94,4 +94,4 @@ def test_effective_limits_say_where_they_are_counted(admin_client: Client) -> No
     Resource.objects.create(name="api", store="scratch")
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     page = admin_client.get(address("explain"), {"resource": "api"}).content.decode()
-    assert "It is counted in the store scratch." in page
+    assert "Store: scratch." in page

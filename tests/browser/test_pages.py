@@ -219,7 +219,7 @@ def test_the_explanation_says_when_a_limit_begins_to_bind(window: Browser, place
     call = "from limits_app import limits; limits.acquire('theatre').release()"
     place.manage("shell", "--verbosity=0", "--command", call)
     window.until(lambda: window.all(".limits-binds .limits-chip--binds"), "nothing binds")
-    assert "The next request is refused" in window.text("#limits-verdict")
+    assert "The next request is rejected" in window.text("#limits-verdict")
 
 
 _HOLD_BACK = """

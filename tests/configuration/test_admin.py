@@ -231,7 +231,7 @@ def test_a_selection_that_cannot_be_rows_is_explained(key: str, admin_client: Cl
     form = {"action": "delete_selected", "_selected_action": [str(api.pk), key], "post": "yes"}
     response = send(admin_client, "resource_changelist", form)
     assert [str(message) for message in get_messages(response.wsgi_request)] == [
-        "Select rows of this list, and choose the action again."
+        "Invalid selection: select rows of this list, and run the action again."
     ]
     assert Resource.objects.exists()
 
@@ -359,7 +359,7 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("entity", {"metadata": '{"a": "\\ud800"}'}, "metadata", "half of a surrogate pair"),
     ("entity", {"metadata": "[" * 40 + "]" * 40}, "metadata", "more than 32 levels deep"),
     ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "nested too deeply"),
-    ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in it is too long"),
+    ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in the JSON is too long"),
     ("entity", {"metadata": "true"}, "metadata", "Must be a JSON object"),
     ("endpoint", {"path": ""}, "path", "Enter either a path or a view name."),
     ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
@@ -435,7 +435,7 @@ def test_limits_that_a_new_policy_drops_are_named(admin_client: Client, api: Res
     rate(system, "tpm").save()
     response = send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
     [warning] = warnings(response)
-    assert "these limits of theirs hold no longer where it holds: daily (system). Add them" in warning
+    assert "these limits of theirs no longer apply: daily (system). Add them" in warning
 
 
 def test_a_limit_that_is_removed_from_a_policy_is_named_if_a_broader_one_has_it(
@@ -642,7 +642,7 @@ def test_a_limit_that_was_deleted_meanwhile_is_named(admin_client: Client, polic
     gone.delete()
     form = policy_form(*limits, existing=2, resource=policy.resource_id)
     answer = send(admin_client, "policy_change", form, policy.pk)
-    assert "Somebody has deleted one of these limits meanwhile" in answer.content.decode()
+    assert "One of these limits has been deleted" in answer.content.decode()
     assert Limit.objects.get().capacity == 1000
 
 
@@ -659,7 +659,7 @@ def test_a_form_that_is_outdated_is_refused_once(admin_client: Client, policy: P
     first = form(admin_client.get(page), "from A")
     Limit.objects.update(capacity=77)
     refused = admin_client.post(page, first)
-    assert "Somebody has changed this since you opened it" in refused.content.decode()
+    assert "This object has been changed since you opened the form" in refused.content.decode()
     assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (77, "")
     assert admin_client.post(page, form(refused, "from A")).status_code == 302
     assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (1000, "from A")

@@ -1,4 +1,4 @@
-"""Pages to look at: why something is admitted, who used how much, what happens now, and what a change would do."""
+"""Read-only pages: effective limits, usage, live traffic, and the preview of a policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ else:
 
 
 class UsageAdmin(ModelAdmin):
-    """What the site has used, to read."""
+    """Usage snapshots, read-only."""
 
     def get_urls(self) -> list[URLPattern]:
         """The pages; snapshots cannot be edited."""

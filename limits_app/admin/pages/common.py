@@ -60,7 +60,7 @@ def check(request: HttpRequest, permissions: tuple[str, ...]) -> None:
 def page(
     site: AdminSite, request: HttpRequest, template: str, *, title: str, context: Mapping[str, Any]
 ) -> TemplateResponse:
-    """Show one of the pages, with the ways to those of the others that may be seen."""
+    """Render one of the pages, with tabs for the other pages that the user may view."""
     request.current_app = site.name  # what Django's own admin does
     here = request.resolver_match.url_name if request.resolver_match else ""
     tabs = [
@@ -73,7 +73,7 @@ def page(
 
 
 def entity_or_none(request: HttpRequest) -> str | None:
-    """The entity that is asked about; the site itself where none is named."""
+    """The entity of the request; the site itself without one."""
     return request.GET.get("entity") or None
 
 
@@ -112,5 +112,5 @@ _GATE: Final = _Gate()
 def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
     if transaction.get_connection().in_atomic_block or not _GATE.passes():
-        return False  # rolling up needs a transaction of its own
+        return False  # rolling up requires a separate transaction
     return bool(roll_up().failed)

@@ -1,4 +1,4 @@
-"""The page that explains: which limits hold for an entity on a resource, where each comes from, and how full it is."""
+"""The page “Effective limits”: the limits of an entity on a resource, their origin and usage."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _LEVELS: Final[Mapping[str, _StrPromise]] = {
 }
 _STANDINGS: Final[Mapping[Standing, _StrPromise]] = {
     Standing.COUNTS: _("counts"),
-    Standing.EXTENDED: _("is added to"),
-    Standing.REPLACED: _("is replaced"),
+    Standing.EXTENDED: _("extended"),
+    Standing.REPLACED: _("overridden"),
     Standing.NOT_NOW: _("not in force now"),
     Standing.NOT_ROLLED_OUT: _("not rolled out that far"),
-    Standing.SHADOW: _("tried in the shadow"),
-    Standing.OFF: _("switched off"),
+    Standing.SHADOW: _("shadow mode"),
+    Standing.OFF: _("off"),
 }
 _MEMBERS: Final[Mapping[MemberStanding, _StrPromise]] = {
     MemberStanding.SERVES: _("would serve"),
-    MemberStanding.STANDS_BY: _("stands by"),
+    MemberStanding.STANDS_BY: _("standby"),
     MemberStanding.REFUSES: _("refuses"),
-    MemberStanding.NEVER: _("can never admit as much"),
-    MemberStanding.UNABLE: _("lacks what is requested"),
-    MemberStanding.COOLING_DOWN: _("put aside"),
-    MemberStanding.DISABLED: _("switched off"),
+    MemberStanding.NEVER: _("request exceeds the maximum"),
+    MemberStanding.UNABLE: _("lacks the requested limits"),
+    MemberStanding.COOLING_DOWN: _("cooling down"),
+    MemberStanding.DISABLED: _("off"),
 }
 
 
 def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Ask for a resource and an entity, and explain what holds; with `fragment`, the explanation alone."""
+    """Show the form and the effective limits; with `fragment`, only the effective limits."""
     check(request, EXPLAIN)
     resource, entity = request.GET.get("resource", "").strip(), entity_or_none(request)
     context: dict[str, Any] = {"resource": resource, "entity": entity}
@@ -92,16 +92,16 @@ def _explained(site: AdminSite, resource: str, entity: str | None) -> dict[str, 
 
 
 def _verdict(found: Explanation) -> str:
-    """Whether the next request passes, in a sentence."""
+    """The decision about the next request, as a sentence."""
     binding = found.outcome.binding
     if binding is None:
-        return gettext("The next request is admitted.")
+        return gettext("The next request is allowed.")
     if not binding.capacity:
-        return gettext("The next request is refused: everything is blocked.")
+        return gettext("The next request is rejected: all requests are blocked.")
     if binding.retry_after is None:
-        return gettext("The next request is refused until something of %(key)s is given back.") % {"key": binding.key}
+        return gettext("The next request is rejected until %(key)s is released.") % {"key": binding.key}
     said = {"key": binding.key, "seconds": amount(round(binding.retry_after, 1))}
-    return gettext("The next request is refused by %(key)s, which admits it in %(seconds)s s.") % said
+    return gettext("The next request is rejected by %(key)s; it is allowed in %(seconds)s s.") % said
 
 
 def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:

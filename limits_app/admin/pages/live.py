@@ -1,4 +1,4 @@
-"""The live page: what is admitted and refused every second, and which limits are the tightest now."""
+"""The page “Live”: allowed and rejected requests per second, and the tightest limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["live_page", "live_state"]
 
 _MOST_LOOKED_AT: Final = 25
-"""Whose limits may be the tightest: those that use most and are refused most in this hour."""
+"""Number of scopes with the highest usage or the most rejections in this hour that are checked."""
 
 _MOST_SHOWN: Final = 10
 
@@ -38,13 +38,13 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     settings = {
         "url": reverse(f"{site.name}:limits_app_live_state"),
         "labels": {
-            "admitted": gettext("admitted per second"),
-            "refused": gettext("refusals per second"),
+            "admitted": gettext("allowed per second"),
+            "refused": gettext("rejected per second"),
             "live": gettext("Live"),
             "paused": gettext("Paused"),
-            "lost": gettext("The server does not answer, or you are logged out; trying again."),
-            "unknown": gettext("The store does not answer: what is used is not known."),
-            "none": gettext("No limit holds for those who used something in this hour."),
+            "lost": gettext("The server is unavailable, or you are logged out; retrying."),
+            "unknown": gettext("The store is unavailable: usage is unknown."),
+            "none": gettext("There are no limits for the entities that were active in this hour."),
             "of": gettext("%(used)s of %(capacity)s used, %(left)s left"),
             "all": gettext("all limits"),
         },
@@ -53,7 +53,7 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 
 def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
-    """What was counted in this hour and the last one, by limit, and the tightest limits of those who use most.
+    """Counts of this hour and the last one by limit, and the tightest limits of the most active entities.
 
     Two of these make a rate. What the stores have counted is rolled up first, at most once a second.
     """

@@ -1,4 +1,4 @@
-"""The preview of a policy: whom it would have refused, before it is saved."""
+"""The preview of a policy: the requests that it would have rejected, before it is saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOUR_SECONDS: Final = 3600
 
 
 def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Read the form of a policy as it was sent, and say whom it would have refused; saves nothing."""
+    """Show whom the policy in the submitted form would have rejected; saves nothing."""
     check(request, PREVIEW)
     if request.method != "POST":
         return HttpResponseRedirect(_form_address(site, request))
@@ -38,7 +38,7 @@ def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"policy": policy, "problems": problems, "days": DAYS, "most": MOST}
     if policy is not None:
         context |= _shown(policy, proposed)
-    return page(site, request, "preview", title=gettext("Who would be refused?"), context=context)
+    return page(site, request, "preview", title=gettext("Who would be rejected?"), context=context)
 
 
 def _form_address(site: AdminSite, request: HttpRequest) -> str:
@@ -52,7 +52,7 @@ def _form_address(site: AdminSite, request: HttpRequest) -> str:
 def _edited(
     policies: ModelAdmin[Any], request: HttpRequest
 ) -> tuple[Policy | None, list[Proposed], list[tuple[str, str]]]:
-    """The policy and its limits as the form says, or what is wrong with them."""
+    """The policy and its limits in the form, or their errors."""
     saved = _saved(policies, request)
     form = policies.get_form(request, saved, change=saved is not None)(request.POST, request.FILES, instance=saved)
     is_valid = form.is_valid()
@@ -66,7 +66,7 @@ def _edited(
 
 
 def _saved(policies: ModelAdmin[Any], request: HttpRequest) -> Policy | None:
-    """The policy that is edited, None for a new one; whoever may not save it may not preview it."""
+    """The edited policy, None for a new one; the preview requires the permission to save it."""
     key = request.GET.get("policy", "")
     saved = policies.get_object(request, key) if is_primary_key(key) else None
     allowed = policies.has_add_permission(request) if saved is None else policies.has_change_permission(request, saved)
@@ -95,7 +95,7 @@ def _shown(policy: Policy, proposed: list[Proposed]) -> dict[str, Any]:
 
 
 def _row(one: Consumer) -> dict[str, Any]:
-    nobody = gettext("everybody together") if one.entity is None else gettext("the site itself")
+    nobody = gettext("all entities") if one.entity is None else gettext("the site itself")
     return {
         "resource": one.resource,
         "entity": one.entity or nobody,
@@ -109,7 +109,7 @@ def _row(one: Consumer) -> dict[str, Any]:
 
 
 def _chart(found: Forecast) -> dict[str, Any] | None:
-    """What would have fitted and what not by the hour, of the limit that refuses most."""
+    """Allowed and rejected requests by hour, for the limit that rejects most."""
     keys = list(dict.fromkeys(one.key for one in found.consumers))
     if not keys:
         return None
@@ -125,6 +125,6 @@ def _chart(found: Forecast) -> dict[str, Any] | None:
         "refused": [lost / MILLI for _, lost in drawn],
         "labels": {
             "admitted": gettext("fits into %(key)s") % {"key": key},
-            "refused": gettext("would be refused"),
+            "refused": gettext("would be rejected"),
         },
     }

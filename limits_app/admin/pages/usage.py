@@ -1,4 +1,4 @@
-"""The page of usage: how much of a limit was admitted and how often it refused, over time and by who used it."""
+"""The page “Usage”: allowed amounts and rejections of a limit, over time and by consumer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _SPANS: Final = {
 
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Show one limit at a time: amounts of different ones mean different things."""
+    """Show one limit at a time, because limits have different units."""
     check(request, USAGE)
     name = request.GET.get("span", "")
     span = _SPANS.get(name, _SPANS["day"])
@@ -78,13 +78,13 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "problem": problem_with(resource, entity, key),
     }
     if not context["problem"]:
-        bring_up_to_date()  # or refusals, which are told at once, would stand beside nothing that was admitted
+        bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
         context |= _used(resource, entity, key, span=span, name=name)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 
 
 def _used(resource: str | None, entity: str | None, key: str, *, span: Span, name: str) -> dict[str, Any]:
-    """What was used of a limit, by default of the one that refused most."""
+    """The usage of a limit, by default of the one with the most rejections."""
     starts = span.starts(datetime.now(UTC))
     ask: dict[str, Any] = {"entity": entity, "period": span.period, "since": starts[0]}
     of_resources = usage(by="resource", **ask)
@@ -110,7 +110,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, span: Span, nam
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:
-    """The limits that were used, the one that refused most first; those that admit nothing, as blocks do, come last."""
+    """The used limits, the one with the most rejections first; limits without allowed amounts, such as blocks, last."""
     totals: dict[str, tuple[float, int]] = {}
     for use in uses:
         admitted, refused = totals.get(use.key, (0.0, 0))
@@ -132,8 +132,8 @@ def _chart(starts: list[datetime], uses: Iterable[Use], span: Span, key: str) ->
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {
-            "admitted": gettext("admitted of %(key)s") % {"key": key},
-            "refused": gettext("refusals"),
+            "admitted": gettext("allowed %(key)s") % {"key": key},
+            "refused": gettext("rejections"),
         },
     }
 
@@ -152,7 +152,7 @@ def _totals(uses: Iterable[Use]) -> dict[str, str]:
 
 
 def _by_resource(uses: Iterable[Use]) -> list[Use]:
-    """Buckets of one resource are rows of their own only among consumers."""
+    """Buckets of one resource are separate rows only among consumers."""
     return sorted(uses, key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
 
 
@@ -185,7 +185,7 @@ def _whose(use: Use, here: dict[str, str]) -> dict[str, Any]:
 
 
 def _name(bucket: Bucket, entity: str) -> str:
-    """Whose bucket it is, for people."""
+    """The label of a bucket."""
     if bucket == Bucket.ENTITY:
         return entity or gettext("the site itself")
     return f"{entity} ({bucket.label})" if entity else str(bucket.label)
@@ -205,7 +205,7 @@ def _denials(resource: str | None, entity: str | None, since: datetime) -> Itera
 
 
 def _denied(denial: Denial) -> dict[str, Any]:
-    """How often one limit refused in a minute."""
+    """The number of rejections by a limit in a minute."""
     return {
         "minute": moment(denial.minute, "SHORT_DATETIME_FORMAT"),
         "key": denial.key,

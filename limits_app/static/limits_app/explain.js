@@ -19,7 +19,7 @@
     if (focused) [...explanation.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
   };
 
-  // Only what moves is replaced, so that nobody loses their place; all of it when anything else is said.
+  // Replace only the changed figures, to keep the scroll position; the whole page if the structure differs.
   const show = (text) => {
     const fresh = new DOMParser().parseFromString(text, "text/html").body;
     if (shape(fresh) !== shape(explanation)) {

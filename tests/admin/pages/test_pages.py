@@ -73,10 +73,10 @@ def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admi
         acquisition.update({"tokens": 900})
     response = get(admin_client, EXPLAIN, resource="api", entity="user:1")
     page = words(response)
-    assert "The next request is admitted." in page
+    assert "The next request is allowed." in page
     assert "1 of 5 used, 4 left" in page
     assert "900 of 1,000 used, 100 left" in page
-    assert "replaces that of System" in page
+    assert "overrides System" in page
     for policy in Policy.objects.all():
         assert reverse("admin:limits_app_policy_change", args=[policy.pk]) in response.content.decode()
     assert 'class="limits-bar limits-bar--near"' in response.content.decode()
@@ -86,9 +86,9 @@ def test_an_explanation_says_which_limit_binds(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(1)])
     limits.acquire("api", entity="user:1").release()
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
-    assert "The next request is refused" in page
-    assert "binds" in page
-    assert "admits again in 60.0 s" in page
+    assert "The next request is rejected" in page
+    assert "blocking" in page
+    assert "available in 60.0 s" in page
 
 
 def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: Client) -> None:
@@ -96,14 +96,14 @@ def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: 
     Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
     limits.set_entity_limits("user:1", [ResourceLimit("slots", 2)], resource="api", reason="a trial")
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
-    assert "Charged too: tenant:acme" in page
-    assert "Everything is blocked." in page
+    assert "Also charged: tenant:acme" in page
+    assert "All requests are blocked." in page
     assert "slots=2" in page
 
 
 def test_an_explanation_of_nothing_says_so(admin_client: Client) -> None:
-    assert "No limit holds here" in words(get(admin_client, EXPLAIN, resource="api"))
-    assert "There is no resource yet" in words(get(admin_client, EXPLAIN))
+    assert "There are no limits, so all requests are allowed." in words(get(admin_client, EXPLAIN, resource="api"))
+    assert "There are no resources yet" in words(get(admin_client, EXPLAIN))
 
 
 def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: Client) -> None:
@@ -116,8 +116,8 @@ def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: C
     page = words(get(admin_client, EXPLAIN, resource="api"))
     assert "Served by the pool regions eu would serve " in page
     assert "would serve" in page
-    assert "tried in the shadow" in page
-    assert "Would refuse, and is only tried" in page
+    assert "shadow mode" in page
+    assert "Would reject (shadow mode)" in page
 
 
 def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) -> None:
@@ -133,7 +133,7 @@ def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) 
     assert "for 50 % of the entities" in page
     assert "at weekly hours" in page
     assert "until" in page
-    assert "What holds may change at" in page
+    assert "The effective limits may change at" in page
     assert str(dated.pk)
 
 
@@ -144,7 +144,7 @@ def test_a_policy_until_the_end_of_the_calendar_is_explained(
     settings.TIME_ZONE = zone
     last = datetime.max.replace(tzinfo=UTC)
     limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_until=last)
-    assert "What holds may change at Dec. 31, 9999, 11:59 p.m. (UTC)" in words(
+    assert "The effective limits may change at Dec. 31, 9999, 11:59 p.m. (UTC)" in words(
         get(admin_client, EXPLAIN, resource="api")
     )
 
@@ -161,7 +161,7 @@ def test_a_limit_whose_permits_are_all_held_says_what_is_waited_for(admin_client
     with ThreadPoolExecutor(1) as another:  # who holds a permit would not be refused it
         another.submit(found.acquire).result()
         page = words(get(admin_client, EXPLAIN, resource="api"))
-    assert "refused until something of slots is given back" in page
+    assert "rejected until slots is released" in page
 
 
 def test_a_small_share_is_not_said_to_be_none(admin_client: Client) -> None:
@@ -190,12 +190,12 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     used("api", "eu", "tokens", 1, bucket=Bucket.MEMBER)
     response = get(admin_client, USAGE)
     page = words(response)
-    assert "admitted of call_count 100 refusals 10 refused share 9.1 %" in page
+    assert "allowed call_count 100 rejections 10 rejected share 9.1 %" in page
     drawn = chart(response)
     assert (drawn["admitted"][-1], drawn["admitted"][-2]) == (95, 5)
     assert (sum(drawn["refused"]), len(drawn["starts"])) == (10, 24)
     of_tokens = words(get(admin_client, USAGE, key="tokens", resource="api"))
-    assert "admitted of tokens 1,235.5 refusals 0 refused share -" in of_tokens
+    assert "allowed tokens 1,235.5 rejections 0 rejected share -" in of_tokens
     assert "shared by all entities" in of_tokens
     assert "eu (member of the pool)" in of_tokens
 
@@ -212,9 +212,9 @@ def test_usage_can_be_shown_of_one_resource_and_entity(admin_client: Client) -> 
     used("api", "user:1", "call_count", 3)
     used("api", "user:2", "call_count", 4)
     used("reports", "", "call_count", 5)
-    assert "admitted of call_count 3 " in words(get(admin_client, USAGE, entity="user:1"))
+    assert "allowed call_count 3 " in words(get(admin_client, USAGE, entity="user:1"))
     page = words(get(admin_client, USAGE, resource="reports"))
-    assert "admitted of call_count 5 " in page
+    assert "allowed call_count 5 " in page
     assert "the site itself" in page
     assert "Nothing was used" not in words(get(admin_client, USAGE, resource="nothing", key="call_count"))
 
@@ -224,17 +224,17 @@ def test_the_usage_page_tells_of_the_last_refusals(admin_client: Client) -> None
     Denial.objects.create(resource="api", entity="user:1", key="call_count", minute=now, count=3, first=now, last=now)
     page = words(get(admin_client, USAGE))
     assert "call_count api user:1 3 " in page
-    assert page.count("Nothing has been rolled up yet.") == 1
+    assert page.count("Usage has never been rolled up.") == 1
 
 
 def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
     page = get(admin_client, USAGE)
-    assert words(page).count("Nothing has been rolled up yet.") == 1
+    assert words(page).count("Usage has never been rolled up.") == 1
     assert "Nothing was used" not in words(page)
     assert 'name="key"' not in page.content.decode()
     CollectedBatch.objects.create(name="one")
     page = get(admin_client, USAGE)
-    assert words(page).count("Nothing was used in this time.") == 1
+    assert words(page).count("There was no usage in this time.") == 1
     assert "As of the last roll-up" in words(page)
 
 
@@ -352,7 +352,7 @@ def test_a_preview_names_those_who_would_be_refused_and_saves_nothing(admin_clie
     per_hour = {"kind": "call", "key": "call_count", "capacity": 100, "window_seconds": 3600}
     response = admin_client.post(reverse(f"admin:{PREVIEW}"), _form(per_hour, resource=resource.pk))
     page = words(response)
-    assert "1 consumer would have been refused something" in page
+    assert "1 consumer would have been rejected" in page
     assert "There are more." not in page
     assert "user:1" in page
     assert "user:2" not in page
@@ -371,7 +371,7 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
     page = words(admin_client.post(reverse(f"admin:{PREVIEW}") + f"?policy={policy.pk}", form))
     assert "the site itself" in page
     assert "The policy is not enforced" in page
-    assert "use by the hour says nothing: slots" in page
+    assert "Concurrency limits cannot be previewed from hourly usage: slots" in page
     limit.refresh_from_db()
     assert (limit.capacity, policy.limits.count()) == (1000, 1)
 
@@ -379,13 +379,13 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
 def test_a_preview_says_that_nobody_would_be_refused(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
     form = _form(_calls(1), resource=resource.pk)
-    assert "Nobody would have been refused" in words(admin_client.post(reverse(f"admin:{PREVIEW}"), form))
+    assert "No request would have been rejected" in words(admin_client.post(reverse(f"admin:{PREVIEW}"), form))
 
 
 def test_a_preview_says_what_is_wrong_with_the_form(admin_client: Client) -> None:
     bad = {"kind": "call", "key": "call_count", "capacity": -1, "window_seconds": 60}
     page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form(bad, effect="nonsense")))
-    assert "cannot be saved like this" in page
+    assert "The form has errors, so there is no preview" in page
     page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form()))
     assert "Add at least one limit" in page
 
