@@ -1,1 +1,1 @@
-"""Ways in: each finds out who asks for what, calls a service, and translates the answer."""
+"""Integrations: each finds the resource and the entity of a request, calls a service and translates the result."""

@@ -39,7 +39,7 @@ class Charge:
 
 
 class Charges(dict[Key, Charge]):
-    """What a request was charged, also what was refunded."""
+    """The charges of a request, including refunded ones."""
 
     def held(self, key: Key) -> Charge | None:
         """Return the charge that is held; None where there was none, or it was refunded."""

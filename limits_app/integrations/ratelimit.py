@@ -58,7 +58,7 @@ _SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
 }
 
 _LONGEST: Final[dict[str, float]] = {}
-"""The longest window of the announced rates of what has one name, in seconds."""
+"""The longest window of the rates with the same name, in seconds."""
 
 
 def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
@@ -73,7 +73,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
 
     `rate` is such as `5/m` or `10/30s`, or a function of the group and the request; None limits nothing.
     Without `block` the view runs all the same, and `request.limited` says that it was too often.
-    Raises ImproperlyConfigured for a key or a rate that cannot be.
+    Raises ImproperlyConfigured for an invalid key or rate.
     """
     if not key:
         raise ImproperlyConfigured("ratelimit needs a key, such as 'user_or_ip'")
@@ -177,7 +177,7 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
 
 @lru_cache(maxsize=1024)
 def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
-    """What a rate is, and for how long what was used counts: not at all where everything is blocked."""
+    """The limits of a rate, and its window in seconds: 0 for a rate of 0, which blocks everything."""
     count, seconds = _parsed(rate) if isinstance(rate, str) else rate
     if seconds <= 0:
         raise ImproperlyConfigured(f"the period of the rate {rate!r} must be above 0")

@@ -115,7 +115,7 @@ class PoolCache:
             return cached.members
         definition = pool_definition(pool, using)
         if definition is None:
-            raise UnknownPool(f"there is no pool {pool!r}: create it in the admin or with manage.py limits pool")
+            raise UnknownPool(f"the pool {pool!r} does not exist: create it in the admin or with manage.py limits pool")
         members = PoolMembers.of(definition, place.store)
         if changes.may_be_kept(using):
             expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)

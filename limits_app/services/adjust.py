@@ -1,4 +1,4 @@
-"""Adjustments: forget what was used, give credit, and boost the limits of an entity for some time."""
+"""Adjustments: reset usage, give credit, and boost the limits of an entity temporarily."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ Path = tuple[str | int, ...]
 """Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
 
 Find = Callable[[type[Configuration], str], Configuration]
-"""Returns the row of a model with a name; ValidationError where there is none."""
+"""Returns the row of a model with a name; raises ValidationError if it does not exist."""
 
 FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
     {
@@ -124,7 +124,7 @@ _NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them.
 
 
 class InvalidDefinition(InvalidLimit):
-    """A definition that cannot be stored; `errors` has the messages by the path of what they are about."""
+    """An invalid definition; `errors` has the messages by the path of the field."""
 
     def __init__(self, errors: Mapping[Path, list[str]]) -> None:
         super().__init__(errors)
@@ -243,7 +243,7 @@ def moment(value: object) -> datetime:
 
 
 class _Reader:
-    """Reads one definition with its parts, and gathers what is wrong in `errors`."""
+    """Reads one definition with its nested objects, and collects the errors in `errors`."""
 
     def __init__(self, find: Find, *, alone: bool) -> None:
         self.errors: dict[Path, list[str]] = {}

@@ -135,7 +135,7 @@ class Several:
 
 
 def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
-    """The amounts of a share by the keys of its own limits; an unknown key is skipped, with a warning."""
+    """The amounts of a share by its limit keys; an unknown key is skipped with a warning."""
     amounts = amounts_for(limits, share.requested)
     if amounts is None:
         if limits.rates:

@@ -1,4 +1,4 @@
-"""Shadow mode: policies that are tried on real requests, with amounts of their own, and reject nothing."""
+"""Shadow mode: policies that are evaluated with separate counters and reject nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _TOGETHER: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is used and left of each limit, by key; the fields of each are those of `LimitSet.get_stats`.
+    """The usage of each limit, by key; the fields of each are those of `LimitSet.get_stats`.
 
     For a resource as a whole, `entities` says how many known entities were looked at,
     and `used_by_all` what they and the site itself use together.

@@ -113,7 +113,7 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
 
 
 def checked_datetime(name: str, value: object) -> datetime:
-    """Return a moment as the site's settings have it; InvalidDefinition, with the name, where it is none."""
+    """Return a datetime in the site's time zone; raises InvalidDefinition with the name for other values."""
     try:
         return definitions.moment(value)
     except ValidationError as error:
@@ -176,7 +176,7 @@ def _with_shared(limits: object, shared: object) -> list[object]:
 def delete_system_limits(
     *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
 ) -> bool:
-    """Delete the policy of the system; returns False where there is none.
+    """Delete the policy of the system; returns False if it does not exist.
 
     That is the policy that always applies; with `weekly_hours`, as written, the one with these hours; with `valid_at`,
     the one with dates that applies at that time.
@@ -187,7 +187,7 @@ def delete_system_limits(
 def delete_resource_limits(
     resource: str, *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
 ) -> bool:
-    """Delete the policy of a resource; returns False where there is none. See `delete_system_limits`."""
+    """Delete the policy of a resource; returns False if it does not exist. See `delete_system_limits`."""
     return _delete(resource, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
 
 
@@ -200,12 +200,12 @@ def delete_entity_limits(
     reason: str = "",
     actor: str = "",
 ) -> bool:
-    """Delete the policy of an entity; returns False where there is none. See `delete_system_limits`."""
+    """Delete the policy of an entity; returns False if it does not exist. See `delete_system_limits`."""
     return _delete(resource, entity, _which(valid_at, weekly_hours), reason=reason, actor=actor)
 
 
 def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
-    """Delete the current boost of an entity on a resource (None: on all); returns False where there is none.
+    """Delete the current boost of an entity on a resource (None: on all); returns False if it does not exist.
 
     A policy with dates that replaces others, such as a freeze, is not a boost: use `delete_entity_limits` for it.
     """

@@ -131,9 +131,9 @@ def test_limits_that_imported_policies_drop_are_named_before_and_after(admin_cli
     row = {"entity": "", "valid_from": "", "weekly_hours": "", "limits": [calls]}
     shown = upload(admin_client, "policy", [{"resource": "api", **row}])
     assert "This policy replaces broader policies" in shown.content.decode()
-    assert "holds: tpm (system). Add them" in shown.content.decode()
+    assert "apply: tpm (system). Add them" in shown.content.decode()
     assert Policy.objects.count() == 1
-    assert "holds: tpm (system). Add them" in said(confirm(admin_client, "policy", shown))[-1]
+    assert "apply: tpm (system). Add them" in said(confirm(admin_client, "policy", shown))[-1]
     done = imported(admin_client, "policy", [{"resource": name, **row} for name in ("api", "mail")])
     assert said(done)[-1].startswith("This policy replaces")  # the other one says nothing new
     broken = upload(admin_client, "policy", [{"resource": "nowhere", **row}])

@@ -43,7 +43,7 @@ def found(name: str) -> list[str]:
 WRONG: Final = {
     "dropped": (f"policies: [{{limits: [x=1/s]}}, {{resource: a, {LIMITED}}}]", "D010", "policy resource a drops 'x'"),
     "off": (f"policies: [{{enforcement: 'off', {LIMITED}}}]", "D011", "policy system never holds: it is switched off"),
-    "nobody": (f"policies: [{{rollout_percent: 0, {LIMITED}}}]", "D011", "it is rolled out to nobody"),
+    "nobody": (f"policies: [{{rollout_percent: 0, {LIMITED}}}]", "D011", "it is rolled out to 0 % of entities"),
     "ended": (
         f"policies: [{{valid_from: 2020-01-01T00:00:00Z, valid_until: 2020-02-01T00:00:00Z, {LIMITED}}}]",
         "D011",
@@ -51,13 +51,13 @@ WRONG: Final = {
     ),
     "blocked": (f"entities: {{u: {{blocked: true}}}}\npolicies: [{{entity: u, {LIMITED}}}]", "D011", "blocked itself"),
     "free": (f"entities: {{u: {{unlimited: true}}}}\npolicies: [{{entity: u, {LIMITED}}}]", "D011", "unlimited itself"),
-    "no member": ("pools: {p: {members: {m: {enabled: false}}}}", "D012", "pool p has no member that is switched on"),
+    "no member": ("pools: {p: {members: {m: {enabled: false}}}}", "D012", "pool p has no enabled member"),
     "no secret": (
         "pools: {p: {members: {m: {config: {api_key: {env: NOT_SET_ANYWHERE}}}}}}",
         "D013",
         "member 'm' of pool p needs for 'api_key' the environment variable NOT_SET_ANYWHERE",
     ),
-    "no limits": ("resources: {api: {}}", "D014", "resource api has no limits for those without"),
+    "no limits": ("resources: {api: {}}", "D014", "resource api has no limits for entities without"),
     "no limits in the pool": (
         "pools: {p: {members: {m: {}}}}\nresources: {api: {pool: p}}",
         "D014",
@@ -147,7 +147,7 @@ def test_endpoints_without_a_middleware_that_looks_at_them_are_found(settings: S
     settings.MIDDLEWARE = [f"{__name__}.OwnMiddleware"]
     assert found("D024") == []
     settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", "no.such.Middleware"]
-    assert found("D024") == ["endpoints that nobody looks at, since MIDDLEWARE has no LimitsMiddleware: 2"]
+    assert found("D024") == ["endpoints have no effect, because MIDDLEWARE does not contain LimitsMiddleware: 2"]
     Endpoint.objects.update(enabled=False)
     assert found("D024") == []
 
@@ -223,7 +223,7 @@ def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
     for number in range(12):
         used(f"strange{number:02}", timedelta(minutes=5))
     used("new", timedelta(minutes=5))
-    assert found("D020") == ["nobody has used old for 30 days"]
+    assert found("D020") == ["old has not been used for 30 days"]
     assert found("D021")[0].endswith("strange09 and 2 more is used, but has no row")
 
 
@@ -239,7 +239,7 @@ def test_entities_without_a_row_are_counted() -> None:
     used("api", timedelta(minutes=5), "u")
     assert found("D021") + found("D023") == []
     used("api", timedelta(minutes=5), "v")
-    assert found("D023")[0].startswith("entities without a row that used something in a day: 1;")
+    assert found("D023")[0].startswith("entities without a row that were active within a day: 1;")
 
 
 def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
@@ -329,7 +329,7 @@ def test_the_command_ends_by_what_it_found() -> None:
     Resource.objects.create(name="r", pool=Pool.objects.get())
     ran = run("doctor --format json --patience 2s")
     assert (ran.code, json.loads(ran.out)[0]["id"]) == (3, "limits_app.D012")
-    assert run("doctor").out.startswith("ERROR limits_app.D012: pool p has no member that is switched on")
+    assert run("doctor").out.startswith("ERROR limits_app.D012: pool p has no enabled member")
 
 
 def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_names_that_cannot_be_and_names_of_nobody() -> None:
     with pytest.raises(InvalidLimit, match="must be a letter"):
         limits.pool("no name")
     nobody = limits.pool("nobody")
-    with pytest.raises(UnknownPool, match="there is no pool 'nobody'"):
+    with pytest.raises(UnknownPool, match="the pool 'nobody' does not exist"):
         nobody.try_acquire()
 
 

@@ -74,7 +74,7 @@ def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str,
     if state["enforcement"] == Enforcement.OFF:
         return "it is switched off"
     if state["rollout_percent"] == 0:
-        return "it is rolled out to nobody"
+        return "it is rolled out to 0 % of entities"
     if state["valid_until"] and datetime.fromisoformat(state["valid_until"]).timestamp() <= now.timestamp():
         return f"it ended at {state['valid_until']}"
     if not hours:
@@ -93,7 +93,7 @@ def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D012",
             Severity.ERROR if is_used else Severity.WARNING,
-            f"{pool.label} has no member that is switched on: nobody can serve a request",
+            f"{pool.label} has no enabled member: all requests are rejected",
             "Switch a member on, or take the pool away from its resources.",
         )
     for name, member in enabled.items():
@@ -126,7 +126,7 @@ def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]
     general = {policy.key[0] for policy in policies if not policy.key[1] and _says(policy)}
     limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
     found = [
-        f"{resource.label} has no limits for those without a policy of their own"
+        f"{resource.label} has no limits for entities without a specific policy"
         for resource in resources
         if not general & {"", resource.key[0]} and resource.state["pool"] not in limited
     ]
@@ -176,7 +176,7 @@ def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
             "limits_app.D017",
             Severity.ERROR,
             problem.message,
-            "Change when one of them holds, or delete it; until then one of them counts, and nobody says which.",
+            "Change when one of them holds, or delete it; until then it is not defined which one applies.",
         )
 
 

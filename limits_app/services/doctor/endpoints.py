@@ -69,7 +69,7 @@ def unseen(endpoints: Sequence[Entry]) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D024",
             Severity.WARNING,
-            f"endpoints that nobody looks at, since MIDDLEWARE has no LimitsMiddleware: {many}",
+            f"endpoints have no effect, because MIDDLEWARE does not contain LimitsMiddleware: {many}",
             f"Add {_MIDDLEWARE!r} to MIDDLEWARE, behind AuthenticationMiddleware.",
         )
 

@@ -47,8 +47,8 @@ def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D020",
             Severity.INFO,
-            f"nobody has used {_named(unused)} for {_UNUSED.days} days",
-            "Delete what is no longer needed, or look whether the code calls it by another name.",
+            f"{_named(unused)} has not been used for {_UNUSED.days} days",
+            "Delete resources that are not needed, or check whether the code uses another name.",
         )
     unknown = sorted({name for name in lately if name not in resources})
     if unknown:
@@ -56,7 +56,7 @@ def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
             "limits_app.D021",
             Severity.INFO,
             f"{_named(unknown)} is used, but has no row",
-            "Make the resource if it is to have limits of its own; a name that is spelled wrongly shows here too.",
+            "Create the resource to set specific limits for it, or correct a misspelled name in the code.",
         )
     yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
 
@@ -99,8 +99,8 @@ def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D023",
             Severity.INFO,
-            f"entities without a row that used something in a day: {found}; what holds for everybody holds for them",
-            "Nothing, unless some of them are to have limits of their own.",
+            f"entities without a row that were active within a day: {found}; the general policies apply to them",
+            "No action is required, unless some of them need specific limits.",
         )
 
 

@@ -41,7 +41,7 @@ _DELETED_FIRST: Final = ("endpoints", "policies")
 def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
     """Give what applying a limits file would do now, and change nothing.
 
-    Raises InvalidFile where the file does not go together with what is stored.
+    Raises InvalidFile if the file conflicts with the stored configuration.
     """
     return plan_of(content, using=home(), file=file)
 
@@ -55,7 +55,7 @@ def apply(
     source: str = "apply",
     expected: Plan | None = None,
 ) -> Plan:
-    """Make the configuration in the database that of a limits file, and give what was done.
+    """Apply a limits file to the configuration in the database; returns the changes.
 
     All of it is one transaction: it counts as a whole once it is committed, and interrupted it leaves nothing.
     What the same file, by its name, made or took over earlier and no longer has is deleted, and nothing else is.

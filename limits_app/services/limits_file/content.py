@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Key = tuple[Any, ...]
-"""What tells an object of a section from the others; endpoints of one name and order are counted."""
+"""The identity of an object in a section; endpoints with the same name and order are numbered."""
 
 Name = tuple[str, Key]
 """A section, and a key in it."""
@@ -58,10 +58,10 @@ _END_ALONE: Final = "Write “valid_from” too, so that applying the file again
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One kind of object; `identity` are the fields that tell one from another.
+    """One kind of object; `identity` are the fields that identify an object.
 
     A file has `named` objects in a mapping by their names, and others in a list. Of a `counted` section the identities
-    need not differ: the second of one is told from the first.
+    need not differ: the second one is distinguished from the first.
     """
 
     name: str
@@ -207,7 +207,7 @@ def schema() -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the objects whose form is right, and gathers what is wrong with them."""
+    """Reads well-formed objects, and collects their errors."""
 
     def __init__(self, document: Document) -> None:
         self.problems: list[Problem] = []
@@ -277,7 +277,7 @@ def _left_out_dropped(said: Any) -> dict[str, Any]:
 
 
 def _in_file(section: Section, path: Path, fields: Mapping[str, Any], inner: Path) -> Path:
-    """The path in the file of what is wrong in a definition, where names are keys of mappings."""
+    """The path in the file of an error in a definition; names are keys of mappings."""
     if section.parts is not None and len(inner) > 1:
         place: Any = inner[1]
         inner = (*inner[:1], fields[MEMBERS.name][place]["name"], *inner[2:])

@@ -37,7 +37,7 @@ class Problem:
 
 
 class InvalidFile(InvalidLimit):
-    """A file that cannot be read as limits; `problems` has everything that is wrong with it."""
+    """An invalid limits file; `problems` lists all errors."""
 
     def __init__(self, name: str, problems: list[Problem]) -> None:
         super().__init__(name, problems)

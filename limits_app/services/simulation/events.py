@@ -156,7 +156,7 @@ def _key(name: str) -> str:
     try:
         check_key(name)
     except InvalidLimit as error:
-        raise InvalidRequest(f"the column {name!r} is no limit key: {error}") from error
+        raise InvalidRequest(f"the column {name!r} is not a limit key: {error}") from error
     return name
 
 
@@ -176,5 +176,5 @@ def _moment_us(cell: str) -> int:
             raise InvalidRequest(f"{cell!r} says no time zone: write 2026-03-01T12:00:00+00:00")
         now_us = (moment - EPOCH) // MICROSECOND
     if not 0 <= now_us < _LATEST_US:
-        raise InvalidRequest(f"{cell!r} is no time between 1970 and 2112")
+        raise InvalidRequest(f"{cell!r} must be a time between 1970 and 2112")
     return now_us

@@ -76,7 +76,7 @@ class Report:
     _refused: dict[tuple[str, str | None, str], list[int]] = field(default_factory=dict)
 
     def add(self, unit: str, minute: int, asked_milli: int, refused_milli: int) -> None:
-        """Count what was asked for in a minute since 1970."""
+        """Count the requested amount in a minute since 1970."""
         total = self.totals.get(unit)
         if total is None:
             total = self.totals[unit] = Total()
@@ -103,7 +103,7 @@ class Report:
         return bool(self._refused)
 
     def refusals(self) -> list[Refused]:
-        """What was refused to whom by which limit, the most first."""
+        """Rejections by entity and limit, the most frequent first."""
         found = [
             Refused(*whose, from_milli(milli), _moment(first), _moment(last), from_milli(never))
             for whose, (milli, first, last, never) in self._refused.items()
