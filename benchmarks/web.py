@@ -128,7 +128,7 @@ def _request(
         request: Any = factory.get("/page/500/")
         request.user, request.urlconf = user, addresses
         response = handler.get_response(request)
-        request.close()
+        response.close()  # as a server does when it was sent
         return response
 
     assert once().status_code == 200

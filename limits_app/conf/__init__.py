@@ -181,9 +181,12 @@ def _imported(name: str, path: str) -> Any:
 
 def _raw() -> object:
     """`settings.LIMITS`; None if it is not set or Django is not configured."""
-    if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
+    try:
+        return getattr(django_settings, "LIMITS", None)
+    except ImproperlyConfigured:
+        if django_settings.configured or os.environ.get(ENVIRONMENT_VARIABLE):
+            raise
         return None
-    return getattr(django_settings, "LIMITS", None)
 
 
 class _Cache:
