@@ -224,7 +224,7 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
         store = resilient_store(alias)
         try:
             store.open().advance_version()
-        except StoreUnavailable:
-            logger.exception("the store %r does not know yet that limits have changed", alias)
+        except StoreUnavailable as error:
+            logger.warning("the store %r does not know yet that limits have changed: %s", alias, error)
             store.advance_version_later()
             resolver.clear()

@@ -255,6 +255,21 @@ def test_the_live_view_asks_nothing_while_it_is_paused(window: Browser) -> None:
     settle(window, "live")
 
 
+_DOWN = """
+    const state = () => ({ at: Date.now() / 1000, totals: {}, tightest: [], known: false });
+    window.fetch = async () => new Response(JSON.stringify(state()));
+"""
+
+
+def test_the_live_view_says_when_counting_is_down(window: Browser) -> None:
+    window.open(LIVE)
+    settle(window, "live")
+    window.run(_DOWN)
+    window.until(lambda: window.text("#limits-live-status") == "Counting is down", "it stays live")
+    window.until(lambda: window.text("#limits-live-refused") == "-", "it shows a rate")
+    assert "ON_UNAVAILABLE" in window.text("#limits-live-problem")
+
+
 def test_another_limit_is_chosen_while_the_live_view_goes_on(window: Browser) -> None:
     window.open(LIVE)
     settle(window, "live")

@@ -8,7 +8,7 @@ import pwd
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -86,6 +86,19 @@ def test_setting_warns_of_the_broader_limits_that_are_dropped() -> None:
     ran = run("resource set api tpm=50k/min rpm=500/min --dry-run")
     assert (ran.code, "warning: resource api drops 'call_count' of system: limit it too" in ran.err) == (0, True)
     assert "warning" not in run("resource set api tpm=50k/min calls=500/min").err
+
+
+def test_an_unreachable_database_is_one_line_and_the_rest_is_chained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OperationalError("connection failed:\n\tIs the server running?\n")
+
+    monkeypatch.setattr("limits_app.management.limits.policies._all", fails)
+    ran = run("resource list")
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        "Database error: connection failed: Is the server running. "
+        "Check that it exists and is migrated (manage.py migrate)."
+    ]
 
 
 def test_a_boost_ends_by_itself() -> None:

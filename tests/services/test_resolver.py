@@ -271,7 +271,9 @@ def test_a_store_that_cannot_be_told_is_logged(
     for key in list(registry._OPENED):
         monkeypatch.setitem(registry._OPENED, key, Deaf())
     advance_version(using="default")
-    assert "does not know yet that limits have changed" in caplog.text
+    [record] = [one for one in caplog.records if "does not know" in one.message]
+    assert record.message.endswith("limits have changed: the store 'default' is down: not now")
+    assert record.exc_info is None, "one line, also in commands"
 
 
 def test_many_policies_are_found_by_their_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:

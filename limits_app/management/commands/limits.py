@@ -121,13 +121,19 @@ def _errors_as_messages() -> Iterator[None]:
     except UnicodeEncodeError as error:
         _fail_for_characters(error)
     except LimitsError as error:
-        fail(str(error) or type(error).__name__)
+        fail(_one_line(error) or type(error).__name__)
     except DatabaseError as error:
-        fail(f"Database error: {str(error).strip()}. Check that it exists and is migrated (manage.py migrate).")
+        message = _one_line(error).rstrip(".?")
+        fail(f"Database error: {message}. Check that it exists and is migrated (manage.py migrate).")
     except OSError as error:
         _fail_for_the_system(error)
     except KeyboardInterrupt:
         raise CommandError("Interrupted.", returncode=ExitCode.INTERRUPTED) from None
+
+
+def _one_line(error: Exception) -> str:
+    """The message of an error, of which drivers make several lines; `--traceback` shows all of it."""
+    return " ".join(str(error).split())
 
 
 def _fail_for_characters(error: UnicodeEncodeError) -> NoReturn:

@@ -38,7 +38,10 @@
 
   const move = (state) => {
     // Refusals of different limits can be added up, what they admit cannot.
-    const rates = { admitted: key.value === "" ? null : rate(state, "admitted"), refused: rate(state, "refused") };
+    const rates = {
+      admitted: key.value === "" || !state.known ? null : rate(state, "admitted"),
+      refused: state.known ? rate(state, "refused") : null,
+    };
     element("admitted").textContent = shown(rates.admitted);
     element("refused").textContent = shown(rates.refused);
     chart.data.labels.push(new Date(state.at * 1000).toLocaleTimeString(document.documentElement.lang));
@@ -99,7 +102,7 @@
     if (last) move(state);
     list(state);
     last = state;
-    say(labels.live, true);
+    say(state.known ? labels.live : labels.down, state.known);
   };
 
   const heard = async () => {
