@@ -14,10 +14,11 @@ from project.demo import DemoFailed
 from project.demo.client import Client
 from project.demo.server import Address
 
-__all__ = ["ADMITTED", "REFUSED", "Flow", "Request", "Response", "crowd"]
+__all__ = ["ADMITTED", "BLOCKED", "REFUSED", "Flow", "Request", "Response", "crowd"]
 
 ADMITTED: Final = 200
 REFUSED: Final = 429
+BLOCKED: Final = 403
 _AT_ONCE: Final = 12
 _CROWD_SECONDS: Final = 30
 _FLOW_SECONDS: Final = 20

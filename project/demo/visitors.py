@@ -13,7 +13,7 @@ from project.demo.browser import Browser
 from project.demo.client import Cookies
 from project.demo.report import Crowded
 from project.demo.server import WORKERS, Address
-from project.demo.traffic import ADMITTED, REFUSED, Request, Response
+from project.demo.traffic import ADMITTED, BLOCKED, REFUSED, Request, Response
 
 __all__ = [
     "CHANGING",
@@ -123,7 +123,8 @@ def requests_of_all(cookies: Mapping[str, Cookies]) -> list[Request]:
 def crowded(visitor: Visitor, responses: Iterable[Response]) -> Crowded:
     """What came of the requests of one visitor."""
     counts = Counter(response.status for response in responses if response.visitor == visitor.name)
-    return Crowded(visitor.name, visitor.limit, visitor.sends, visitor.calls, counts[ADMITTED], counts[REFUSED])
+    refused = counts[REFUSED if visitor.calls else BLOCKED]
+    return Crowded(visitor.name, visitor.limit, visitor.sends, visitor.calls, counts[ADMITTED], refused)
 
 
 def _add_visitor(administrator: Administrator, visitor: Visitor, password: str) -> str | None:
