@@ -54,7 +54,9 @@ def _edited(
 ) -> tuple[Policy | None, list[Proposed], list[tuple[str, str]]]:
     """The policy and its limits in the form, or their errors."""
     saved = _saved(policies, request)
-    form = policies.get_form(request, saved, change=saved is not None)(request.POST, request.FILES, instance=saved)
+    data = request.POST.copy()
+    data["confirm_weaker"] = "on"  # nothing is saved, so there is nothing to confirm
+    form = policies.get_form(request, saved, change=saved is not None)(data, request.FILES, instance=saved)
     is_valid = form.is_valid()
     formsets, _ = policies._create_formsets(request, form.instance, change=saved is not None)  # type: ignore[attr-defined]
     limits = next(formset for formset in formsets if formset.model is Limit)
