@@ -132,13 +132,20 @@ class Renewer:
 _BLOCKS: Final[ContextVar[tuple[Claim, ...]]] = ContextVar("limits_app_blocks", default=())
 """The claims of the `with` blocks around the running code."""
 
+FIRST_TO_ASK: Final = "first"
+"""The owner of a block that may run in another thread or task than the one that has entered it, as a view does after
+its middleware: the first one that asks for what is held becomes the owner."""
 
-def enter_block(claim: Claim) -> None:
-    """Count the permits of a claim as held by the running thread or task, until `leave_block`."""
+
+def enter_block(claim: Claim, *, elsewhere: bool = False) -> None:
+    """Count the permits of a claim as held by the running thread or task, until `leave_block`.
+
+    `elsewhere` is for a block that may run in another one, within the same context.
+    """
     blocks = _BLOCKS.get()
     if blocks:
         blocks = _without(blocks, claim)
-    claim.block_owner = _running()
+    claim.block_owner = FIRST_TO_ASK if elsewhere else _running()
     _BLOCKS.set((*blocks, claim))
 
 
@@ -170,9 +177,11 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     for claim in blocks:
         # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
         # In a forked child, the claims of its parent have no owner.
-        acquisition = None if claim.owner is None or claim.block_owner != running else claim.owner()
+        is_of_others = claim.block_owner not in (running, FIRST_TO_ASK)
+        acquisition = None if claim.owner is None or is_of_others else claim.owner()
         if acquisition is None or acquisition.lost_lease or not acquisition.limit_set.is_same(limit_set):
             continue
+        claim.block_owner = running
         if claim.admitted and not claim.settled:
             now = limit_set.store.clock()
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 
-__all__ = ["amount_of_each", "amounts_taken", "one_of_each", "remaining_amounts"]
+__all__ = ["amount_of_each", "one_of_each", "remaining_amounts"]
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:
@@ -28,16 +27,6 @@ def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Am
 def amount_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | None:
     """Return the amount for every rate and for the calls; permits count 1."""
     return {limit.key: amount for limit in found if isinstance(limit, MeteredLimit | CallLimit)}
-
-
-def amounts_taken(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
-    """Return the amounts that several acquisitions took together, by key without the resource."""
-    taken: dict[str, Amount] = {}
-    for acquisition in acquisitions:
-        for name, use in acquisition.acquisitions.items():
-            key = name.rpartition(":")[2]
-            taken[key] = taken.get(key, 0) + use.requested
-    return taken
 
 
 def remaining_amounts(

@@ -25,6 +25,7 @@ from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.charges import Charge
 from limits_app.integrations.headers import set_headers
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -57,23 +58,23 @@ class Report:
     def __bool__(self) -> bool:
         return self.usage is not None or self.counts is not None
 
-    def update(self, result: object, *acquisitions: Acquisition) -> None:
+    def update(self, result: object, charge: Charge) -> None:
         """Report the usage of a result, so that the rest is refunded at release where the algorithm can.
 
         Of several acquisitions of a resource, the last one that has a limit took the amount that is reported.
         """
-        held = [one for one in acquisitions if not one.claim.settled]
+        held = [one for one in charge.acquisitions if not one.claim.settled]
         if not held:
             return
         if self.counts is not None and not self.counts(result):
             for one in held:
-                one.update(dict.fromkeys(one.acquisitions, 0))
+                charge.update(one, dict.fromkeys(charge.uses(one), 0))
         elif self.usage is not None:
             used = dict(self.usage(result))
             while len(held) > 1:
                 one = held.pop()
-                one.update({key: used.pop(key) for key in [*used] if key in one.acquisitions})
-            held[0].update(used)
+                charge.update(one, {key: used.pop(key) for key in [*used] if key in charge.uses(one)})
+            charge.update(held[0], used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,12 @@ class LimitedCall:
     def run(self) -> Any:
         """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
         acquisition = self.acquire()
+        acquisition.__enter__()
         try:
             result = self.call()
             if isawaitable(result):
                 return self._awaited(acquisition, result)
-            self.rule.report.update(result, acquisition)
+            self.rule.report.update(result, Charge((acquisition,)))
         except BaseException as error:
             acquisition.__exit__(type(error), error, error.__traceback__)
             raise
@@ -138,7 +140,7 @@ class LimitedCall:
     async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
         async with aheld(acquisition):
             found = await result
-            self.rule.report.update(found, acquisition)
+            self.rule.report.update(found, Charge((acquisition,)))
             return found
 
     def hold(self) -> AbstractContextManager[Acquisition]:
@@ -206,12 +208,12 @@ class LimitedCall:
     def _answered(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
         """Report the usage of a response, and set its headers where there is no middleware."""
         if not getattr(response, REFUNDS, False):
-            acquisitions = limits.charges[self.rule.resource, entity].acquisitions
+            charge = limits.charges[self.rule.resource, entity]
             when_rendered = getattr(response, "add_post_render_callback", None)
             if when_rendered is not None and self.rule.report:  # templates are rendered after the view
-                when_rendered(lambda rendered: self.rule.report.update(rendered, *acquisitions))
+                when_rendered(lambda rendered: self.rule.report.update(rendered, charge))
             else:
-                self.rule.report.update(response, *acquisitions)
+                self.rule.report.update(response, charge)
         return report_response(limits, response, is_first=is_first)
 
     def _amounts(self) -> Amounts:

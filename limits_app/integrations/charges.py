@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from limits_app.core.acquisition import Acquisition
+from limits_app.core.acquisition import Acquisition, LimitUse
 from limits_app.core.amounts import Amount
-from limits_app.integrations.amounts import amounts_taken, one_of_each, remaining_amounts
+from limits_app.integrations.amounts import one_of_each, remaining_amounts
 from limits_app.services.amounts import Asked
 from limits_app.services.shadow import ShadowedAcquisition
 
@@ -25,10 +25,14 @@ ONE_OF_EACH: Final = attrgetter("ones")
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What integrations took of one resource for one entity, in order, and the amounts that they named."""
+    """What integrations took of one resource for one entity, in order, and the amounts that they named.
+
+    `prefix` comes before its keys in the first acquisition, where that was taken in one step with other resources.
+    """
 
     acquisitions: tuple[Acquisition, ...]
-    named: Mapping[str, Amount]
+    named: Mapping[str, Amount] = field(default_factory=dict)
+    prefix: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -36,6 +40,34 @@ class Charge:
         return not self.acquisitions[-1].claim.settled and any(
             one.claim.plan.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
         )
+
+    def uses(self, acquisition: Acquisition) -> dict[str, LimitUse]:
+        """Return what one of the acquisitions took of this resource for this entity, by key without the prefix."""
+        prefix = self._prefix_of(acquisition)
+        uses = acquisition.acquisitions.items()
+        found = {name.removeprefix(prefix): use for name, use in uses if name.startswith(prefix)}
+        return {key: use for key, use in found.items() if ":" not in key}  # others are of another entity
+
+    def taken(self) -> dict[str, Amount]:
+        """Return the amounts that all acquisitions took together, by key."""
+        taken: dict[str, Amount] = {}
+        for acquisition in self.acquisitions:
+            for key, use in self.uses(acquisition).items():
+                taken[key] = taken.get(key, 0) + use.requested
+        return taken
+
+    def update(self, acquisition: Acquisition, used: Mapping[str, Amount]) -> None:
+        """Report the usage of one of the acquisitions, by key without the prefix."""
+        prefix = self._prefix_of(acquisition)
+        acquisition.update({prefix + key: amount for key, amount in used.items()})
+
+    def report_unused(self, acquisition: Acquisition, keys: Container[str]) -> None:
+        """Report 0 used of some limits whose usage was not reported."""
+        uses = self.uses(acquisition)
+        self.update(acquisition, {key: 0 for key, use in uses.items() if key in keys and use.used is None})
+
+    def _prefix_of(self, acquisition: Acquisition) -> str:
+        return self.prefix if acquisition is self.acquisitions[0] else ""
 
 
 class Charges(dict[Key, Charge]):
@@ -56,17 +88,20 @@ class Charges(dict[Key, Charge]):
         if charge is None:
             return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)
         new = {name: amount for name, amount in named.items() if name not in charge.named}
-        return partial(remaining_amounts, amounts_taken(charge.acquisitions), new) if new else None
+        return partial(remaining_amounts, charge.taken(), new) if new else None
 
-    def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
-        """Add an acquisition; an amount that is named replaces the 1 that was taken before."""
+    def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition, prefix: str = "") -> None:
+        """Add an acquisition; an amount that is named replaces the 1 that was taken before.
+
+        `prefix` comes before the keys of an acquisition that was taken in one step with other resources.
+        """
         charge = self.held(key) if self else None
         if charge is None:
-            self[key] = Charge((acquisition,), named)
+            self[key] = Charge((acquisition,), named, prefix)
             return
         for earlier in charge.acquisitions:
-            _report_unused(earlier, named.keys() - charge.named.keys())
-        self[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named})
+            charge.report_unused(earlier, named.keys() - charge.named.keys())
+        self[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named}, charge.prefix)
 
     def withdraw(self, key: Key) -> Charge | None:
         """Forget a charge and report it as unused; the caller releases it.
@@ -82,7 +117,7 @@ class Charges(dict[Key, Charge]):
         del self[key]
         for acquisition in charge.acquisitions:
             if not acquisition.claim.settled:
-                _report_unused(acquisition, acquisition.acquisitions)
+                charge.report_unused(acquisition, charge.uses(acquisition))
         return charge
 
     def refund(self, acquisitions: Sequence[Acquisition]) -> None:
@@ -90,11 +125,6 @@ class Charges(dict[Key, Charge]):
         for charge in self.values():
             for acquisition in charge.acquisitions:
                 if not acquisition.claim.settled and acquisition in acquisitions:
-                    _report_unused(acquisition, acquisition.acquisitions)
+                    charge.report_unused(acquisition, charge.uses(acquisition))
         for acquisition in acquisitions:
             acquisition.cancel()
-
-
-def _report_unused(acquisition: Acquisition, keys: Container[str]) -> None:
-    """Report 0 used of some limits whose usage was not reported."""
-    acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if key in keys and use.used is None})

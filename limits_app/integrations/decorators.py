@@ -17,6 +17,7 @@ from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, aheld, held, is_awaited
+from limits_app.integrations.charges import Charge
 from limits_app.integrations.middleware import EXEMPT
 
 __all__ = ["exempt", "limited"]
@@ -124,7 +125,7 @@ class limited:  # noqa: N801 - used like a function
             call = LimitedCall(self._rule, function, args, kwargs)
             with call.hold() as acquisition:
                 result = yield from call.call()
-                self._rule.report.update(result, acquisition)
+                self._rule.report.update(result, Charge((acquisition,)))
                 return result
 
         return limited_function

@@ -23,12 +23,14 @@ from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
 from limits_app.services.amounts import AcquireOptions, Asked, CheckOptions, Resources, TryOptions
+from limits_app.services.several import prefixes_of
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 
@@ -261,7 +263,7 @@ class RequestLimits:
             return self._charged(key, named, acquisition)
 
     def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
-        self._hold(acquisition)
+        self._hold(acquisition, in_view=True)
         self.charges.note(key, named, acquisition)
         return acquisition
 
@@ -301,13 +303,18 @@ class RequestLimits:
         if not acquisition.successful:
             self.refused = (acquisition,)
             raise LimitExceeded.of(acquisition)
-        self._hold(acquisition)
-        for share in shares:
-            self.charges.note((share.resource, share.entity), NOTHING, acquisition)
+        self._hold(acquisition, in_view=True)
+        for share, prefix in zip(shares, prefixes_of(tuple([share.resource for share in shares])), strict=True):
+            self.charges.note((share.resource, share.entity), NOTHING, acquisition, prefix)
         return True
 
-    def _hold(self, acquisition: Acquisition) -> None:
-        acquisition.__enter__()  # so that nested requests of the view do not take its permits again
+    def _hold(self, acquisition: Acquisition, *, in_view: bool = False) -> None:
+        """Hold until the end of the request; nested requests, also those `in_view`, do not take permits again.
+
+        A view may run in another thread or task than the middleware that charged its request.
+        """
+        if acquisition.claim.plan.permits:
+            enter_block(acquisition.claim, elsewhere=in_view)
         self.acquired.append(acquisition)
 
     def _move_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:

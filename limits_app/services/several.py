@@ -20,7 +20,7 @@ from limits_app.resolver import Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import Asked, amounts_for
 from limits_app.services.request import Request
 
-__all__ = ["Several", "Share", "atry_acquire_all", "shares_of", "try_acquire_all"]
+__all__ = ["Several", "Share", "atry_acquire_all", "prefixes_of", "shares_of", "try_acquire_all"]
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 
@@ -86,7 +86,7 @@ class Several:
         if twice is not None:
             raise InvalidRequest(f"{shown(twice[0])} of {shown(twice[1])} is in two shares: add up what they request")
         self.shares = shares
-        self._prefixes = _prefixes(tuple([share.resource for share in shares]))
+        self._prefixes = prefixes_of(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()
 
     def request(self) -> Request:
@@ -152,8 +152,8 @@ def _are_apart(sets: Sequence[ResolvedSet]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _prefixes(resources: tuple[str, ...]) -> tuple[str, ...]:
-    """The prefix of the keys of each share."""
+def prefixes_of(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """The prefix of the keys of each share, by the resources of all shares."""
     times = [resources[:place].count(resource) for place, resource in enumerate(resources)]
     return tuple(
         f"{resource}:" if again == 0 else f"{resource}:{again + 1}:"

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from pytest_django import Settings
@@ -224,6 +224,37 @@ def test_middleware_and_decorators_charge_once(ask: Ask, serve: Any, view: Any) 
     assert ask().status_code == 200
     assert left("api") == {"call_count": 9, "tpm": 70}
     assert left("other") == {"call_count": 9}
+
+
+def nested(request: HttpRequest) -> HttpResponse:
+    with request.limits.acquire("api"):  # type: ignore[attr-defined]  # of the middleware
+        return HttpResponse(str(left("api")))
+
+
+async def anested(request: HttpRequest) -> HttpResponse:
+    async with await request.limits.aacquire("api"):  # type: ignore[attr-defined]  # of the middleware
+        return HttpResponse(str(await sync_to_async(left)("api")))
+
+
+@pytest.mark.parametrize("view", [nested, anested])
+def test_a_view_does_not_take_the_permit_again_that_the_endpoint_took(ask: Ask, serve: Any, view: Any) -> None:
+    serve({"": view})
+    endpoint(limit("api", ResourceLimit("slots", 1)))
+    # The first request reads the endpoints in a thread; later ones are charged in the task of an asynchronous handler.
+    assert [ask().content for _ in range(3)] == [b"{'slots': 0}"] * 3
+    assert left("api") == {"slots": 1}
+
+
+def test_of_the_parts_of_a_view_one_shares_the_permit_that_the_endpoint_took(ask: Ask, serve: Any) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        limits: RequestLimits = request.limits  # type: ignore[attr-defined]  # of the middleware
+        held = await asyncio.gather(*[limits.atry_acquire("api") for _ in range(4)])
+        return HttpResponse(str([one.successful for one in held]))
+
+    serve({"": view})
+    endpoint(limit("api", ResourceLimit("slots", 3)))
+    assert [ask().content for _ in range(2)] == [b"[True, True, True, False]"] * 2
+    assert left("api") == {"slots": 3}
 
 
 @pytest.mark.parametrize("view", [fine, afine])

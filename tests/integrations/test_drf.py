@@ -25,6 +25,7 @@ from rest_framework.views import APIView
 from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
 from limits_app.integrations.drf.schema import LimitsAutoSchema
 from limits_app.integrations.drf.throttle import LimitThrottle
@@ -389,7 +390,50 @@ def test_an_amount_that_is_named_later_does_not_give_back_what_others_share() ->
     limit("first", CallLimit(10, 60))
     limit("second", CallLimit(10, 60))
     ask(view_of(throttle("first"), throttle("second"), get=get), 1)
-    assert (left("first", "user:1"), left("second", "user:1")) == ({"call_count": 6}, {"call_count": 9})
+    assert (left("first", "user:1"), left("second", "user:1")) == ({"call_count": 7}, {"call_count": 9})
+
+
+@pytest.mark.parametrize(
+    ("options", "held", "after"),
+    [
+        ({}, (99, 4), (99, 5)),
+        ({"requested": {"tpm": 10}}, (89, 4), (90, 5)),
+        ({"requested": {"slots": 3}}, (99, 2), (99, 5)),
+        ({"usage": lambda response: {"tpm": 0}}, (99, 4), (100, 5)),
+        ({"counts": lambda response: False}, (99, 4), (100, 5)),
+    ],
+)
+def test_a_decorator_adds_to_what_several_throttles_took_in_one_step(
+    send: Any, serve: Any, options: Any, held: Any, after: Any
+) -> None:
+    during: list[dict[str, object]] = []
+
+    @limited("first", **options)
+    def get(self: APIView, request: Request) -> Response:
+        during.append(left("first", "user:1"))
+        return Response("fine")
+
+    for name in ("first", "second"):
+        limit(name, RateLimit("tpm", 100, 60), ResourceLimit("slots", 5))
+    serve({"": view_of(throttle("first"), throttle("second"), get=get)})
+    send(1)
+    assert during == [{"tpm": held[0], "slots": held[1]}]
+    assert left("first", "user:1") == {"tpm": after[0], "slots": after[1]}
+    assert left("second", "user:1") == {"tpm": 99, "slots": 5}
+
+
+def test_a_decorator_reports_the_usage_of_its_entity_among_those_charged_in_one_step(send: Any, serve: Any) -> None:
+    @limited("api", entity="tenant:1", counts=lambda response: False)
+    def get(self: APIView, request: Request) -> Response:
+        return Response("fine")
+
+    def throttle_of(entity: str) -> type:
+        return type("Throttle", (LimitThrottle,), {"resource": "api", "get_entity": lambda *args: entity})
+
+    limit("api", RateLimit("tpm", 100, 60))
+    serve({"": view_of(throttle_of("user:1"), throttle_of("tenant:1"), get=get)})
+    send(1)
+    assert (left("api", "user:1"), left("api", "tenant:1")) == ({"tpm": 99}, {"tpm": 100})
 
 
 # ---------------------------------------------------------------- headers
