@@ -279,6 +279,21 @@ def test_a_function_that_fails_gives_back_what_it_did_not_use(kind: str) -> None
     assert left("api", None) == {"call_count": 9, "tpm": 100, "slots": 1}
 
 
+def test_a_function_that_calls_itself_takes_one_permit() -> None:
+    limit("api", ResourceLimit("slots", 1), CallLimit(10, 60))
+
+    @limited("api")
+    def count(depth: int) -> int:
+        return 1 + count(depth - 1) if depth else 1
+
+    @limited("api")
+    async def acount(depth: int) -> int:
+        return 1 + await acount(depth - 1) if depth else 1
+
+    assert (count(2), async_to_sync(acount)(2)) == (3, 3)
+    assert left("api", None) == {"slots": 1, "call_count": 4}
+
+
 def test_a_method_is_limited_like_a_function() -> None:
     class Reports:
         @limited("api", entity=lambda self, owner: f"owner:{owner}")
