@@ -46,7 +46,7 @@ class IdempotentRequest(Request):
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
         limits = super()._limits(resolved)
-        if not limits.scoped:
+        if not limits.scoped and resolved.shadow is None:
             return limits
         one = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((one,), limits.store.lease_us)

@@ -184,6 +184,13 @@ def test_policies_in_the_shadow_are_tried_once() -> None:
     assert limits.acquire("api", entity="user:1", idempotency_key="b").outcome.shadowed
 
 
+def test_policies_in_the_shadow_are_tried_once_also_where_nothing_else_limits() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600)], enforcement="shadow")
+    for _ in range(3):
+        assert not limits.acquire("api", entity="user:1", idempotency_key="a").outcome.shadowed
+    assert limits.acquire("api", entity="user:1", idempotency_key="b").outcome.shadowed
+
+
 def test_of_many_at_once_one_is_charged() -> None:
     limits.set_resource_limits("api", [CallLimit(100, 3600)])
     limits.limit_set("api", "user:1")  # from now on no thread asks the database
