@@ -56,7 +56,7 @@ class AsyncView(LimitsMixin, APIView):
     async def get(self, request: Request) -> Response:
         """Say what is left meanwhile."""
         await asyncio.sleep(0)
-        return Response(left("api", "user:1"))
+        return Response(await sync_to_async(left)("api", "user:1"))
 
 
 def ask(times: int, person: int | None = 1) -> list[Any]:
