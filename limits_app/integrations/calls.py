@@ -24,6 +24,7 @@ from django.views import View
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
+from limits_app.core.leases import leave_block
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.charges import Charge
 from limits_app.integrations.headers import set_headers
@@ -125,6 +126,7 @@ class LimitedCall:
         try:
             result = self.call()
             if isawaitable(result):
+                leave_block(acquisition.claim)  # the block goes on where it is awaited
                 return self._awaited(acquisition, result)
             self.rule.report.update(result, Charge((acquisition,)))
         except BaseException as error:
