@@ -27,7 +27,7 @@ from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm,
 from limits_app.core.errors import LimitsError
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
 from limits_app.models.fields import in_site_time
-from limits_app.services import Standing
+from limits_app.services import PolicyStatus
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -113,17 +113,20 @@ _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _MOST_NAMED: Final = 10
 
-_COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
-_STANDINGS: Final[Mapping[Standing, Any]] = {
-    Standing.COUNTS: _("holds"),
-    Standing.EXTENDED: _("active, extended by another"),
-    Standing.REPLACED: _("overridden by another"),
-    Standing.NOT_NOW: _("not active now"),
-    Standing.NOT_ROLLED_OUT: _("not rolled out so far"),
-    Standing.SHADOW: _("shadow mode"),
-    Standing.OFF: _("off"),
+_COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
+_STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
+    PolicyStatus.COUNTS: _("holds"),
+    PolicyStatus.EXTENDED: _("active, extended by another"),
+    PolicyStatus.REPLACED: _("overridden by another"),
+    PolicyStatus.NOT_NOW: _("not active now"),
+    PolicyStatus.NOT_ROLLED_OUT: _("not rolled out so far"),
+    PolicyStatus.SHADOW: _("shadow mode"),
+    PolicyStatus.OFF: _("off"),
 }
-_NOT_ENFORCED: Final[Mapping[str, Standing]] = {Enforcement.SHADOW: Standing.SHADOW, Enforcement.OFF: Standing.OFF}
+_NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
+    Enforcement.SHADOW: PolicyStatus.SHADOW,
+    Enforcement.OFF: PolicyStatus.OFF,
+}
 """States that do not depend on the store."""
 
 
@@ -264,10 +267,10 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         if policy.states is None:
             standing = _NOT_ENFORCED.get(policy.enforcement)
         else:
-            standing = policy.states[0].standing.get(policy.pk, Standing.NOT_NOW)
-        if standing is Standing.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
+            standing = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
+        if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
             # It was read for the site itself, and is about many.
-            standing = _NOT_ENFORCED.get(policy.enforcement, Standing.COUNTS)
+            standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
         word = gettext("unknown") if standing is None else str(_STANDINGS[standing])
         return word if policy.rollout_percent == 100 else f"{word}, {policy.rollout_percent} %"
 

@@ -11,7 +11,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.drf.throttle import LimitThrottle, Unavailable
 from limits_app.models import PolicyScope
-from limits_app.resolver import Standing, resolve
+from limits_app.resolver import PolicyStatus, resolve
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["RESOURCE", "ApiThrottle"]
@@ -19,7 +19,7 @@ __all__ = ["RESOURCE", "ApiThrottle"]
 RESOURCE: Final = "limits_app.api"
 
 _ABOUT_THE_API: Final = frozenset({PolicyScope.RESOURCE.value, PolicyScope.ENTITY_ON_RESOURCE.value})
-_IN_FORCE: Final = frozenset({Standing.COUNTS, Standing.EXTENDED})
+_IN_FORCE: Final = frozenset({PolicyStatus.COUNTS, PolicyStatus.EXTENDED})
 _UNUSED_STORE: Final = MemoryStore()
 """`resolve` requires a store; this lookup does not use it."""
 
@@ -48,7 +48,7 @@ def _blocks(entity: str | None) -> bool:
     """Whether a policy of the API itself blocks requests while the store is unavailable."""
     verdicts = [one for choice in resolve(RESOURCE, entity, store=_UNUSED_STORE).choices for one in choice.verdicts]
     return any(
-        one.standing in _IN_FORCE
+        one.status in _IN_FORCE
         and one.candidate.level in _ABOUT_THE_API
         and one.candidate.on_unavailable is OnUnavailable.BLOCK
         for one in verdicts

@@ -16,7 +16,7 @@ from limits_app.resolver.cache import (
     pool_resolver,
     resolver,
 )
-from limits_app.resolver.policies import CODE, Choice, Held, Standing, Verdict
+from limits_app.resolver.policies import CODE, Choice, EffectiveLimit, PolicyStatus, Verdict
 from limits_app.resolver.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers
 from limits_app.resolver.resolution import Limits, check_names, home, latest_code_limits, resolve, source
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet
@@ -27,11 +27,12 @@ __all__ = [
     "MEMBER_LEVEL",
     "UNAVAILABLE",
     "Choice",
-    "Held",
+    "EffectiveLimit",
     "Key",
     "Limits",
     "MemberSet",
     "Pair",
+    "PolicyStatus",
     "PoolMembers",
     "PoolResolver",
     "PooledSet",
@@ -39,7 +40,6 @@ __all__ = [
     "ResolvedSet",
     "Resolver",
     "ResolverInfo",
-    "Standing",
     "StoreVersion",
     "StoreVersions",
     "Verdict",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from itertools import product
 
 from django.db.models import F, Func, IntegerField, Q
 
@@ -37,10 +38,10 @@ Pair = tuple[Resource | None, Entity | None]
 
 def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
     """Choose the policies of each pair, in the order of the pairs."""
-    about: dict[tuple[int, int], list[Candidate]] = {}
+    by_ids: dict[tuple[int, int], list[Candidate]] = {}
     for policy in _policies(pairs, now):
-        about.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_candidate(policy))
-    return [choose(_link(resource, entity, about), now) for resource, entity in pairs]
+        by_ids.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_candidate(policy))
+    return [choose(_policies_of(resource, entity, by_ids), now) for resource, entity in pairs]
 
 
 def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
@@ -51,27 +52,33 @@ def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
 def _policies(pairs: Collection[Pair], now: datetime) -> Iterable[Policy]:
     resources = {0, *(resource.pk for resource, _ in pairs if resource is not None)}
     entities = {0, *(entity.pk for _, entity in pairs if entity is not None)}
-    policies = Policy.objects.using(home()).annotate(about=_or_zero("resource_id"), whom=_or_zero("entity_id"))
-    lasting = Q(valid_until=None) | Q(valid_until__gt=now)
-    return policies.filter(lasting, about__in=resources, whom__in=entities).order_by().prefetch_related("limits")
+    policies = Policy.objects.using(home()).annotate(
+        resource_or_zero=_or_zero("resource_id"), entity_or_zero=_or_zero("entity_id")
+    )
+    not_ended = Q(valid_until=None) | Q(valid_until__gt=now)
+    return (
+        policies.filter(not_ended, resource_or_zero__in=resources, entity_or_zero__in=entities)
+        .order_by()
+        .prefetch_related("limits")
+    )
 
 
 def _or_zero(column: str) -> Func:
-    """A key as in the unique index of policies; SQLite uses the index only with 0 as a literal."""
+    """A column with 0 for NULL, as in the unique index of policies; SQLite uses the index only with 0 as a literal."""
     return Func(F(column), template="COALESCE(%(expressions)s, 0)", output_field=IntegerField())
 
 
-def _link(
-    resource: Resource | None, entity: Entity | None, about: dict[tuple[int, int], list[Candidate]]
+def _policies_of(
+    resource: Resource | None, entity: Entity | None, by_ids: dict[tuple[int, int], list[Candidate]]
 ) -> EntityPolicies:
     resources = {0, 0 if resource is None else resource.pk}
     entities = {0, 0 if entity is None else entity.pk}
-    found = [one for key in resources for who in entities for one in about.get((key, who), ())]
-    return EntityPolicies(None if entity is None else entity.identifier, (*_own(entity), *found))
+    found = [one for ids in product(resources, entities) for one in by_ids.get(ids, ())]
+    return EntityPolicies(None if entity is None else entity.identifier, (*_flags(entity), *found))
 
 
-def _own(entity: Entity | None) -> Iterable[Candidate]:
-    """The policy of an entity that is blocked or unlimited itself."""
+def _flags(entity: Entity | None) -> Iterable[Candidate]:
+    """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
     if entity is not None and (entity.blocked or entity.unlimited):
         yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
 

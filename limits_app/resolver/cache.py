@@ -26,7 +26,7 @@ __all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "advance_version",
 logger = logging.getLogger("limits_app")
 
 Key = tuple[str, str | None, Limits]
-"""A resource, an entity, and the limits that the call brings."""
+"""A resource, an entity, and the `default_limits` of the call."""
 
 _DATABASE_RETRY_SECONDS: Final = 1.0
 """How long an expired set is used again after the database failed."""
@@ -98,8 +98,9 @@ class Resolver:
     def get(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
         """The cached set, else a new one; threads that need the same set read the database once.
 
-        The set is not `available` while its store is down. Rows that a transaction has changed, or that it may not see
-        as others have committed them, are not cached. While the database is down the last set is used, even if expired;
+        The set is not `available` while its store is down. A result is not cached while a transaction of this thread
+        has uncommitted changes of the configuration, or reads an older snapshot. While the database is down the last
+        set is used, even if expired;
         OperationalError or InterfaceError where there is none. Raises InvalidLimit for invalid arguments.
         """
         found = self.cached(resource, entity, default_limits)

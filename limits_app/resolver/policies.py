@@ -18,7 +18,17 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
 from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 
-__all__ = ["CODE", "PRECEDENCE", "Choice", "Held", "Standing", "Verdict", "changes_at", "choose", "rollout_position"]
+__all__ = [
+    "CODE",
+    "PRECEDENCE",
+    "Choice",
+    "EffectiveLimit",
+    "PolicyStatus",
+    "Verdict",
+    "changes_at",
+    "choose",
+    "rollout_position",
+]
 
 CODE: Final = "code"
 """The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""
@@ -26,8 +36,11 @@ CODE: Final = "code"
 PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CODE)
 
 
-class Standing(StrEnum):
-    """The status of one policy; an EXTENDED policy is one to which another adds."""
+class PolicyStatus(StrEnum):
+    """Whether a policy applies, or why it does not.
+
+    COUNTS is the most specific policy that applies. EXTENDED is a policy to which a more specific one is added.
+    """
 
     COUNTS = "counts"
     EXTENDED = "extended"
@@ -43,12 +56,12 @@ class Verdict:
     """A policy and its status."""
 
     candidate: Candidate
-    standing: Standing
+    status: PolicyStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """An effective limit, and the policy that it comes from; a `shared` one is one bucket for all entities."""
+class EffectiveLimit:
+    """A limit that applies, and the policy that sets it; all entities use one bucket of a `shared` limit."""
 
     limit: AnyLimit
     candidate: Candidate
@@ -57,43 +70,46 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The policies of one entity of a chain in order of precedence, and the effective limits."""
+    """The policies of one entity in order of precedence, each with its status, and the effective limits."""
 
     entity: str | None
     verdicts: tuple[Verdict, ...]
-    limits: tuple[Held, ...]
+    limits: tuple[EffectiveLimit, ...]
     on_unavailable: OnUnavailable | None
 
     @property
     def uses_code(self) -> bool:
-        """Whether the limits that code sets are in force, which come last."""
+        """Whether the limits that code sets are in force; their verdict is the last one."""
         last = self.verdicts[-1]
-        return last.candidate.level == CODE and last.standing in {Standing.COUNTS, Standing.EXTENDED}
+        return last.candidate.level == CODE and last.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
-    """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced."""
+    """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced.
+
+    The first candidate in order of precedence applies; the next one only while all before it extend.
+    """
     position = rollout_position(link.entity)
     verdicts: list[Verdict] = []
-    counting: list[Candidate] = []
-    is_open = True
+    applied: list[Candidate] = []
+    is_extended = True
     for candidate in sorted(link.candidates, key=_precedence):
-        standing = _out(candidate, now, position, shadow=shadow)
-        if standing is None:
-            standing = Standing.REPLACED
-            if is_open:
-                standing = Standing.EXTENDED if counting else Standing.COUNTS
-                counting.append(candidate)
-                is_open = candidate.extends
-        verdicts.append(Verdict(candidate, standing))
-    on_unavailable = next((one.on_unavailable for one in counting if one.on_unavailable), None)
-    return Choice(link.entity, tuple(verdicts), _together(counting), on_unavailable)
+        status = _reason_not_applied(candidate, now, position, shadow=shadow)
+        if status is None:
+            status = PolicyStatus.REPLACED
+            if is_extended:
+                status = PolicyStatus.EXTENDED if applied else PolicyStatus.COUNTS
+                applied.append(candidate)
+                is_extended = candidate.extends
+        verdicts.append(Verdict(candidate, status))
+    on_unavailable = next((one.on_unavailable for one in applied if one.on_unavailable), None)
+    return Choice(link.entity, tuple(verdicts), _merged(applied), on_unavailable)
 
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
-    moments = [moment for one in link.candidates for moment in (one.valid_from, one.valid_until, _next(one, now))]
-    return min((moment for moment in moments if moment is not None and moment > now), default=None)
+    times = [at for one in link.candidates for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
+    return min((at for at in times if at is not None and at > now), default=None)
 
 
 def rollout_position(entity: str | None) -> int:
@@ -110,15 +126,15 @@ def _precedence(candidate: Candidate) -> tuple[int, bool, bool, int]:
     )
 
 
-def _out(candidate: Candidate, now: datetime, position: int, *, shadow: bool) -> Standing | None:
-    """Why a policy does not apply; None where it does."""
+def _reason_not_applied(candidate: Candidate, now: datetime, position: int, *, shadow: bool) -> PolicyStatus | None:
+    """Why a policy does not apply by itself; None where it does, unless a more specific one replaces it."""
     if candidate.enforcement == Enforcement.OFF:
-        return Standing.OFF
+        return PolicyStatus.OFF
     if not _is_in_force(candidate, now):
-        return Standing.NOT_NOW
+        return PolicyStatus.NOT_NOW
     if position >= candidate.rollout_percent:
-        return Standing.NOT_ROLLED_OUT
-    return Standing.SHADOW if candidate.enforcement == Enforcement.SHADOW and not shadow else None
+        return PolicyStatus.NOT_ROLLED_OUT
+    return PolicyStatus.SHADOW if candidate.enforcement == Enforcement.SHADOW and not shadow else None
 
 
 def _is_in_force(candidate: Candidate, now: datetime) -> bool:
@@ -128,16 +144,16 @@ def _is_in_force(candidate: Candidate, now: datetime) -> bool:
     return candidate.hours is None or candidate.hours.holds(now)
 
 
-def _next(candidate: Candidate, now: datetime) -> datetime | None:
+def _next_change_of_hours(candidate: Candidate, now: datetime) -> datetime | None:
     return None if candidate.hours is None else candidate.hours.next_change(now)
 
 
-def _together(counting: list[Candidate]) -> tuple[Held, ...]:
+def _merged(applied: list[Candidate]) -> tuple[EffectiveLimit, ...]:
     """The limits of several policies by key, where each policy but the last extends the next one."""
-    held: dict[str, Held] = {}
-    for candidate in reversed(counting):
+    limits: dict[str, EffectiveLimit] = {}
+    for candidate in reversed(applied):
         if candidate.effect == PolicyEffect.BLOCKED:
-            return (Held(Blocked(), candidate),)
+            return (EffectiveLimit(Blocked(), candidate),)
         if candidate.effect == PolicyEffect.LIMITS:
-            held |= {limit.key: Held(limit, candidate, limit.key in candidate.shared) for limit in candidate.limits}
-    return tuple(held[key] for key in sorted(held))
+            limits |= {one.key: EffectiveLimit(one, candidate, one.key in candidate.shared) for one in candidate.limits}
+    return tuple(limits[key] for key in sorted(limits))

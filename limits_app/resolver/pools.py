@@ -85,7 +85,7 @@ class PoolMembers:
         return {member.name: {**member.config, MEMBER_KEY: member.name} for member in members}
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> PoolMembers:
-        """The same members with other limits."""
+        """The same members, with each scope replaced by the result of `change`."""
         return replace(self, scoped={name: tuple(map(change, some)) for name, some in self.scoped.items()})
 
 
@@ -103,23 +103,24 @@ class PoolCache:
         self._cached: dict[tuple[str, Store], _CachedPool] = {}
         self._lock = Lock()
 
-    def members(self, pool: str, using: str, place: StoreVersion) -> PoolMembers:
+    def members(self, pool: str, using: str, store_version: StoreVersion) -> PoolMembers:
         """Return the members of a pool in a store's version of the configuration; UnknownPool for an unknown name.
 
-        Rows that a transaction has changed, or that it may not see as others have committed them, are not cached.
+        A result is not cached while a transaction of this thread has uncommitted changes of the configuration, or reads
+        an older snapshot.
         """
-        key = pool, place.store
+        key = pool, store_version.store
         cached = self._cached.get(key)
-        is_current = cached is not None and cached.version == place.version and cached.expires_at >= monotonic()
+        is_current = cached is not None and cached.version == store_version.version and cached.expires_at >= monotonic()
         if cached is not None and is_current and not changes.pending(using):
             return cached.members
         definition = pool_definition(pool, using)
         if definition is None:
             raise UnknownPool(f"the pool {pool!r} does not exist: create it in the admin or with manage.py limits pool")
-        members = PoolMembers.of(definition, place.store)
+        members = PoolMembers.of(definition, store_version.store)
         if changes.may_be_kept(using):
             expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._add(key, _CachedPool(members, place.version, expires_at))
+            self._add(key, _CachedPool(members, store_version.version, expires_at))
         return members
 
     def clear(self) -> None:
@@ -162,7 +163,7 @@ class Balancers:
             return new
 
     def clear(self) -> None:
-        """End all cool-downs, and begin all turns again."""
+        """End all cool-downs, and start each rotation again."""
         with self._lock:
             self._by_pool.clear()
 
@@ -224,8 +225,8 @@ class PooledSet(LimitSet):
         )
         pooled.members, pooled.own = members, scopes
         keys = {name: _keys(some) for name, some in members.scoped.items()}
-        some_have = frozenset.union(*keys.values())
-        pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - some_have)
+        of_any_member = frozenset.union(*keys.values())
+        pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - of_any_member)
         pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
         sets = []
         for name, config in members.configs.items():
@@ -239,8 +240,8 @@ class PooledSet(LimitSet):
                 changes_at=changes_at,
             )
             # Rates that only other members have need not be requested of this one, even where the resource has them.
-            others = some_have - keys[name]
-            one.ones = dict.fromkeys([key for key in one.rates if key not in others], 1) or None
+            only_others = of_any_member - keys[name]
+            one.ones = dict.fromkeys([key for key in one.rates if key not in only_others], 1) or None
             sets.append(one)
         balancer = balancers.find(members.definition)
         pooled.pool = LimitPool.at(balancer, sets, names, failover=members.definition.failover)

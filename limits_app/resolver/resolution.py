@@ -16,7 +16,7 @@ from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
 from limits_app.models import Candidate, CodeLimits, Policy, PolicyEffect, code_limits
 from limits_app.models.policy_lookup import PolicyChain, policies_for
-from limits_app.resolver.policies import CODE, Choice, Standing, changes_at, choose
+from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose
 from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
@@ -73,21 +73,21 @@ def resolve(
     check_names(resource, entity)
     default_limits = checked_defaults(default_limits)
     versions = StoreVersions(store)
-    moment = datetime.fromtimestamp(time() if now is None else now, UTC)
-    found, members, place = _found(resource, entity, moment, versions)
+    at = datetime.fromtimestamp(time() if now is None else now, UTC)
+    found, members, store_version = _read(resource, entity, at, versions)
     links = found.links
     if default_limits:
         own = Candidate(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
-    choices = tuple(choose(link, moment) for link in links)
+    choices = tuple(choose(link, at) for link in links)
     in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
-    shadows = tuple(choose(link, moment, shadow=True) for link in in_shadow)
-    dates = [change for link in links if (change := changes_at(link, moment)) is not None]
+    shadows = tuple(choose(link, at, shadow=True) for link in in_shadow)
+    dates = [change for link in links if (change := changes_at(link, at)) is not None]
     resolved = compiled(
         resource,
         choices,
         shadows,
-        place=place,
+        store_version=store_version,
         members=members,
         changes_at=min(dates).timestamp() if dates else None,
     )
@@ -100,9 +100,9 @@ def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
     Raises UnknownPool for an unknown name, and InvalidLimit for an invalid one.
     """
     check_resource(pool)
-    place = StoreVersions().of(alias)
-    members = pool_cache.members(pool, home(), place)
-    return ResolvedSet.of((), place, members, resource=pool, identity=(pool,))
+    store_version = StoreVersions().of(alias)
+    members = pool_cache.members(pool, home(), store_version)
+    return ResolvedSet.of((), store_version, members, resource=pool, identity=(pool,))
 
 
 def home() -> str:
@@ -118,7 +118,7 @@ def check_names(resource: object, entity: object) -> None:
 
 
 def checked_defaults(limits: Iterable[object]) -> Limits:
-    """The limits that a call brings, as a tuple; raises InvalidLimit for an invalid one.
+    """The `default_limits` of a call as a tuple; raises InvalidLimit for an invalid one.
 
     A rate of 0 in an integration is a `Blocked` limit, which callers cannot pass otherwise.
     """
@@ -127,23 +127,23 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
     return checked_limits(limits, "default_limits=[limit]")
 
 
-def _found(
-    resource: str, entity: str | None, moment: datetime, versions: StoreVersions
+def _read(
+    resource: str, entity: str | None, at: datetime, versions: StoreVersions
 ) -> tuple[PolicyChain, PoolMembers | None, StoreVersion]:
     """The entities that are charged with their policies, the members of the pool, and the store."""
     missing = None
     while True:
-        found = source.read(resource, entity, home(), moment)
-        place = versions.of(found.store)
+        found = source.read(resource, entity, home(), at)
+        store_version = versions.of(found.store)
         try:
-            members = None if found.pool is None else pool_cache.members(found.pool, home(), place)
+            members = None if found.pool is None else pool_cache.members(found.pool, home(), store_version)
         except UnknownPool:
             if found.pool == missing:
                 raise
             missing = found.pool  # it may have been renamed between the two queries
         else:
-            return found, members, place
+            return found, members, store_version
 
 
 def _has_shadow(choice: Choice) -> bool:
-    return any(verdict.standing is Standing.SHADOW for verdict in choice.verdicts)
+    return any(verdict.status is PolicyStatus.SHADOW for verdict in choice.verdicts)

@@ -15,7 +15,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import Schema
 from limits_app.core.store import Store
 from limits_app.models import Candidate, PolicyScope
-from limits_app.resolver.policies import PRECEDENCE, Choice, Held
+from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
@@ -31,8 +31,8 @@ class ResolvedSet:
 
     `alias` is that of the store in which the limits are counted. `on_unavailable` is that of the policies; None for
     that of the settings. `shadow` are the limits of policies in shadow mode. `available` is False where the store was
-    unavailable when the limits were resolved. `fallbacks` caches the sets that decide
-    in place of this one while the store is unavailable.
+    unavailable when the limits were resolved. `fallbacks` caches the sets that decide in place of
+    this one while the store is unavailable.
     """
 
     limit_set: LimitSet
@@ -46,7 +46,7 @@ class ResolvedSet:
     def of(
         cls,
         own: Iterable[ScopedLimits],
-        place: StoreVersion,
+        store_version: StoreVersion,
         members: PoolMembers | None = None,
         *,
         resource: str | None,
@@ -59,7 +59,7 @@ class ResolvedSet:
 
         `resource`, `identity` and `changes_at` are those of `LimitSet.composed`.
         """
-        alias, store, version = place
+        alias, store, version = store_version
         if members is None:
             limit_set = LimitSet.composed(
                 own, store, version=version, resource=resource, identity=identity, changes_at=changes_at
@@ -73,11 +73,11 @@ class ResolvedSet:
             alias=alias,
             on_unavailable=on_unavailable,
             shadow=shadow,
-            available=place.available,
+            available=store_version.available,
         )
 
     @property
-    def place(self) -> StoreVersion:
+    def store_version(self) -> StoreVersion:
         """The store in which the limits are counted, and the version of the configuration that they come from."""
         return StoreVersion(self.alias, self.limit_set.store, self.limit_set.version or 0)
 
@@ -102,7 +102,7 @@ class ResolvedSet:
         old = self.limit_set
         added = ResolvedSet.of(
             (*self.own, scoped),
-            self.place,
+            self.store_version,
             self.members,
             resource=old.resource,
             identity=old.identity,
@@ -111,10 +111,10 @@ class ResolvedSet:
         return added.limit_set
 
     def moved(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
-        """A limit set of changed limits in another store."""
-        place = StoreVersion(self.alias, store, store.version())
+        """A limit set for another store, with each scope replaced by the result of `change`."""
+        store_version = StoreVersion(self.alias, store, store.version())
         members = None if self.members is None else self.members.changed(change)
-        return ResolvedSet.of(map(change, self.own), place, members, resource=None, identity=None).limit_set
+        return ResolvedSet.of(map(change, self.own), store_version, members, resource=None, identity=None).limit_set
 
     def ceiling(self, key: str) -> Amount:
         """The most that can ever be admitted of a key."""
@@ -149,22 +149,26 @@ def compiled(
     choices: Sequence[Choice],
     shadows: Sequence[Choice],
     *,
-    place: StoreVersion,
+    store_version: StoreVersion,
     members: PoolMembers | None = None,
     changes_at: float | None = None,
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one."""
-    shadow_schemas = schemas_of(place.store, counts_usage=False)
-    tried = [replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, shadow_schemas)]
+    shadow_schemas = schemas_of(store_version.store, counts_usage=False)
+    shadow_scopes = [
+        replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, shadow_schemas)
+    ]
     return ResolvedSet.of(
-        scopes_of(resource, choices, schemas_of(place.store)),
-        place,
+        scopes_of(resource, choices, schemas_of(store_version.store)),
+        store_version,
         members,
         resource=resource,
         identity=(resource, choices[0].entity),
         changes_at=changes_at,
         on_unavailable=next((choice.on_unavailable for choice in choices if choice.on_unavailable), None),
-        shadow=LimitSet.composed(tried, place.store, version=place.version) if tried else None,
+        shadow=LimitSet.composed(shadow_scopes, store_version.store, version=store_version.version)
+        if shadow_scopes
+        else None,
     )
 
 
@@ -176,21 +180,21 @@ def scopes_of(
     for choice in choices:
         for scope, limits in _scopes(resource, choice):
             if scope.key not in scoped:
-                levels = tuple([held.candidate.level for held in limits])
+                levels = tuple([one.candidate.level for one in limits])
                 level = min(levels, key=PRECEDENCE.index)
-                schema = schema_of(tuple([held.limit for held in limits]))
+                schema = schema_of(tuple([one.limit for one in limits]))
                 lasting = level in _OF_AN_ENTITY
                 scoped[scope.key] = ScopedLimits(scope, schema, level, levels=levels, lasting=lasting)
     return list(scoped.values())
 
 
-def _scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[Held]]]:
-    own = [held for held in choice.limits if not held.shared]
+def _scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
+    own = [one for one in choice.limits if not one.shared]
     if own:
         yield scope_of(resource, choice.entity), own
-    for held in choice.limits:
-        if held.shared:
-            yield shared_scope(resource, held.limit.key), [held]
+    for one in choice.limits:
+        if one.shared:
+            yield shared_scope(resource, one.limit.key), [one]
 
 
 def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:

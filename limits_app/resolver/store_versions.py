@@ -40,7 +40,7 @@ class StoreVersion(NamedTuple):
 
     @property
     def available(self) -> bool:
-        """Whether the store could be asked."""
+        """Whether the store answered."""
         return self.store is not UNAVAILABLE
 
 

@@ -17,8 +17,8 @@ from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
     LimitState,
+    PolicyStatus,
     RowState,
-    Standing,
     Status,
     StoreHealth,
     astatus,
@@ -46,10 +46,10 @@ __all__ = [
     "Explanation",
     "LimitState",
     "NamedPool",
+    "PolicyStatus",
     "RolledUp",
     "RowState",
     "Share",
-    "Standing",
     "Status",
     "StoreHealth",
     "aacquire",

@@ -18,11 +18,11 @@ from limits_app.models import Candidate
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
-    Held,
+    EffectiveLimit,
     Limits,
+    PolicyStatus,
     PooledSet,
     Resolution,
-    Standing,
     Verdict,
     resolve,
     resolver,
@@ -53,7 +53,7 @@ class ExplainedLimit:
     that rejects the request for the longest time. A limit that an entity and its parent share is in both links.
     """
 
-    held: Held
+    effective: EffectiveLimit
     replaced: tuple[Candidate, ...]
     status: LimitStatus | None
     binds: bool
@@ -67,10 +67,10 @@ class ExplainedLimit:
     def as_dict(self) -> dict[str, object]:
         """The limit as plain data, for JSON."""
         return {
-            "key": self.held.limit.key,
-            "shared": self.held.shared,
-            "level": str(self.held.candidate.level),
-            "policy": self.held.candidate.policy_id,
+            "key": self.effective.limit.key,
+            "shared": self.effective.shared,
+            "level": str(self.effective.candidate.level),
+            "policy": self.effective.candidate.policy_id,
             "replaced": [{"level": str(one.level), "policy": one.policy_id} for one in self.replaced],
             "used": self.used,
             "binds": self.binds,
@@ -212,29 +212,29 @@ def _link(
     choice: Choice, statuses: dict[tuple[str | None, str], LimitStatus], binding: LimitStatus | None
 ) -> ExplainedLink:
     limits = []
-    for held in choice.limits:
-        status = statuses.get((None if held.shared else choice.entity, held.limit.key))
+    for effective in choice.limits:
+        status = statuses.get((None if effective.shared else choice.entity, effective.limit.key))
         binds = status is not None and status is binding
-        limits.append(ExplainedLimit(held, _replaced(choice, held), status, binds))
+        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds))
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 
-def _replaced(choice: Choice, held: Held) -> tuple[Candidate, ...]:
+def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[Candidate, ...]:
     """The policies whose limit with the same key is replaced by this one."""
     return tuple(
         verdict.candidate
         for verdict in choice.verdicts
-        if verdict.standing in {Standing.EXTENDED, Standing.REPLACED}
-        and verdict.candidate is not held.candidate
-        and any(limit.key == held.limit.key for limit in verdict.candidate.limits)
+        if verdict.status in {PolicyStatus.EXTENDED, PolicyStatus.REPLACED}
+        and verdict.candidate is not effective.candidate
+        and any(limit.key == effective.limit.key for limit in verdict.candidate.limits)
     )
 
 
 def _dropped(choice: Choice) -> tuple[str, ...]:
-    kept = {held.limit.key for held in choice.limits}
+    kept = {effective.limit.key for effective in choice.limits}
     if not kept or Blocked.key in kept:
         return ()
-    replaced = [one.candidate for one in choice.verdicts if one.standing is Standing.REPLACED]
+    replaced = [one.candidate for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
     return tuple(dict.fromkeys(limit.key for one in replaced for limit in one.limits if limit.key not in kept))
 
 
@@ -244,8 +244,8 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
         "level": str(candidate.level),
         "policy": candidate.policy_id,
         "effect": str(candidate.effect),
-        "standing": str(verdict.standing),
-        "counts": verdict.standing in {Standing.COUNTS, Standing.EXTENDED},
+        "standing": str(verdict.status),
+        "counts": verdict.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED},
         "limits": [limit.key for limit in candidate.limits],
         "valid_from": None if candidate.valid_from is None else candidate.valid_from.isoformat(),
         "valid_until": None if candidate.valid_until is None else candidate.valid_until.isoformat(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyScope
-from limits_app.resolver import CODE, Standing
+from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ _WORDS: Final[Mapping[str, str]] = {
     CODE: "the limits that code sets",
 }
 
-_SENTENCES: Final[Mapping[Standing, str]] = {
-    Standing.COUNTS: "In effect: {}.",
-    Standing.EXTENDED: "It extends {}.",
-    Standing.REPLACED: "Replaced: {}.",
-    Standing.NOT_NOW: "Not in force now: {}.",
-    Standing.NOT_ROLLED_OUT: "Not rolled out to this entity: {}.",
-    Standing.SHADOW: "In shadow mode: {}.",
-    Standing.OFF: "Disabled: {}.",
+_SENTENCES: Final[Mapping[PolicyStatus, str]] = {
+    PolicyStatus.COUNTS: "In effect: {}.",
+    PolicyStatus.EXTENDED: "It extends {}.",
+    PolicyStatus.REPLACED: "Replaced: {}.",
+    PolicyStatus.NOT_NOW: "Not in force now: {}.",
+    PolicyStatus.NOT_ROLLED_OUT: "Not rolled out to this entity: {}.",
+    PolicyStatus.SHADOW: "In shadow mode: {}.",
+    PolicyStatus.OFF: "Disabled: {}.",
 }
 _ORDER: Final = tuple(_SENTENCES)
 
@@ -87,9 +87,9 @@ def _about(link: ExplainedLink) -> Iterator[str]:
         yield "No policy applies, so everything is allowed."
         return
     # What counts first, then what it does to others, then what is out of the question.
-    for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.standing)):
-        yield _SENTENCES[verdict.standing].format(_named(verdict.candidate))
-    if not any(verdict.standing is Standing.COUNTS for verdict in link.verdicts):
+    for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.status)):
+        yield _SENTENCES[verdict.status].format(_named(verdict.candidate))
+    if not any(verdict.status is PolicyStatus.COUNTS for verdict in link.verdicts):
         yield "No other policy applies, so everything is allowed."
 
 
@@ -107,7 +107,7 @@ def _named(candidate: Candidate) -> str:
 
 
 def _limit(limit: ExplainedLimit) -> str:
-    key = f"{limit.held.limit.key}, shared by all" if limit.held.shared else limit.held.limit.key
+    key = f"{limit.effective.limit.key}, shared by all" if limit.effective.shared else limit.effective.limit.key
     if limit.status is None:
         return f"{key}: nothing requested."
     said = _status(limit.status, key)
@@ -123,7 +123,7 @@ def _limit(limit: ExplainedLimit) -> str:
 
 
 def _block_ends(limit: ExplainedLimit) -> str:
-    policy = limit.held.candidate
+    policy = limit.effective.candidate
     ends = policy.valid_until is not None or policy.hours is not None
     return "its policy ends" if ends else "its policy is changed"
 

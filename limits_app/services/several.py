@@ -169,12 +169,14 @@ def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> Resolve
     policies = {one.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for one in sets}
     return ResolvedSet.of(
         _unique([one.own for one in sets], prefixes),
-        first.place,
+        first.store_version,
         _members(sets, prefixes),
         resource=sets[0].limit_set.resource,
         identity=tuple([one.limit_set.identity for one in sets]),
         on_unavailable=min(policies, key=_STRICTNESS.index),
-        shadow=LimitSet.composed(shadow, first.place.store, version=first.place.version) if shadow else None,
+        shadow=LimitSet.composed(shadow, first.store_version.store, version=first.store_version.version)
+        if shadow
+        else None,
     )
 
 

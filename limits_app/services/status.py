@@ -22,8 +22,8 @@ from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.resolver import (
     Choice,
     Pair,
+    PolicyStatus,
     PooledSet,
-    Standing,
     StoreVersion,
     StoreVersions,
     choices,
@@ -35,8 +35,8 @@ from limits_app.stores.registry import aliases, resilient_store
 
 __all__ = [
     "LimitState",
+    "PolicyStatus",
     "RowState",
-    "Standing",
     "Status",
     "StoreHealth",
     "astatus",
@@ -178,7 +178,7 @@ class RowState:
     effect: PolicyEffect
     levels: tuple[str, ...]
     tried: tuple[str, ...]
-    standing: dict[int, Standing]
+    standing: dict[int, PolicyStatus]
     known: bool = True
 
 
@@ -235,18 +235,18 @@ def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict
             entity=None if entity is None else entity.identifier,
             limits=_limits(choice, of_pair or {}),
             effect=_effect(choice),
-            levels=_levels(choice, Standing.COUNTS, Standing.EXTENDED),
-            tried=_levels(choice, Standing.SHADOW),
-            standing={verdict.candidate.policy_id or 0: verdict.standing for verdict in choice.verdicts},
+            levels=_levels(choice, PolicyStatus.COUNTS, PolicyStatus.EXTENDED),
+            tried=_levels(choice, PolicyStatus.SHADOW),
+            standing={verdict.candidate.policy_id or 0: verdict.status for verdict in choice.verdicts},
             known=of_pair is not None,
         )
         rows.append(state)
     return rows
 
 
-def _levels(choice: Choice, *standings: Standing) -> tuple[str, ...]:
+def _levels(choice: Choice, *statuses: PolicyStatus) -> tuple[str, ...]:
     """The levels of the policies with a status, each once, in order of precedence."""
-    levels = [verdict.candidate.level for verdict in choice.verdicts if verdict.standing in standings]
+    levels = [verdict.candidate.level for verdict in choice.verdicts if verdict.status in statuses]
     return tuple(dict.fromkeys(levels))
 
 

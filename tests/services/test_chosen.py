@@ -15,7 +15,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver import CODE, Choice, Standing
+from limits_app.resolver import CODE, Choice, PolicyStatus
 from limits_app.resolver.policies import PRECEDENCE, changes_at, choose, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
@@ -110,7 +110,7 @@ def test_an_entity_that_is_blocked_or_unlimited_itself_comes_before_everything(
     own = Candidate(ENTITY_FLAGS, effect, (), None)
     choice = choose(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})
-    assert [verdict.standing for verdict in choice.verdicts] == [Standing.COUNTS, Standing.REPLACED]
+    assert [verdict.status for verdict in choice.verdicts] == [PolicyStatus.COUNTS, PolicyStatus.REPLACED]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,11 @@ def test_what_extends_adds_to_a_policy_without_limits(effect: PolicyEffect, expe
     middle = policy(PolicyScope.RESOURCE, 2, effect=effect)
     choice = choose(EntityPolicies(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
     assert held(choice) == expected
-    assert [verdict.standing for verdict in choice.verdicts] == [Standing.COUNTS, Standing.EXTENDED, Standing.REPLACED]
+    assert [verdict.status for verdict in choice.verdicts] == [
+        PolicyStatus.COUNTS,
+        PolicyStatus.EXTENDED,
+        PolicyStatus.REPLACED,
+    ]
 
 
 def test_all_levels_can_extend_each_other() -> None:
@@ -245,4 +249,4 @@ def test_random_policies_hold_as_a_plain_reference_says(found: list[Candidate], 
     choice = choose(EntityPolicies(who, tuple(found)), NOW, shadow=shadow)
     assert held(choice) == ({"blocked": 0} if expected is None else expected)
     assert len(choice.verdicts) == len(found)
-    assert sum(verdict.standing is Standing.COUNTS for verdict in choice.verdicts) == bool(in_force)
+    assert sum(verdict.status is PolicyStatus.COUNTS for verdict in choice.verdicts) == bool(in_force)

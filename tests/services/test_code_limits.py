@@ -27,7 +27,7 @@ def test_explain_and_status_know_the_limits_of_code() -> None:
     explanation = limits.explain("login", entity="user:1")
     assert not explanation.outcome.allowed
     assert "In effect: the limits that code sets (limits)." in explanation.text()
-    assert [link.limits[0].held.candidate.level for link in explanation.chain] == ["code"]
+    assert [link.limits[0].effective.candidate.level for link in explanation.chain] == ["code"]
     assert limits.status("login", entity="user:1").limits["call_count"]["used"] == 2
 
 
@@ -55,7 +55,7 @@ def test_calls_that_differ_are_all_named_and_those_used_last_apply() -> None:
     for own in ((Blocked(),), PER_MINUTE, (RateLimit("tpm", 5, 60), CallLimit(3, 60))):
         limits.try_acquire("login", default_limits=own, requested={})  # type: ignore[arg-type]
     explanation = limits.explain("login")
-    assert {one.held.limit.key for one in explanation.chain[0].limits} == {"call_count", "tpm"}
+    assert {one.effective.limit.key for one in explanation.chain[0].limits} == {"call_count", "tpm"}
     assert explanation.other_code_limits == ("calls=2/min", "blocked")
     assert "Code also sets other limits here: calls=2/min." in explanation.text()
     assert code_limits("login")[-1].definitions == (Blocked(),)

@@ -17,7 +17,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.plan import Claim
 from limits_app.models import ENTITY_FLAGS, Entity, Policy, PolicyEffect, Resource
 from limits_app.services import LimitState, RowState, overview
-from limits_app.services.status import Standing
+from limits_app.services.status import PolicyStatus
 from limits_app.stores import registry
 from tests.services.failing import FailingStore
 
@@ -67,9 +67,9 @@ def test_what_each_policy_does_is_said() -> None:
     api, ada = rows("api", "user:1")
     found = state(api, ada)
     assert found.standing == {
-        tried.pk: Standing.SHADOW,
-        own.pk: Standing.COUNTS,
-        broad.pk: Standing.EXTENDED,
+        tried.pk: PolicyStatus.SHADOW,
+        own.pk: PolicyStatus.COUNTS,
+        broad.pk: PolicyStatus.EXTENDED,
     }
     assert (found.levels, found.tried) == (("resource", "system"), ("entity_on_resource",))
 
@@ -109,7 +109,7 @@ def test_hours_count_and_those_that_cannot_be_read_never_do() -> None:
     wrong = Policy.objects.create(resource=other, effect="blocked", weekly_hours="mon-sun", time_zone="UTC")
     QuerySet.update(Policy.objects.filter(pk=wrong.pk), weekly_hours="whenever")
     assert state(api).effect == PolicyEffect.BLOCKED
-    assert state(other).standing == {wrong.pk: Standing.NOT_NOW}
+    assert state(other).standing == {wrong.pk: PolicyStatus.NOT_NOW}
 
 
 def test_while_the_store_is_down_all_is_said_but_what_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

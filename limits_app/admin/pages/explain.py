@@ -17,7 +17,7 @@ from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyEffect, PolicyScope, Resource
-from limits_app.resolver import CODE, Standing
+from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import MemberStanding
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ _LEVELS: Final[Mapping[str, _StrPromise]] = {
     PolicyScope.SYSTEM: _("system"),
     CODE: _("code"),
 }
-_STANDINGS: Final[Mapping[Standing, _StrPromise]] = {
-    Standing.COUNTS: _("counts"),
-    Standing.EXTENDED: _("extended"),
-    Standing.REPLACED: _("overridden"),
-    Standing.NOT_NOW: _("not in force now"),
-    Standing.NOT_ROLLED_OUT: _("not rolled out that far"),
-    Standing.SHADOW: _("shadow mode"),
-    Standing.OFF: _("off"),
+_STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {
+    PolicyStatus.COUNTS: _("counts"),
+    PolicyStatus.EXTENDED: _("extended"),
+    PolicyStatus.REPLACED: _("overridden"),
+    PolicyStatus.NOT_NOW: _("not in force now"),
+    PolicyStatus.NOT_ROLLED_OUT: _("not rolled out that far"),
+    PolicyStatus.SHADOW: _("shadow mode"),
+    PolicyStatus.OFF: _("off"),
 }
 _MEMBERS: Final[Mapping[MemberStanding, _StrPromise]] = {
     MemberStanding.SERVES: _("would serve"),
@@ -106,8 +106,8 @@ def _verdict(found: Explanation) -> str:
 
 def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
     considered = [
-        {**_source(site, verdict.candidate), "standing": verdict.standing.value.replace(" ", "-")}
-        | {"said": _STANDINGS[verdict.standing]}
+        {**_source(site, verdict.candidate), "standing": verdict.status.value.replace(" ", "-")}
+        | {"said": _STANDINGS[verdict.status]}
         for verdict in link.verdicts
     ]
     limits = [_limit(site, limit, f"limit-{number}-{place}") for place, limit in enumerate(link.limits)]
@@ -116,18 +116,18 @@ def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
 
 def _limit(site: AdminSite, limit: ExplainedLimit, name: str) -> dict[str, Any]:
     status = limit.status
-    blocked = isinstance(limit.held.limit, Blocked)
+    blocked = isinstance(limit.effective.limit, Blocked)
     return {
         "id": name,
-        "key": limit.held.limit.key,
-        "shared": limit.held.shared,
+        "key": limit.effective.limit.key,
+        "shared": limit.effective.shared,
         "blocked": blocked,
-        "source": _source(site, limit.held.candidate),
+        "source": _source(site, limit.effective.candidate),
         "replaced": [_source(site, one) for one in limit.replaced],
         "binds": limit.binds,
         "never": status is not None and status.never,
         "overdrawn": amount(status.overdrawn) if status is not None and status.overdrawn else "",
-        "bar": None if status is None or blocked else _bar_of(limit.held.limit.key, status),
+        "bar": None if status is None or blocked else _bar_of(limit.effective.limit.key, status),
         "retry_after": None if status is None else status.retry_after,
         "reset_after": None if status is None else status.reset_after,
     }

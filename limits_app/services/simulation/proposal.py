@@ -83,7 +83,7 @@ class Proposal:
         moment = datetime.fromtimestamp(now_us / 1e6, UTC)
         links = [*self._links(resource, entity)]
         chosen = [choose(link, moment) for link in links]
-        found = compiled(resource, chosen, (), place=StoreVersion("simulation", self._store, 0))
+        found = compiled(resource, chosen, (), store_version=StoreVersion("simulation", self._store, 0))
         changes = [change for link in links if (change := changes_at(link, moment)) is not None]
         until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER
         parts = []
