@@ -100,8 +100,8 @@ class Resolver:
 
         The set is not `available` while its store is down. A result is not cached while a transaction of this thread
         has uncommitted changes of the configuration, or reads an older snapshot. While the database is down the last
-        set is used, even if expired;
-        OperationalError or InterfaceError where there is none. Raises InvalidLimit for invalid arguments.
+        set is used, even if expired; OperationalError or InterfaceError where there is none.
+        Raises InvalidLimit for invalid arguments.
         """
         found = self.cached(resource, entity, default_limits)
         if found is not None:

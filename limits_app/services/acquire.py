@@ -10,10 +10,10 @@ from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
-from limits_app.services.amounts import Asked, Resources
+from limits_app.services.amounts import RequestedAmounts, Resources
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request
-from limits_app.services.several import Several, shares_of
+from limits_app.services.several import SharesSource, shares_of
 
 __all__ = ["aacquire", "acheck", "acquire", "atry_acquire", "check", "limit_set", "try_acquire"]
 
@@ -32,7 +32,7 @@ def try_acquire(
     resource: Resources,
     *,
     entity: str | None = None,
-    requested: Asked = None,
+    requested: RequestedAmounts = None,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
 ) -> Acquisition:
@@ -50,7 +50,7 @@ def acquire(
     resource: Resources,
     *,
     entity: str | None = None,
-    requested: Asked = None,
+    requested: RequestedAmounts = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
@@ -68,7 +68,7 @@ async def atry_acquire(
     resource: Resources,
     *,
     entity: str | None = None,
-    requested: Asked = None,
+    requested: RequestedAmounts = None,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
 ) -> Acquisition:
@@ -80,7 +80,7 @@ async def aacquire(
     resource: Resources,
     *,
     entity: str | None = None,
-    requested: Asked = None,
+    requested: RequestedAmounts = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
@@ -90,20 +90,26 @@ async def aacquire(
     return _admitted(await request.atry_acquire()) if timeout == 0 else await request.aacquire(timeout)
 
 
-def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
+def check(
+    resource: str, *, entity: str | None = None, requested: RequestedAmounts = None, default_limits: Limits = ()
+) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
     return Request((resource, entity, default_limits), requested).peek()
 
 
 async def acheck(
-    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+    resource: str, *, entity: str | None = None, requested: RequestedAmounts = None, default_limits: Limits = ()
 ) -> Outcome:
     """`check` for asyncio."""
     return await sync_to_async(check)(resource, entity=entity, requested=requested, default_limits=default_limits)
 
 
 def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
-    resource: Resources, entity: str | None, requested: Asked, default_limits: Limits, idempotency_key: str | None
+    resource: Resources,
+    entity: str | None,
+    requested: RequestedAmounts,
+    default_limits: Limits,
+    idempotency_key: str | None,
 ) -> Request:
     if isinstance(resource, str):
         key = resource, entity, default_limits
@@ -111,11 +117,11 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
             return Request(key, requested)
         check_resource(resource)
         return IdempotentRequest(idempotency_key, key, requested, resolver)
-    several = Several(shares_of(resource, entity, requested, default_limits))
+    source = SharesSource(shares_of(resource, entity, requested, default_limits))
     if idempotency_key is None:
-        return several.request()
-    names = [share.resource for share in several.shares]
-    return IdempotentRequest(idempotency_key, several.shares[0].key, several.amounts, several, *names)
+        return source.request()
+    names = [share.resource for share in source.shares]
+    return IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

@@ -14,9 +14,9 @@ from limits_app.resolver import Limits, latest_code_limits, resolver
 
 __all__ = [
     "AcquireOptions",
-    "Asked",
     "CheckOptions",
     "Requested",
+    "RequestedAmounts",
     "Resources",
     "TryOptions",
     "amounts_for",
@@ -24,10 +24,10 @@ __all__ = [
     "not_limited",
 ]
 
-Asked = Requested | Callable[[LimitSet], Requested]
+RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
 
-Resources = str | Mapping[str, Asked]
+Resources = str | Mapping[str, RequestedAmounts]
 """A resource, or several with the amounts of each."""
 
 
@@ -35,7 +35,7 @@ class CheckOptions(TypedDict, total=False):
     """The options of `check`."""
 
     entity: str | None
-    requested: Asked
+    requested: RequestedAmounts
     default_limits: Limits
 
 
@@ -51,20 +51,22 @@ class AcquireOptions(TryOptions, total=False):
     timeout: float | None
 
 
-def amounts_for(limits: LimitSet, asked: Asked) -> Requested:
+def amounts_for(limits: LimitSet, requested: RequestedAmounts) -> Requested:
     """The amounts that are requested of some limits."""
-    return asked(limits) if callable(asked) else asked
+    return requested(limits) if callable(requested) else requested
 
 
-def known_amounts(resource: str, entity: str | None, asked: Mapping[str, Amount]) -> dict[str, Amount]:
+def known_amounts(resource: str, entity: str | None, requested: Mapping[str, Amount]) -> dict[str, Amount]:
     """The amounts of a request by the keys of its effective limits; `calls` may be used for the key of call limits.
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
     """
     resolved = resolver.get(resource, entity, latest_code_limits(resource))
     keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
-    renamed = {CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in asked.items()}
-    if len(renamed) < len(asked):
+    renamed = {
+        CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in requested.items()
+    }
+    if len(renamed) < len(requested):
         raise InvalidRequest(f"{CALLS} and {CallLimit.key} are the same key: use one of them")
     unknown = sorted(renamed.keys() - keys)
     if unknown and keys and Blocked.key not in keys:

@@ -22,7 +22,7 @@ from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.resolver import Key, ResolvedSet
-from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import Request, Source, waiting_time
 
 __all__ = ["IdempotentRequest", "ReplayedAcquisition"]
@@ -40,8 +40,10 @@ class IdempotentRequest(Request):
 
     __slots__ = ("_scope",)
 
-    def __init__(self, idempotency_key: object, key: Key, asked: Asked, source: Source, *others: str) -> None:
-        super().__init__(key, asked, source)
+    def __init__(
+        self, idempotency_key: object, key: Key, requested: RequestedAmounts, source: Source, *others: str
+    ) -> None:
+        super().__init__(key, requested, source)
         self._scope = idempotency_scope(*key[:2], check_idempotency_key(idempotency_key), *others)
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
@@ -52,23 +54,23 @@ class IdempotentRequest(Request):
         schema = schema_of((one,), limits.store.lease_us)
         return resolved.with_scope(ScopedLimits(self._scope, schema, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
 
-    def _wait(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := self._try(limits), left):
-            with suppress(LimitTimeout), waiting_time(limits, left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
-                return limits.acquire(amounts_for(limits, self._asked), seconds)
+    def _wait(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+        while not self._is_final(acquisition := self._try(limits), time_left):
+            with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
+                return limits.acquire(amounts_for(limits, self._requested), seconds)
         return acquisition
 
-    async def _await(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := await self._atry(limits), left):
-            with suppress(LimitTimeout), waiting_time(limits, left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
-                return await limits.aacquire(amounts_for(limits, self._asked), seconds)
+    async def _await(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+        while not self._is_final(acquisition := await self._atry(limits), time_left):
+            with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
+                return await limits.aacquire(amounts_for(limits, self._requested), seconds)
         return acquisition
 
-    def _is_final(self, acquisition: Acquisition, left: Callable[[], float | None]) -> bool:
+    def _is_final(self, acquisition: Acquisition, time_left: Callable[[], float | None]) -> bool:
         """Whether a request need not wait; LimitTimeout where it may not wait any longer."""
         if acquisition.successful or self._was_admitted(acquisition):
             return True
-        if left() == 0:
+        if time_left() == 0:
             raise LimitTimeout.of(acquisition)
         return False
 
@@ -77,11 +79,11 @@ class IdempotentRequest(Request):
         buckets, _ = acquisition.claim.refusal()
         return any(scope == self._scope.key for scope, _ in buckets)
 
-    def _decided(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
+    def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         if not acquisition.successful and self._was_admitted(acquisition):
             self._shadow = None  # the first request has tried the limits in shadow mode
             return ReplayedAcquisition(acquisition.limit_set, _NOTHING)
-        return super()._decided(acquisition, in_task=in_task)
+        return super()._finish(acquisition, in_task=in_task)
 
 
 class ReplayedAcquisition(FreeAcquisition):

@@ -40,7 +40,7 @@ __all__ = [
 logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000
-_MOST_SENT: Final = 10_000
+_MAX_REMEMBERED: Final = 10_000
 _PERIOD_SECONDS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_678_400}
 _CONCURRENCY_SECONDS: Final = 60
 """Concurrency limits have no window: their warnings are sent at most once a minute."""
@@ -56,7 +56,7 @@ class Observer(Protocol):
         """A request was rejected, perhaps after it had waited."""
 
     def waited(self, seconds: float) -> None:
-        """A request has waited so long, and was admitted or not."""
+        """A request has waited for `seconds`, whether it was admitted or not."""
 
 
 OBSERVERS: Final[list[Observer]] = []
@@ -100,12 +100,12 @@ def waiting() -> Iterator[None]:
     try:
         yield
     except LimitTimeout:
-        _waited(started)
+        _report_wait(started)
         raise
-    _waited(started)
+    _report_wait(started)
 
 
-def _waited(started: float) -> None:
+def _report_wait(started: float) -> None:
     for observer in OBSERVERS:
         observer.waited(monotonic() - started)
 
@@ -134,22 +134,22 @@ def _send_in_thread(crossings: Sequence[Crossing]) -> None:
 
 
 class Crossing(NamedTuple):
-    """A limit of which more than a threshold is in use; the process that acquires `once` sends the signal."""
+    """A limit whose use is beyond a threshold; the process that acquires `send_limit` sends the signal."""
 
     status: LimitStatus
     threshold: float
-    once: LimitSet
+    send_limit: LimitSet
 
     def send(self) -> None:
         """Send `limit_near`, unless another process that shares the store has sent it in this window."""
-        if self.once.try_acquire():
+        if self.send_limit.try_acquire():
             signals.limit_near.send_robust(sender=None, status=self.status, threshold=self.threshold)
 
 
 class Thresholds:
     """Finds limits beyond a threshold of NEAR_THRESHOLDS, once for each window; remembers up to `most` of them."""
 
-    def __init__(self, most: int = _MOST_SENT) -> None:
+    def __init__(self, most: int = _MAX_REMEMBERED) -> None:
         self._most = most
         self._sent_until: dict[str, int] = {}
 
@@ -166,26 +166,26 @@ class Thresholds:
         levels, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.claim.decided_at
         for place, (limit, _, state) in enumerate(acquisition.claim.limits()):
             used = limit.rule.used(state, now) / limit.rule.ceiling_parts
-            passed = [level for level in levels if used >= level]
-            if not passed or limit.scope.level == IDEMPOTENCY_LEVEL:
+            crossed = [level for level in levels if used >= level]
+            if not crossed or limit.scope.level == IDEMPOTENCY_LEVEL:
                 continue
-            seconds, name = _window_seconds(limit.rule.limit), _name(limit, state, passed[-1])
+            seconds, name = _window_seconds(limit.rule.limit), _signal_name(limit, state, crossed[-1])
             if self._sent_until.get(name, 0) <= now:
                 self._remember(name, now + round(seconds * _SECOND))
-                yield Crossing(acquisition.outcome.passed[place], passed[-1], _once(acquisition, name, seconds))
+                yield Crossing(acquisition.outcome.passed[place], crossed[-1], _send_limit(acquisition, name, seconds))
 
     def _remember(self, name: str, until: int) -> None:
         if len(self._sent_until) >= self._most:
-            self._sent_until = {}  # signals are still sent once only, which the store decides
+            self._sent_until = {}  # `send_limit`, in the store, still prevents a second signal
         self._sent_until[name] = until
 
 
 thresholds: Final = Thresholds()
-"""Those of this process."""
+"""The thresholds of this process."""
 
 
-def _name(limit: PlannedLimit, state: State, threshold: float) -> str:
-    """The name of a signal that is sent once; of a limit with fixed windows, once in each window."""
+def _signal_name(limit: PlannedLimit, state: State, threshold: float) -> str:
+    """The name of a signal that is sent once; for a limit with fixed windows, once in each window."""
     is_fixed = isinstance(limit.rule.limit, QuotaLimit) or _has_fixed_window(limit.rule.limit)
     window = limit.rule.restored_at(state) if is_fixed else ""
     return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{window}"
@@ -207,8 +207,8 @@ def _window_seconds(limit: AnyLimit) -> float:
             return _CONCURRENCY_SECONDS
 
 
-def _once(acquisition: Acquisition, name: str, seconds: float) -> LimitSet:
-    """A limit of 1 in a window, which all processes that share the store have in common."""
+def _send_limit(acquisition: Acquisition, name: str, seconds: float) -> LimitSet:
+    """A limit of one signal in a window, for all processes that share the store."""
     store = acquisition.limit_set.store
     limits: tuple[Limit, ...] = (CallLimit(1, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
     return LimitSet.composed([ScopedLimits(Scope(name), schema_of(limits, store.lease_us))], store)

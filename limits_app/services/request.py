@@ -25,7 +25,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
 from limits_app.services import notify
-from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, follow, peek
 from limits_app.services.unavailable import check_share, fallback_of, without_database
 
@@ -42,7 +42,7 @@ _IN_A_COROUTINE: Final = (
 
 
 class Source(Protocol):
-    """Finds the effective limits of a key, and forgets those that are stale."""
+    """Resolves the effective limits of a key, and drops stale ones from its cache."""
 
     def cached(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet | None: ...
 
@@ -54,17 +54,17 @@ class Source(Protocol):
 
 
 class Request:
-    """Amounts that are requested of the effective limits of a key, which a `source` finds.
+    """A request for amounts of the effective limits of a key, which `source` resolves.
 
-    Limits that have changed since they were resolved are resolved again. While their store is unavailable, other
-    limits decide in place of those in the store; see `unavailable`.
+    When these limits have changed meanwhile, they are resolved again and the request is repeated.
+    While their store is unavailable, other limits decide in place of those in the store; see `unavailable`.
     """
 
-    __slots__ = ("_asked", "_fallback", "_key", "_resolved", "_shadow", "_source")
+    __slots__ = ("_fallback", "_key", "_requested", "_resolved", "_shadow", "_source")
 
-    def __init__(self, key: Key, asked: Asked, source: Source = resolver) -> None:
+    def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
-        self._asked = asked
+        self._requested = requested
         self._source = source
         self._resolved: ResolvedSet | None = None
         self._shadow: LimitSet | None = None
@@ -72,25 +72,25 @@ class Request:
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
-        acquisition = self._decided(self._use(self._try))
-        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._asked)
+        acquisition = self._finish(self._use(self._try))
+        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
 
     def acquire(self, timeout: float | None) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
-        left = _countdown(timeout)
-        acquisition = self._decided(self._use(lambda limits: self._wait(limits, left)))
-        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._asked)
+        time_left = _countdown(timeout)
+        acquisition = self._finish(self._use(lambda limits: self._wait(limits, time_left)))
+        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
 
     async def atry_acquire(self) -> Acquisition:
         """`try_acquire` for asyncio."""
-        acquisition = self._decided(await self._ause(self._atry), in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._asked)
+        acquisition = self._finish(await self._ause(self._atry), in_task=True)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
 
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
-        left = _countdown(timeout)
-        acquisition = self._decided(await self._ause(lambda limits: self._await(limits, left)), in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._asked)
+        time_left = _countdown(timeout)
+        acquisition = self._finish(await self._ause(lambda limits: self._await(limits, time_left)), in_task=True)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
 
     def peek(self) -> Outcome:
         """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -100,7 +100,7 @@ class Request:
         return outcome
 
     def _use(self, use: Callable[[LimitSet], T]) -> T:
-        """Return the result of a function of the effective limits, which is called again when these have changed."""
+        """Return `use` of the effective limits; repeats it after an error that `_recover` handles."""
         while True:
             try:
                 if self._fallback is not None:
@@ -145,28 +145,28 @@ class Request:
             self._resolved, self._fallback = None, without_database(error)
 
     def _try(self, limits: LimitSet) -> Acquisition:
-        return limits.try_acquire(amounts_for(limits, self._asked))
+        return limits.try_acquire(amounts_for(limits, self._requested))
 
     async def _atry(self, limits: LimitSet) -> Acquisition:
-        return await limits.atry_acquire(amounts_for(limits, self._asked))
+        return await limits.atry_acquire(amounts_for(limits, self._requested))
 
-    def _wait(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
-        with waiting_time(limits, left()) as seconds:
-            return limits.acquire(amounts_for(limits, self._asked), seconds)
+    def _wait(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+        with waiting_time(limits, time_left()) as seconds:
+            return limits.acquire(amounts_for(limits, self._requested), seconds)
 
-    async def _await(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
-        with waiting_time(limits, left()) as seconds:
-            return await limits.aacquire(amounts_for(limits, self._asked), seconds)
+    async def _await(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+        with waiting_time(limits, time_left()) as seconds:
+            return await limits.aacquire(amounts_for(limits, self._requested), seconds)
 
     def _peek(self, limits: LimitSet) -> Outcome | NeverAdmissible:
         """The outcome, or the error as a value: an error that is raised is counted as a rejection."""
         try:
-            return peek(limits, self._shadow, self._asked)
+            return peek(limits, self._shadow, self._requested)
         except NeverAdmissible as error:
             return error
 
-    def _decided(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
-        """Notify of a decision."""
+    def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
+        """Notify of a decision; return the acquisition that the caller receives."""
         if not acquisition.successful:
             notify.rejected(acquisition.outcome)
         else:
@@ -176,24 +176,24 @@ class Request:
 
 @contextmanager
 def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | None = None) -> Iterator[float | None]:
-    """How many seconds the block may wait; the wait ends early when a date changes the limits.
+    """Yield how many seconds a block may wait: `seconds` (None: indefinitely), or until a date changes the limits.
 
-    Raises StaleConfiguration then, so that the rest of the wait is for the new limits, and LimitExceeded immediately
-    where the entity is blocked for longer. `longest` is the longest wait of one block.
+    Raises StaleConfiguration when such a date ends the wait, so that the rest of it is for the new limits. An entity
+    that is blocked throughout does not wait: that raises LimitExceeded immediately. `longest` limits a single wait.
     """
-    lasts = None if limits.changes_at is None else max(limits.changes_at - resolver.clock(), 0)
-    changes = lasts is not None and (seconds is None or lasts < seconds)
-    stretch = min([some for some in (seconds, longest, lasts) if some is not None], default=None)
-    blocked = not changes and any(isinstance(limit, Blocked) for limit in limits)
+    until_change = None if limits.changes_at is None else max(limits.changes_at - resolver.clock(), 0)
+    ends_by_change = until_change is not None and (seconds is None or until_change < seconds)
+    wait_seconds = min([one for one in (seconds, longest, until_change) if one is not None], default=None)
+    blocked = not ends_by_change and any(isinstance(limit, Blocked) for limit in limits)
     try:
         with notify.waiting():
-            yield 0 if blocked else stretch
+            yield 0 if blocked else wait_seconds
     except LimitTimeout as error:
         if blocked and seconds != 0:
             immediately = LimitExceeded(error.outcome)
             immediately.refused = error.refused
             raise immediately from error
-        if changes and stretch == lasts:
+        if ends_by_change and wait_seconds == until_change:
             raise StaleConfiguration("a date has come that changes the limits") from error
         raise
 

@@ -17,12 +17,13 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
 from limits_app.resolver import Key, Limits, PoolMembers, ResolvedSet, resolver
-from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import Request
 
-__all__ = ["Several", "Share", "atry_acquire_all", "prefixes_of", "shares_of", "try_acquire_all"]
+__all__ = ["Share", "SharesSource", "atry_acquire_all", "prefixes_of", "shares_of", "try_acquire_all"]
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
+"""The policies from the strictest to the least strict; the strictest one of all shares applies."""
 
 
 class Share(NamedTuple):
@@ -30,7 +31,7 @@ class Share(NamedTuple):
 
     resource: str
     entity: str | None = None
-    requested: Asked = None
+    requested: RequestedAmounts = None
     default_limits: Limits = ()
 
     @property
@@ -47,16 +48,16 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     limit that two shares have in common is charged as the first one requests it.
     Raises InvalidRequest for shares that break a rule or are empty, and the errors of `try_acquire`.
     """
-    return Several(shares).request().try_acquire()
+    return SharesSource(shares).request().try_acquire()
 
 
 async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """`try_acquire_all` for asyncio."""
-    return await Several(shares).request().atry_acquire()
+    return await SharesSource(shares).request().atry_acquire()
 
 
 def shares_of(
-    resources: Mapping[str, Asked], entity: str | None, requested: Asked, default_limits: Limits
+    resources: Mapping[str, RequestedAmounts], entity: str | None, requested: RequestedAmounts, default_limits: Limits
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.
 
@@ -69,22 +70,24 @@ def shares_of(
         raise InvalidRequest("a mapping of resources to amounts must have at least one resource")
     if requested is not None:
         raise InvalidRequest("the amounts of several resources are in their mapping: leave requested= out")
-    for name, asked in resources.items():
-        if not (asked is None or isinstance(asked, Mapping) or callable(asked)):
-            raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(asked)}")
-    return [Share(check_resource(name), entity, asked, default_limits) for name, asked in resources.items()]
+    for name, amounts in resources.items():
+        if not (amounts is None or isinstance(amounts, Mapping) or callable(amounts)):
+            raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(amounts)}")
+    return [Share(check_resource(name), entity, amounts, default_limits) for name, amounts in resources.items()]
 
 
-class Several:
-    """The source of the limits of several shares, which are resolved together; it ignores the key of its methods."""
+class SharesSource:
+    """A `Source` that resolves the limits of several shares together; its methods ignore their key."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
         if not shares:
             raise InvalidRequest("a request for several resources must have at least one Share")
         names = [(share.resource, share.entity) for share in shares]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InvalidRequest(f"{shown(twice[0])} of {shown(twice[1])} is in two shares: add up what they request")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise InvalidRequest(
+                f"{shown(duplicate[0])} of {shown(duplicate[1])} is in two shares: add up what they request"
+            )
         self.shares = shares
         self._prefixes = prefixes_of(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()
@@ -104,10 +107,10 @@ class Several:
     def get(self, *_key: object) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
         sets = tuple([resolver.get(*share.key) for share in self.shares])
-        if _are_apart(sets):  # perhaps a resource has moved to another store since one of them was resolved
+        if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
             self.forget()
             sets = tuple([resolver.get(*share.key) for share in self.shares])
-        if _are_apart(sets):
+        if _are_in_several_stores(sets):
             where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
             raise InvalidRequest(
                 f"the resources of a request must be in one store, and are in several: {', '.join(where)}; "
@@ -127,11 +130,11 @@ class Several:
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
         """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
         known = {one.prefix + rule.key for one in limits.scoped for rule in one.schema.rules}
-        asked: dict[str, Amount] = {}
+        requested: dict[str, Amount] = {}
         for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, resolved.limit_set)
-            asked |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known}
-        return asked
+            requested |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known}
+        return requested
 
 
 def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
@@ -147,17 +150,17 @@ def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
     return amounts
 
 
-def _are_apart(sets: Sequence[ResolvedSet]) -> bool:
+def _are_in_several_stores(sets: Sequence[ResolvedSet]) -> bool:
     return len({one.alias for one in sets}) > 1
 
 
 @lru_cache(maxsize=1024)
 def prefixes_of(resources: tuple[str, ...]) -> tuple[str, ...]:
     """The prefix of the keys of each share, by the resources of all shares."""
-    times = [resources[:place].count(resource) for place, resource in enumerate(resources)]
+    earlier_counts = [resources[:place].count(resource) for place, resource in enumerate(resources)]
     return tuple(
-        f"{resource}:" if again == 0 else f"{resource}:{again + 1}:"
-        for resource, again in zip(resources, times, strict=True)
+        f"{resource}:" if earlier == 0 else f"{resource}:{earlier + 1}:"
+        for resource, earlier in zip(resources, earlier_counts, strict=True)
     )
 
 

@@ -16,7 +16,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 
 __all__ = [
     "ShadowedAcquisition",
@@ -46,41 +46,41 @@ def forget_shadow_refusals() -> None:
     _REFUSALS.clear()
 
 
-def follow(acquisition: Acquisition, shadow: LimitSet, asked: Asked) -> Acquisition:
+def follow(acquisition: Acquisition, shadow: LimitSet, requested: RequestedAmounts) -> Acquisition:
     """Try the limits in shadow mode too, once the others have admitted a request."""
     if not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     with followed.trying():
-        followed.tried = shadow.try_acquire(_asked_of(shadow, asked))
+        followed.tried = shadow.try_acquire(_requested_of(shadow, requested))
     return followed
 
 
-async def afollow(acquisition: Acquisition, shadow: LimitSet, asked: Asked) -> Acquisition:
+async def afollow(acquisition: Acquisition, shadow: LimitSet, requested: RequestedAmounts) -> Acquisition:
     """`follow` for asyncio."""
     if not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     try:
         with followed.trying():
-            followed.tried = await shadow.atry_acquire(_asked_of(shadow, asked))
+            followed.tried = await shadow.atry_acquire(_requested_of(shadow, requested))
     except BaseException:  # cancelled: the caller never receives the acquisition, so it is refunded here
         await acquisition.acancel()
         raise
     return followed
 
 
-def peek(limits: LimitSet, shadow: LimitSet | None, asked: Asked) -> Outcome:
+def peek(limits: LimitSet, shadow: LimitSet | None, requested: RequestedAmounts) -> Outcome:
     """The outcome of a request now, also under the limits in shadow mode; charges nothing."""
-    return with_shadow(limits.peek(amounts_for(limits, asked)), shadow, asked)
+    return with_shadow(limits.peek(amounts_for(limits, requested)), shadow, requested)
 
 
-def with_shadow(outcome: Outcome, shadow: LimitSet | None, asked: Asked) -> Outcome:
+def with_shadow(outcome: Outcome, shadow: LimitSet | None, requested: RequestedAmounts) -> Outcome:
     """An outcome with the limits in shadow mode that would reject the request."""
     if shadow is None or not outcome.allowed:
         return outcome
     try:
-        tried = shadow.peek(_asked_of(shadow, asked))
+        tried = shadow.peek(_requested_of(shadow, requested))
     except LimitExceeded as error:
         tried = error.outcome
     except InvalidRequest:  # no amount of their keys, or an invalid one
@@ -200,10 +200,10 @@ class ShadowedAcquisition(Acquisition):
                 await getattr(self.tried, verb)()
 
 
-def _asked_of(shadow: LimitSet, asked: Asked) -> Mapping[str, Amount]:
+def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
     """The amounts of a request that the limits in shadow mode have keys for."""
     keys = {limit.key for limit in shadow}
-    return {key: amount for key, amount in (amounts_for(shadow, asked) or {}).items() if key in keys}
+    return {key: amount for key, amount in (amounts_for(shadow, requested) or {}).items() if key in keys}
 
 
 def _note(outcome: Outcome) -> None:

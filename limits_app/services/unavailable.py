@@ -33,20 +33,20 @@ def fallback_of(resolved: ResolvedSet) -> LimitSet:
     """Return the limits that decide in place of those in the unavailable store; raises StoreUnavailable for `block`."""
     unavailable, limits = resilient_store(resolved.alias), resolved.limit_set
     if not limits.scoped or any(isinstance(limit, Blocked) for limit in limits):
-        return _moved(resolved, unavailable.fallback(), _unchanged, degraded=False)
+        return _in_store(resolved, unavailable.fallback(), _unchanged, degraded=False)
     policy = resolved.on_unavailable or conf.get(conf.ON_UNAVAILABLE)
     unavailable.count_degraded(policy)
     if policy is OnUnavailable.BLOCK:
         raise unavailable.unavailable()
     if policy is OnUnavailable.ALLOW:
-        return _moved(resolved, _ALLOWING, _unchanged)
-    return _moved(resolved, unavailable.fallback(), _share)
+        return _in_store(resolved, _ALLOWING, _unchanged)
+    return _in_store(resolved, unavailable.fallback(), _process_share)
 
 
 def check_share(error: LimitExceeded, resolved: ResolvedSet) -> None:
-    """Raise StoreUnavailable for a request that is too large for the share of this process, but not for the limits.
+    """Raise StoreUnavailable for a request that exceeds the share of this process, but not the limits themselves.
 
-    How much is left of the limits is unknown.
+    Such a request may be admitted when the store is available, so it must not be reported as never admissible.
     """
     if isinstance(error, NeverAdmissible):
         too_large = [status for status in error.outcome.violations if status.never]
@@ -86,20 +86,23 @@ _ALLOWING: Final = _AllowingStore()
 _UNLIMITED: Final = Unlimited()
 
 
-def _moved(
+def _in_store(
     resolved: ResolvedSet, store: Store, change: Callable[[AnyLimit], AnyLimit], *, degraded: bool = True
 ) -> LimitSet:
-    """The limits of a resolved set in another store; the last result is cached."""
+    """The limits of a resolved set, each replaced by the result of `change`, in another store.
 
-    def moved(one: ScopedLimits) -> ScopedLimits:
+    The last result is cached.
+    """
+
+    def changed(one: ScopedLimits) -> ScopedLimits:
         schema = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
         return replace(one, schema=schema, degraded=degraded)
 
-    place = store, store.version()
-    found = resolved.fallbacks.get(place)
+    key = store, store.version()
+    found = resolved.fallbacks.get(key)
     if found is None:
         resolved.fallbacks.clear()
-        found = resolved.fallbacks[place] = resolved.moved(moved, store)
+        found = resolved.fallbacks[key] = resolved.moved(changed, store)
     return found
 
 
@@ -107,17 +110,17 @@ def _unchanged(limit: AnyLimit) -> AnyLimit:
     return limit
 
 
-def _share(limit: AnyLimit) -> AnyLimit:
+def _process_share(limit: AnyLimit) -> AnyLimit:
     """The share of a limit that one of the expected processes may admit."""
     processes = conf.get(conf.EXPECTED_PROCESSES) or 1
     match limit:
         case ResourceLimit() | QuotaLimit() | Blocked():
             return limit if isinstance(limit, Blocked) else replace(limit, capacity=max(limit.capacity // processes, 1))
         case _:
-            burst = None if limit.burst is None else _part(limit.burst, processes)
-            return replace(limit, capacity=_part(limit.capacity, processes), burst=burst)
+            burst = None if limit.burst is None else _part_of(limit.burst, processes)
+            return replace(limit, capacity=_part_of(limit.capacity, processes), burst=burst)
 
 
-def _part(amount: Amount, processes: int) -> Amount:
+def _part_of(amount: Amount, processes: int) -> Amount:
     """A whole part, at least 1, and at most the amount."""
     return min(amount, max(int(amount // processes), 1))

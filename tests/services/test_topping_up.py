@@ -132,7 +132,7 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
         ({"resource": "a b"}, InvalidLimit, "resource"),
         ({"entity": ""}, InvalidLimit, "entity"),
         ({"key": "rpm"}, InvalidRequest, "No limit has the key rpm; must be one of: slot, tpm, whole"),
-        ({"resource": "free"}, InvalidRequest, "limited are: none"),
+        ({"resource": "free"}, InvalidRequest, "must be one of: none"),
         ({"key": "slot"}, InvalidRequest, "only rates, calls and quotas"),
         ({"key": "whole", "amount": 1.5}, InvalidRequest, "amount of 'whole' must be a whole number"),
         ({"amount": 0}, InvalidRequest, "by nothing"),
