@@ -90,7 +90,7 @@ class Acquisition:
     @property
     def outcome(self) -> Outcome:
         """The decision and its reasons."""
-        # A waiter is decided on several times.
+        # A store decides several times on a request that waits.
         if self._outcome is None or self._outcome[0] is not self.claim.states:
             self._outcome = self.claim.states, outcome_of(self.claim)
         return self._outcome[1]
@@ -140,23 +140,23 @@ class Acquisition:
 
     def release(self) -> None:
         """Settle the reported usage and return permits; later calls do nothing. Amounts not reported stay spent."""
-        self._release(give_back=False)
+        self._release(refunds_unreported=False)
 
     def cancel(self) -> None:
         """Return permits, and refund amounts whose usage was not reported, as a block that raises does.
 
         Amounts are refunded where the algorithm can; single calls stay charged. No usage has to be reported.
         """
-        self._release(give_back=True)
+        self._release(refunds_unreported=True)
         self._cancelled = True
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
-        await self._arelease(give_back=False)
+        await self._arelease(refunds_unreported=False)
 
     async def acancel(self) -> None:
         """`cancel` for asyncio."""
-        await self._arelease(give_back=True)
+        await self._arelease(refunds_unreported=True)
         self._cancelled = True
 
     def __enter__(self) -> Self:
@@ -170,7 +170,7 @@ class Acquisition:
         if self.claim.plan.permits:
             leave_block(self.claim)
         try:
-            self._release(give_back=kind is not None)
+            self._release(refunds_unreported=kind is not None)
         except Exception:
             if kind is None:
                 raise
@@ -187,7 +187,7 @@ class Acquisition:
         if self.claim.plan.permits:
             leave_block(self.claim)
         try:
-            await self._arelease(give_back=kind is not None)
+            await self._arelease(refunds_unreported=kind is not None)
         except Exception:
             if kind is None:
                 raise
@@ -214,21 +214,21 @@ class Acquisition:
             except Exception:
                 logger.exception("a lease_lost hook failed")
 
-    def _release(self, *, give_back: bool) -> None:
+    def _release(self, *, refunds_unreported: bool) -> None:
         claim = self.claim
         if claim.plan.needs_settling or self._used:
-            changes = self._changes(give_back)
+            changes = self._changes(refunds_unreported)
             if changes is not None:
                 self.limit_set.store.settle(claim, changes)
         if not self._settling:
             claim.settled = True
 
-    async def _arelease(self, *, give_back: bool) -> None:
+    async def _arelease(self, *, refunds_unreported: bool) -> None:
         store = self.limit_set.store
         if not is_remote(store):
-            self._release(give_back=give_back)
+            self._release(refunds_unreported=refunds_unreported)
             return
-        changes = self._changes(give_back)
+        changes = self._changes(refunds_unreported)
         if changes is not None:
             self._settling = True
             try:
@@ -241,7 +241,7 @@ class Acquisition:
         if not self._settling:
             self.claim.settled = True
 
-    def _changes(self, give_back: bool) -> Amounts | None:
+    def _changes(self, refunds_unreported: bool) -> Amounts | None:
         """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on.
 
         A forked child has nothing to do: its parent holds the amounts and releases them.
@@ -250,7 +250,7 @@ class Acquisition:
         if claim.settled or not claim.admitted or self._settling or self._forks != PROCESS.forks:
             return None
         plan = claim.plan
-        changes = plan.changes(self._used, claim.amounts, give_back=give_back)
+        changes = plan.changes(self._used, claim.amounts, refunds_unreported=refunds_unreported)
         if plan.permits:
             self.limit_set.store.renewer.discard(claim)
             return changes
@@ -295,8 +295,8 @@ class FreeAcquisition(Acquisition):
     ) -> None:
         """Leave the block; there is nothing to release."""
 
-    def _release(self, *, give_back: bool) -> None:
+    def _release(self, *, refunds_unreported: bool) -> None:
         """Release nothing."""
 
-    async def _arelease(self, *, give_back: bool) -> None:
+    async def _arelease(self, *, refunds_unreported: bool) -> None:
         """Release nothing."""

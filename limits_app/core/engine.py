@@ -23,7 +23,7 @@ _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
 
 IsGone = Callable[[Holder], bool]
-"""Says of a holder whether its process has ended."""
+"""Returns whether the process of a holder has ended."""
 
 
 def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | None = None) -> bool:
@@ -34,7 +34,7 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
     leases are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
     """
     plan, amounts = claim.plan, claim.amounts
-    after: list[State] = []
+    charged_states: list[State] = []
     for limit in plan.limits:
         state = records[limit.scope_index].states[limit.index]
         charged = limit.rule.take(state, now, amounts[limit.place])
@@ -42,17 +42,17 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
             if not limit.rule.is_soft:
                 return _reject(claim, records, now, is_gone)
             charged = limit.rule.settle(state, now, amounts[limit.place])
-        after.append(charged)
+        charged_states.append(charged)
     for limit in plan.limits:
         record, rule = records[limit.scope_index], limit.rule
         if limit.is_permit:
             record.leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
-        record.states[limit.index] = after[limit.place]
+        record.states[limit.index] = charged_states[limit.place]
         record.changed = True
     if plan.counts_usage:
         _count(plan, records, amounts, now)
     claim.decided_at = now
-    claim.states = after
+    claim.states = charged_states
     claim.admitted = True
     return True
 
@@ -60,10 +60,10 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
 def settle(claim: Claim, records: Sequence[Record], now: int, changes: Sequence[int]) -> bool:
     """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
-    Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
-    a plan that is credit, whatever the algorithm. Permits whose lease was reclaimed are not returned: other claims may
-    hold them. Records may have other schemas than the plan: a limit that was removed settles nothing, nor does one that
-    has become, or no longer is, a resource limit.
+    Positive changes are charged even beyond the limit. Negative ones are refunded where the algorithm can, and for a
+    plan that is credit with every algorithm. Permits whose lease was reclaimed are not returned: other claims may hold
+    them. Records may have other schemas than the plan: nothing is settled for a limit that was removed, or that has
+    become a resource limit or ceased to be one.
     """
     plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
     for limit in plan.limits:
@@ -76,7 +76,7 @@ def settle(claim: Claim, records: Sequence[Record], now: int, changes: Sequence[
         elif record.schema is limit.schema and not plan.is_credit:
             record.states[limit.index] = rule.settle(record.states[limit.index], now, change, taken_at)
         else:
-            _settle_elsewhere(record, limit, change, now=now, taken_at=taken_at, is_credit=plan.is_credit)
+            _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=plan.is_credit)
         record.changed = True
     if plan.counts_usage:
         _count_settled(plan, records, changes, taken_at)
@@ -111,9 +111,8 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
     The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
-    algorithms and order. A record that is migrated to a blocked scope is not saved, since the present one has the use
-    that counts when the block ends.
-    Counted usage is moved to `finished`, and counting starts again.
+    algorithms and order. A record that is migrated to a blocked scope is not saved: the old one, which has the recorded
+    use, applies again when the block ends. Counted usage is moved to `finished`, and counting starts again.
     """
     old = record.schema
     migrated = new_record(schema)
@@ -209,7 +208,7 @@ def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: i
 
 
 def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:
-    """Count changes in the hour in which the amounts were charged; permits that are returned were used all the same."""
+    """Count changes in the hour in which the amounts were charged; returned permits stay counted."""
     for limit in plan.limits:
         change, schema = changes[limit.place], limit.schema
         if not change or limit.is_permit or not schema.counts_usage:
@@ -237,10 +236,10 @@ def _usage_of(record: Record) -> list[FinishedUsage]:
     return [FinishedUsage(hour_of(usage.until - 1), amounts)] if amounts else []
 
 
-def _settle_elsewhere(
+def _settle_by_key(
     record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int, is_credit: bool
 ) -> None:
-    """Settle a credit, or a change to a record whose schema has changed since the charge."""
+    """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
     schema, states = record.schema, record.states
     index = schema.index.get(limit.rule.key)
     if index is None or schema.rules[index].is_permit is not limit.rule.is_permit:

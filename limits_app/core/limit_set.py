@@ -97,7 +97,7 @@ class LimitSet:
         self._plans = Plans(self.scoped, version, self.skip_unknown)
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._plans.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
-        # Without limits, and without a configuration that may add some, the store is not asked.
+        # Without limits, and without a configuration that may add some, the store is not called.
         is_free = not self.scoped and version is None
         self._free = FreeAcquisition(self, self._plans.all()) if is_free else None
 
@@ -242,7 +242,10 @@ class LimitSet:
         return stats_of(claim)
 
     def prepare(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
-        """Return an acquisition that no store has decided on; with `checks`, NeverAdmissible where it never fits."""
+        """Return an acquisition that no store has decided on.
+
+        With `checks`, raises NeverAdmissible for amounts that can never be admitted.
+        """
         by_keys = self._plans.by_keys
         if requested is None:
             plan = by_keys.get(None)
@@ -273,8 +276,8 @@ class LimitSet:
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:
         """Warn once that a key is not one of the request's limits; InvalidRequest where the settings say so.
 
-        A key whose usage is `reported`, and may be one that was not requested, has a warning of its kind. That is never
-        an error, since it would discard amounts that were really used.
+        With `reported`, the key is one of a usage report, and has its own warning. That is never an error,
+        since it would discard amounts that were really used.
         The sets of all entities on a resource warn once together: the number of entities is not bounded.
         """
         raises = not reported and HOOKS.unknown_keys_raise()
@@ -305,7 +308,7 @@ class LimitSet:
 
 
 def forget_warnings() -> None:
-    """Give every warning again."""
+    """Forget which warnings were logged, so that each is logged again."""
     _WARNED.clear()
 
 

@@ -59,7 +59,7 @@ class ScopedLimits:
 class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
-    `key` is the name that requests use, `bucket` what the limit takes from.
+    `key` is the name that requests use, `bucket` the bucket that the limit charges.
     """
 
     def __init__(self, scope: ScopedLimits, scope_index: int, index: int, place: int) -> None:
@@ -86,18 +86,19 @@ class PlannedLimit:
 
 
 class Plan:
-    """One form of request, compiled: it takes the requested amounts of the `named` limits, and one unit of the others.
+    """A compiled kind of request: the requested amounts of the `named` limits, and one unit of every other limit.
 
-    `scopes` are the scopes with their limits, `schemas` their schemas by key. `limits` are all limits, scope by scope;
-    amounts and changes are in their order.
-    `permits` are the resource limits. `by_key` are the limits with a key. `must_report` are the
-    keys whose usage must be reported, `reporting` their limits. `needs_settling` says whether a release settles.
-    `fixed_amounts` are the amounts where none depends on the request; `fits` is False when an amount that is not named
-    exceeds what its limit can ever admit.
-    `version` is the configuration that it was compiled from, None for limits that never change. A plan that
-    `is_blocked` is always rejected.
-    A plan that `is_credit` can only be settled, which reduces recorded use that belongs to no claim.
-    `store_cache` is for values that a store computes for the plan once.
+    - `limits` are all limits, scope by scope; amounts and changes are in their order. `permits` are those that are
+      resource limits, `by_key` those with a key.
+    - `scopes` are the scopes with their limits, `schemas` their schemas by key.
+    - `must_report` are the keys whose usage must be reported, `reporting` their limits. `needs_settling` is True where
+      each release settles.
+    - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
+      named exceeds what its limit can ever admit.
+    - `version` is the configuration that it was compiled from, None for limits that never change.
+    - A plan that `is_blocked` is always rejected. A plan that `is_credit` can only be settled: it reduces recorded use
+      that belongs to no claim.
+    - `store_cache` is for values that a store computes for the plan once.
     """
 
     def __init__(
@@ -162,12 +163,12 @@ class Plan:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
-    def changes(self, used: Sequence[int], amounts: Amounts, *, give_back: bool = False) -> list[int]:
+    def changes(self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
 
         `used` has the reported use in parts for each limit, below 0 where none was reported; empty: none at all.
-        With `give_back`, amounts that must be reported and were not are refunded too. A refund then includes the
-        idempotency key, so that the same request is charged when it is sent again.
+        With `refunds_unreported`, amounts that must be reported and were not are refunded too. A refund then includes
+        the idempotency key, so that the same request is charged when it is sent again.
         """
         changes = [0] * len(amounts)
         refunds = False
@@ -177,9 +178,9 @@ class Plan:
                 changes[place] = -amounts[place]
             elif used and used[place] >= 0:
                 changes[place] = used[place] - amounts[place]
-            elif give_back and limit.must_report:
+            elif refunds_unreported and limit.must_report:
                 changes[place] = -amounts[place]
-            if give_back and changes[place] < 0 and limit.refunds:
+            if refunds_unreported and changes[place] < 0 and limit.refunds:
                 refunds = True
         if refunds:
             for limit in self._idempotency:
@@ -188,7 +189,7 @@ class Plan:
 
 
 class Claim:
-    """The amounts that one request wants, in the order of `plan.limits`, and the decision of a store.
+    """The amounts of one request, in the order of `plan.limits`, and the decision of a store.
 
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.

@@ -39,7 +39,7 @@ __all__ = [
     "Report",
     "Rule",
     "aheld",
-    "answer_of",
+    "call_sync",
     "held",
     "is_awaited",
     "report_response",
@@ -51,7 +51,7 @@ Amounts = Mapping[str, Amount]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a result says about its cost: whether it counts, and how much of each limit was used."""
+    """Functions of a result: `counts` returns whether it is charged, `usage` how much of each limit was used."""
 
     usage: Callable[[Any], Amounts] | None = None
     counts: Callable[[Any], bool] | None = None
@@ -62,7 +62,7 @@ class Report:
     def update(self, result: object, charge: Charge) -> None:
         """Report the usage of a result, so that the rest is refunded at release where the algorithm can.
 
-        Of several acquisitions of a resource, the last one that has a limit took the amount that is reported.
+        Of several acquisitions of a resource, each amount is reported to the last one that has its limit.
         """
         held = [one for one in charge.acquisitions if not one.claim.settled]
         if not held:
@@ -151,9 +151,11 @@ class LimitedCall:
         if request is None:
             return held(self.acquire(), iterates=True)
         limits, entity, named = limits_of(request), self._entity(), self._amounts()
-        payer = limits.entity if self._is_requester(entity) else entity
-        is_released = limits.guarded or (limits.in_view and limits.was_charged(self.rule.resource, payer))
-        acquisition = limits.charge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        charged_entity = limits.entity if self._is_requester(entity) else entity
+        is_released = limits.has_middleware or (
+            limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
+        )
+        acquisition = limits.charge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
         return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
 
     async def ahold(self) -> AbstractAsyncContextManager[Acquisition]:
@@ -162,52 +164,54 @@ class LimitedCall:
         if request is None:
             return aheld(await self.aacquire(), iterates=True)
         limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
-        payer = await limits.aentity() if self._is_requester(entity) else entity
-        is_released = limits.guarded or (limits.in_view and limits.was_charged(self.rule.resource, payer))
-        acquisition = await limits.acharge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        charged_entity = await limits.aentity() if self._is_requester(entity) else entity
+        is_released = limits.has_middleware or (
+            limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
+        )
+        acquisition = await limits.acharge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
         return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
 
     def run_view(self, request: HttpRequest) -> Any:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
         limits, entity, named = limits_of(request), self._entity(), self._amounts()
-        is_first, before, limits.in_view = not limits.charges, [*limits.acquired], True
+        is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
-            payer = limits.entity if self._is_requester(entity) else entity
-            limits.charge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+            charged_entity = limits.entity if self._is_requester(entity) else entity
+            limits.charge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
         except REFUSALS as error:
             return refusal(request, error, refunds=True)
         try:
-            return self._answered(limits, payer, self.call(), is_first)
+            return self._finish(limits, charged_entity, self.call(), is_first)
         except BaseException as error:
-            if not limits.guarded:
-                limits.fail(error, but=before, ends=True)
+            if not limits.has_middleware:
+                limits.fail(error, excluding=before, releases=True)
             raise
 
     async def arun_view(self, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
         limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
-        is_first, before, limits.in_view = not limits.charges, [*limits.acquired], True
+        is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
-            payer = await limits.aentity() if self._is_requester(entity) else entity
-            await limits.acharge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+            charged_entity = await limits.aentity() if self._is_requester(entity) else entity
+            await limits.acharge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
         except REFUSALS as error:
             return await sync_to_async(refusal)(request, error, refunds=True)
         try:
             result = self.call()
             response = await result if isawaitable(result) else result
             if limits.refused is None:
-                return self._answered(limits, payer, response, is_first)
-            return await sync_to_async(self._answered)(limits, payer, response, is_first)  # it may refund
+                return self._finish(limits, charged_entity, response, is_first)
+            return await sync_to_async(self._finish)(limits, charged_entity, response, is_first)  # it may refund
         except Exception as error:
-            if not limits.guarded:
-                await sync_to_async(limits.fail)(error, but=before, ends=True)
+            if not limits.has_middleware:
+                await sync_to_async(limits.fail)(error, excluding=before, releases=True)
             raise
         except BaseException as error:  # a cancelled task must not wait for a thread
-            if not limits.guarded:
-                limits.fail(error, but=before, ends=True)
+            if not limits.has_middleware:
+                limits.fail(error, excluding=before, releases=True)
             raise
 
-    def _answered(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
+    def _finish(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
         """Report the usage of a response, and set its headers where there is no middleware."""
         if not getattr(response, REFUNDS, False):
             charge = limits.charges[self.rule.resource, entity]
@@ -233,12 +237,12 @@ class LimitedCall:
         return normalize_entity(entity) if entity else entity
 
     def _is_requester(self, entity: str | None) -> bool:
-        """Whether the entity of the request is charged: none is named, or an empty one, which all would share."""
+        """Whether to charge the entity of the request: the rule has none, or an empty one that all clients share."""
         return self.rule.entity is None or entity == ""
 
     def _evaluated(self, value: Any) -> Any:
         """Return a value, or what a callable returns for the arguments."""
-        return answer_of(value, *self.args, **self.kwargs) if callable(value) else value
+        return call_sync(value, *self.args, **self.kwargs) if callable(value) else value
 
     async def _aevaluated(self, value: Any) -> Any:
         """`_evaluated` for asyncio; for a view in a thread, where callables may query the database."""
@@ -253,9 +257,9 @@ class LimitedCall:
 def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> Any:
     """Set the headers of a response, and release with it, where there is no middleware.
 
-    The decorator that charged first sees the response last, so that is final there.
+    `is_first` is True for the decorator that charged first. It is the outermost one, so the response is final there.
     """
-    if limits.guarded:
+    if limits.has_middleware:
         return response
     is_response = isinstance(response, HttpResponseBase)
     if is_response:
@@ -267,14 +271,14 @@ def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> 
     return response
 
 
-def answer_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a function returns; awaits a coroutine."""
-    answer = function(*args, **kwargs)
-    return async_to_sync(_awaited)(answer) if isawaitable(answer) else answer
+def call_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and return its result; a coroutine is awaited in a synchronous caller."""
+    result = function(*args, **kwargs)
+    return async_to_sync(_awaited)(result) if isawaitable(result) else result
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 def request_among(arguments: Sequence[Any]) -> HttpRequest | None:

@@ -11,7 +11,7 @@ from typing import Final
 from limits_app.core.acquisition import Acquisition, LimitUse
 from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import one_of_each, remaining_amounts
-from limits_app.services.amounts import Asked
+from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.shadow import ShadowedAcquisition
 
 __all__ = ["NOTHING", "ONE_OF_EACH", "Charge", "Charges", "Key"]
@@ -21,6 +21,7 @@ Key = tuple[str, str | None]
 
 NOTHING: Final[Mapping[str, Amount]] = {}
 ONE_OF_EACH: Final = attrgetter("ones")
+"""Requests 1 of every limit of a limit set, like `one_of_each` without named amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class Charges(dict[Key, Charge]):
         """Return the resources that an acquisition was charged for."""
         return [key[0] for key, charge in self.items() if acquisition in charge.acquisitions]
 
-    def missing(self, key: Key, named: Mapping[str, Amount], requested: Asked = None) -> Asked:
-        """Return what is still to be requested, `requested` where nothing is held; None where everything is."""
+    def missing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts = None) -> RequestedAmounts:
+        """Return the amounts that are still to be requested, `requested` where nothing is held; None where none are."""
         charge = self.held(key) if self else None
         if charge is None:
             return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)

@@ -156,21 +156,21 @@ class limited:  # noqa: N801 - used like a function
 
     def __enter__(self) -> Acquisition:
         call = self._block_call()
-        return cast("AbstractContextManager[Acquisition]", self._entered(held(call.acquire()))).__enter__()
+        return cast("AbstractContextManager[Acquisition]", self._push_entered(held(call.acquire()))).__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cast("AbstractContextManager[Acquisition]", self._left()).__exit__(kind, error, trace)
+        cast("AbstractContextManager[Acquisition]", self._pop_entered()).__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Acquisition:
         block = aheld(await self._block_call().aacquire())
-        return await cast("AbstractAsyncContextManager[Acquisition]", self._entered(block)).__aenter__()
+        return await cast("AbstractAsyncContextManager[Acquisition]", self._push_entered(block)).__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await cast("AbstractAsyncContextManager[Acquisition]", self._left()).__aexit__(kind, error, trace)
+        await cast("AbstractAsyncContextManager[Acquisition]", self._pop_entered()).__aexit__(kind, error, trace)
 
     def _block_call(self) -> LimitedCall:
         if self._rule.report:
@@ -180,11 +180,11 @@ class limited:  # noqa: N801 - used like a function
             )
         return LimitedCall(self._rule, _block, (), {})
 
-    def _entered(self, block: _Block) -> _Block:
+    def _push_entered(self, block: _Block) -> _Block:
         _ENTERED.set((*_ENTERED.get(), (self, block)))
         return block
 
-    def _left(self) -> _Block:
+    def _pop_entered(self) -> _Block:
         """Return the block that this thread or task entered last with this manager."""
         entered = _ENTERED.get()
         for place in reversed(range(len(entered))):
@@ -196,7 +196,7 @@ class limited:  # noqa: N801 - used like a function
 
 
 def _block() -> None:
-    """Stand for a block, which has no arguments."""
+    """The function of a call that is a block, which has no arguments."""
 
 
 def _literal(entity: object) -> str:

@@ -24,7 +24,7 @@ from limits_app.core.store import Store
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.routes import Route, RouteTree
 from limits_app.models import Endpoint, changes
-from limits_app.services.amounts import Asked, Requested
+from limits_app.services.amounts import Requested, RequestedAmounts
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
@@ -32,7 +32,8 @@ __all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints
 
 logger = logging.getLogger("limits_app")
 
-_BLIND_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
+"""How long endpoints are used without another attempt while the store or the database is unavailable."""
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
 """The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
@@ -51,11 +52,11 @@ class Rule:
     amounts: Mapping[str, Amount]
     methods: frozenset[str]
     route: Route | None
-    if_current: Asked
+    if_current: RequestedAmounts
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
-        """Whether a request matches, whose path or view may do so: without methods any, with GET also HEAD."""
+        """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
         fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
         return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
 
@@ -70,7 +71,7 @@ class OutdatedEndpoints(Exception):
     """The configuration may have changed since the endpoints were read; nothing was charged."""
 
 
-class Moment(NamedTuple):
+class ConfigurationVersion(NamedTuple):
     """A version of the configuration, and the store that has it."""
 
     store: Store
@@ -80,11 +81,11 @@ class Moment(NamedTuple):
 class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
-    `moment` is when they were read, by the store that knows whether they have changed; None without the store.
+    `version` is that of the configuration, read before the endpoints; None while the store is unavailable.
     """
 
-    def __init__(self, rows: Iterable[Endpoint], moment: Moment | None = None) -> None:
-        self._moment = moment
+    def __init__(self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None) -> None:
+        self._version = version
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
@@ -123,30 +124,31 @@ class EndpointTable:
     @property
     def is_local(self) -> bool:
         """Whether the store that knows whether they have changed is in this process, or on this machine."""
-        return self._moment is not None and not self._moment.store.remote
+        return self._version is not None and not self._version.store.remote
 
     def is_current(self) -> bool:
         """Whether nothing has changed, as far as the store knows; queries it."""
         try:
-            return self._moment is None or self._moment.store.version() == self._moment.version
+            return self._version is None or self._version.store.version() == self._version.version
         except StoreUnavailable:
             return True
 
     def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
-        """Return the amounts of a rule, for limits of the same version: their store compares it when it charges.
+        """Return a function of the effective limits that returns the amounts of a rule, if both have the same version.
 
-        So a charge needs no further query for the version. For other limits, it raises OutdatedEndpoints.
+        The store compares that version when it charges, so no query for it is needed before. For limits of another
+        version the function raises OutdatedEndpoints.
         """
-        store, version = self._moment or (None, None)
+        store, version = self._version or (None, None)
 
-        def first(found: LimitSet) -> Requested:
+        def amounts_if_current(found: LimitSet) -> Requested:
             is_other = found.store is not store or found.version != version
             # The limits that decide in place of an unavailable store are in another kind of store.
             if is_other and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones
 
-        return first
+        return amounts_if_current
 
     def _add(self, row: Endpoint) -> None:
         route = _route(row.path) if "<" in row.path else None
@@ -209,32 +211,33 @@ class Endpoints:
         self._kept = None
 
     def _load(self) -> EndpointTable:
-        moment, seconds = _now()  # before the query: after a change in between, the endpoints are read once more
+        # Before the query: after a change in between, the endpoints are read once more.
+        version, seconds = _configuration_version()
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
-            table = EndpointTable(self.read(using), moment)
+            table = EndpointTable(self.read(using), version)
         except (OperationalError, InterfaceError) as error:
-            return self._known_last(error)
+            return self._last_known(error)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = _Kept(table, monotonic() + seconds)
         return table
 
-    def _known_last(self, error: Exception) -> EndpointTable:
+    def _last_known(self, error: Exception) -> EndpointTable:
         """Return the endpoints that were read last, however old, while the database is down."""
         if self._kept is None:
             raise error
         logger.warning("the database is down: the last known endpoints are used: %s", error)
-        self._kept = replace(self._kept, until=monotonic() + _BLIND_SECONDS)
+        self._kept = replace(self._kept, until=monotonic() + _RETRY_SECONDS)
         return self._kept.table
 
 
-def _now() -> tuple[Moment | None, float]:
-    """Return the present version, None without the store, and how many seconds the endpoints may be kept."""
+def _configuration_version() -> tuple[ConfigurationVersion | None, float]:
+    """Return the present version, None while the store is unavailable, and how many seconds to cache the endpoints."""
     try:
         store = resilient_store().open()
-        return Moment(store, store.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
+        return ConfigurationVersion(store, store.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
     except StoreUnavailable:
-        return None, _BLIND_SECONDS
+        return None, _RETRY_SECONDS
 
 
 def _enabled(using: str) -> Iterable[Endpoint]:

@@ -46,7 +46,7 @@ class LimitsMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
         limits = limits_of(request)
-        limits.guarded = True
+        limits.has_middleware = True
         if self._is_async:
             return self._arespond(request, limits)
         try:
@@ -102,7 +102,7 @@ def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
             limits.charge(rule.resource, limits.entity, rule.amounts, requested=rule.if_current)
             return None
     except (OutdatedEndpoints, InvalidRequest):
-        pass  # charged as the current endpoints say
+        pass  # nothing was charged: continue with the current endpoints
     except REFUSALS as error:
         return _refused(request, error)
     return _enforce_current(request)
@@ -125,7 +125,7 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
 
 
 def _kept_rule(request: HttpRequest, limits: RequestLimits) -> Rule | None:
-    """Return the rule among the endpoints that were read last: the store confirms them when it charges."""
+    """Return the matching rule of the cached endpoints; the store checks when it charges whether they are current."""
     limits.enforced = True
     return None if limits.charges or _is_exempt(request) else endpoints.find_kept(request)
 

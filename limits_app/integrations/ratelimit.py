@@ -22,7 +22,7 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
-from limits_app.integrations.calls import answer_of, is_awaited, report_response
+from limits_app.integrations.calls import call_sync, is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import limits_of
@@ -145,7 +145,7 @@ class _Rule(NamedTuple):
         if isinstance(rate, str) and "." in rate:
             rate = cast(Rates, import_string(rate))
         if callable(rate):
-            rate = cast(Rate, answer_of(rate, self.group, request))
+            rate = cast(Rate, call_sync(rate, self.group, request))
         if rate is None:
             return
         default_limits, window = _limits(rate)
@@ -171,7 +171,7 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
-    value = answer_of(function, group, request)
+    value = call_sync(function, group, request)
     return f"key:{value}" if value else ""
 
 

@@ -29,7 +29,7 @@ from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
-from limits_app.services.amounts import AcquireOptions, Asked, CheckOptions, Resources, TryOptions
+from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.several import prefixes_of
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
@@ -37,8 +37,8 @@ __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 
-_ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
-"""Exceptions with which a view answers; amounts stay charged after them, or failed log-ins could not be limited."""
+_RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
 
 class LimitedRequest(HttpRequest):
@@ -75,21 +75,21 @@ class RequestLimits:
         """The outcomes with which throttles of the REST framework rejected the request."""
         self.throttled_status: int | None = None
         """The status of the response that a view of the REST framework makes of a rejection."""
-        self.guarded = False
+        self.has_middleware = False
         """Whether a middleware releases the acquisitions, and sets the headers."""
-        self.in_view = False
+        self.has_decorator = False
         """Whether a decorated view releases the acquisitions, and sets the headers."""
         self.enforced = False
         """Whether the endpoint of the request was charged."""
         self.charges = Charges()
         """What integrations charged."""
-        self._given: list[tuple[str, Acquisition]] = []
-        self._is_undone = False
+        self._acquired_by_name: list[tuple[str, Acquisition]] = []
+        self._is_refunded = False
         self._has_entity = False
         self._entity: str | None = None
         self._user: object = None
         self._former_entities: tuple[str | None, ...] = ()
-        self._turns: dict[object, Any] = {}
+        self._charge_locks: dict[object, Any] = {}
 
     # ---------------------------------------------------------------- the entity
 
@@ -123,7 +123,7 @@ class RequestLimits:
         return self._has_entity and (request is None or getattr(request, "user", None) is self._user)
 
     def _identify_as(self, entity: str | None) -> None:
-        """Note the entity; what integrations charged to a former one is moved when it is charged next."""
+        """Note the entity; the next charge transfers what integrations charged to a former one."""
         self._user = getattr(self._reference(), "user", None)
         if self._has_entity and entity != self._entity:
             self._former_entities = (*self._former_entities, self._entity)
@@ -139,7 +139,7 @@ class RequestLimits:
         """
         found: dict[str, Acquisition] = {}
         for acquisition in self.acquired:
-            names = [name for name, one in self._given if one is acquisition]
+            names = [name for name, one in self._acquired_by_name if one is acquisition]
             found |= dict.fromkeys([*names, *self.charges.resources_of(acquisition)], acquisition)
         return found
 
@@ -157,7 +157,7 @@ class RequestLimits:
         """`limits.acquire` for the entity of the request; charges each time."""
         self._set_entity(options)
         try:
-            return self._give(resource, services.acquire(resource, **options))
+            return self._record(resource, services.acquire(resource, **options))
         except LimitExceeded as error:
             self._note_refused(error)
             raise
@@ -165,7 +165,7 @@ class RequestLimits:
     def try_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
         self._set_entity(options)
-        return self._give(resource, services.try_acquire(resource, **options))
+        return self._record(resource, services.try_acquire(resource, **options))
 
     def check(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`limits.check` for the entity of the request; charges nothing."""
@@ -176,7 +176,7 @@ class RequestLimits:
         """`acquire` for asyncio."""
         options.setdefault("entity", await self.aentity())
         try:
-            return self._give(resource, await services.aacquire(resource, **options))
+            return self._record(resource, await services.aacquire(resource, **options))
         except LimitExceeded as error:
             self._note_refused(error)
             raise
@@ -184,16 +184,16 @@ class RequestLimits:
     async def atry_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`try_acquire` for asyncio."""
         options.setdefault("entity", await self.aentity())
-        return self._give(resource, await services.atry_acquire(resource, **options))
+        return self._record(resource, await services.atry_acquire(resource, **options))
 
     async def acheck(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`check` for asyncio."""
         return await sync_to_async(self.check)(resource, **options)
 
-    def _give(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
+    def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
         self._hold(acquisition)
         names = (resource,) if isinstance(resource, str) else resource
-        self._given += [(name, acquisition) for name in names]
+        self._acquired_by_name += [(name, acquisition) for name in names]
         return acquisition
 
     def _set_entity(self, options: CheckOptions) -> None:
@@ -209,25 +209,26 @@ class RequestLimits:
         named: Mapping[str, Amount] = NOTHING,
         *,
         timeout: float | None = 0,
-        requested: Asked = None,
+        requested: RequestedAmounts = None,
         default_limits: Limits = (),
     ) -> Acquisition:
-        """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
+        """Charge the `named` amounts and 1 of every other limit, without what the request was charged before.
 
         `requested` replaces `named` where nothing was charged before. Returns the last acquisition of the resource.
         Raises what `limits.acquire` raises.
         """
         key = resource, entity
-        # Parts of a view that run concurrently charge it one after the other; one that may wait does not block others.
-        with self._turns.setdefault(key, RLock()) if timeout == 0 else nullcontext():
+        # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
+        # wait for its limits takes no lock, which would block the others.
+        with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
             if self.charges:
-                self._move_charge(resource, entity, default_limits)
-            asked = self.charges.missing(key, named, requested)
-            if asked is None:
+                self._transfer_former_charge(resource, entity, default_limits)
+            missing = self.charges.missing(key, named, requested)
+            if missing is None:
                 return self.charges[key].acquisitions[-1]
             try:
                 acquisition = services.acquire(
-                    resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                    resource, entity=entity, requested=missing, timeout=timeout, default_limits=default_limits
                 )
             except LimitExceeded as error:
                 self._note_refused(error)
@@ -241,21 +242,21 @@ class RequestLimits:
         named: Mapping[str, Amount] = NOTHING,
         *,
         timeout: float | None = 0,
-        requested: Asked = None,
+        requested: RequestedAmounts = None,
         default_limits: Limits = (),
     ) -> Acquisition:
         """`charge` for asyncio."""
         key = resource, entity
-        turn = self._turns.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
-        async with turn if timeout == 0 else nullcontext():
+        lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
+        async with lock if timeout == 0 else nullcontext():
             if self.charges and await self.aentity() == entity and self._former_entities:
-                await sync_to_async(self._move_charge)(resource, entity, default_limits)
-            asked = self.charges.missing(key, named, requested)
-            if asked is None:
+                await sync_to_async(self._transfer_former_charge)(resource, entity, default_limits)
+            missing = self.charges.missing(key, named, requested)
+            if missing is None:
                 return self.charges[key].acquisitions[-1]
             try:
                 acquisition = await services.aacquire(
-                    resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                    resource, entity=entity, requested=missing, timeout=timeout, default_limits=default_limits
                 )
             except LimitExceeded as error:
                 self._note_refused(error)
@@ -263,7 +264,7 @@ class RequestLimits:
             return self._charged(key, named, acquisition)
 
     def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
-        self._hold(acquisition, in_view=True)
+        self._hold(acquisition, has_decorator=True)
         self.charges.note(key, named, acquisition)
         return acquisition
 
@@ -275,7 +276,7 @@ class RequestLimits:
         """
         if len(shares) > 1:
             for share in shares if self.charges else ():
-                self._move_charge(share.resource, share.entity, share.default_limits)
+                self._transfer_former_charge(share.resource, share.entity, share.default_limits)
             new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
             shares = new or shares[:1]
         if len(shares) > 1 and self._charged_together(shares):
@@ -295,30 +296,33 @@ class RequestLimits:
 
     def _charged_together(self, shares: Sequence[Share]) -> bool:
         """Charge all shares in one step; False where they are in several stores."""
-        asked = [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
+        complete = [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
         try:
-            acquisition = services.try_acquire_all(asked)
+            acquisition = services.try_acquire_all(complete)
         except InvalidRequest:
             return False
         if not acquisition.successful:
             self.refused = (acquisition,)
             raise LimitExceeded.of(acquisition)
-        self._hold(acquisition, in_view=True)
+        self._hold(acquisition, has_decorator=True)
         for share, prefix in zip(shares, prefixes_of(tuple([share.resource for share in shares])), strict=True):
             self.charges.note((share.resource, share.entity), NOTHING, acquisition, prefix)
         return True
 
-    def _hold(self, acquisition: Acquisition, *, in_view: bool = False) -> None:
-        """Hold until the end of the request; nested requests, also those `in_view`, do not take permits again.
+    def _hold(self, acquisition: Acquisition, *, has_decorator: bool = False) -> None:
+        """Hold until the end of the request; nested requests, also those `has_decorator`, do not take permits again.
 
         A view may run in another thread or task than the middleware that charged its request.
         """
         if acquisition.claim.plan.permits:
-            enter_block(acquisition.claim, elsewhere=in_view)
+            enter_block(acquisition.claim, elsewhere=has_decorator)
         self.acquired.append(acquisition)
 
-    def _move_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
-        """Charge the entity of the request what a former one was charged, before the user was known."""
+    def _transfer_former_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
+        """Refund what a former entity was charged, and charge the present one instead.
+
+        The entity changes when the user is authenticated after the first charge.
+        """
         if entity != self.entity:
             return
         for former in self._former_entities:
@@ -344,9 +348,9 @@ class RequestLimits:
     def refused_with(
         self, response: HttpResponseBase, error: BaseException | None = None, *, refunds: bool
     ) -> Sequence[Acquisition]:
-        """Note a response that was made of a rejection; return what it reports: only what rejected the request.
+        """Note a response that was made of a rejection; return what its headers report: only what rejected the request.
 
-        With `refunds` the request is refunded when this is its response: a view may drop it, and answer otherwise.
+        With `refunds` the request is refunded if this becomes its response; the view may return another one.
         """
         setattr(response, REFUNDS, refunds)
         if error is not None:
@@ -364,7 +368,7 @@ class RequestLimits:
             found, refunds = self.refused, True
             setattr(response, REFUNDS, refunds)
         elif refunds is None:
-            found = self.refused if self._is_undone else (*self.acquired, *self.refused)
+            found = self.refused if self._is_refunded else (*self.acquired, *self.refused)
         if refunds and final:
             self.undo()
         return found
@@ -374,19 +378,19 @@ class RequestLimits:
         for acquisition in self.acquired:
             acquisition.release()
 
-    def fail(self, error: BaseException, *, but: Container[Acquisition] = (), ends: bool = False) -> None:
-        """Refund amounts that were not reported, after a view raised, unless the exception is an answer.
+    def fail(self, error: BaseException, *, excluding: Container[Acquisition] = (), releases: bool = False) -> None:
+        """Refund amounts that were not reported, after a view raised, unless the exception makes a response.
 
-        `but` are the acquisitions from before the view began, where it is called by another one. Where nothing else
-        releases permits, the view `ends` what it holds.
+        `excluding` are acquisitions of an outer view, which stay. With `releases`, for a view without the middleware,
+        the others are released where they are not refunded.
         """
-        is_answer = isinstance(error, _ANSWERS)
+        makes_response = isinstance(error, _RESPONSE_EXCEPTIONS)
         for acquisition in self.acquired:
-            if acquisition in but:
+            if acquisition in excluding:
                 continue
-            if not is_answer:
+            if not makes_response:
                 acquisition.cancel()
-            elif ends:
+            elif releases:
                 acquisition.release()
 
     def undo(self) -> None:
@@ -395,7 +399,7 @@ class RequestLimits:
         What the code acquired itself is refunded as far as it was not reported. Call it when no view runs any more.
         """
         self.charges.refund(self.acquired)
-        self._is_undone = True
+        self._is_refunded = True
         self.refused = self.refused or ()
 
     def _note_refused(self, error: BaseException) -> None:

@@ -17,25 +17,25 @@ from limits_app.integrations.request import RequestLimits
 
 __all__ = ["release_when_finished", "release_when_sent", "release_with_task"]
 
-_OPEN: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
-"""Responses that are being sent, with the limits to release, and the request, which lives until then."""
+_PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
+"""Responses that are being sent, with the limits to release; the request is kept alive until then."""
 
-_UNSEEN: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
+_RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
 """The limits of the present request whose response no integration sees."""
 
 
 def release_when_finished(limits: RequestLimits) -> None:
     """Release what a request holds when Django has finished it, where no integration sees the response."""
-    _UNSEEN.set((*_UNSEEN.get(), limits))
+    _RELEASED_AT_END.set((*_RELEASED_AT_END.get(), limits))
 
 
 def release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
     """Release what a request holds when its response was sent, or was dropped."""
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
-        streamed.streaming_content = _HeldStream(streamed.streaming_content, limits)
+        streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
     elif response.streaming or limits.acquired:
-        _OPEN[ref(response, _end_of)] = limits, limits.request
+        _PENDING[ref(response, _release_response)] = limits, limits.request
 
 
 def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
@@ -45,21 +45,21 @@ def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None
     """
     if response.streaming or limits.acquired:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        task.add_done_callback(partial(_end_of_task, ref(response), limits))
+        task.add_done_callback(partial(_release_after_task, ref(response), limits))
 
 
-def _end_of_task(reference: ref[HttpResponseBase], limits: RequestLimits, task: asyncio.Task[Any]) -> None:
+def _release_after_task(reference: ref[HttpResponseBase], limits: RequestLimits, task: asyncio.Task[Any]) -> None:
     response = reference()
     if response is None or response.closed or task.cancelled() or task.exception() is not None:
         limits.end()
 
 
-class _HeldStream:
-    """The content of a streamed response, whose end is that of the request."""
+class _ReleasingStream:
+    """The content of a streamed response; it releases what the request holds when it is closed."""
 
     def __init__(self, content: Any, limits: RequestLimits) -> None:
         self._content = content
-        self._request = limits.request  # a stream may need nothing else of the request than its limits
+        self._request = limits.request  # keeps the request alive, which its limits only refer to
         self._limits = limits
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,22 +73,22 @@ class _HeldStream:
         self._limits.end()
 
 
-def _end_of(reference: ref[HttpResponseBase]) -> None:
-    """Release what a response held that was closed, or dropped without having been sent."""
-    limits, _request = _OPEN.pop(reference, (None, None))
+def _release_response(reference: ref[HttpResponseBase]) -> None:
+    """Release what a request holds whose response was closed, or dropped without having been sent."""
+    limits, _request = _PENDING.pop(reference, (None, None))
     if limits is not None:
         limits.end()
 
 
-def _end_closed(**_: object) -> None:
+def _release_finished(**_: object) -> None:
     """Release what closed responses held, and what the present request holds."""
-    for limits in _UNSEEN.get():
+    for limits in _RELEASED_AT_END.get():
         limits.end()
-    _UNSEEN.set(())
-    for reference in list(_OPEN):
+    _RELEASED_AT_END.set(())
+    for reference in list(_PENDING):
         response = reference()
         if response is not None and response.closed:
-            _end_of(reference)
+            _release_response(reference)
 
 
-request_finished.connect(_end_closed, dispatch_uid="limits_app.request_finished")
+request_finished.connect(_release_finished, dispatch_uid="limits_app.request_finished")

@@ -68,7 +68,7 @@ class MemoryStore:
         self._lock = RLock()
         self._in_step = False
         self._unsaved = False
-        """Whether records were loaded that are not stored as they are."""
+        """Whether a step uses records that are not stored yet, because they are new or migrated."""
 
     def __reduce__(self) -> tuple[object, ...]:
         raise NotShareable(
@@ -111,7 +111,7 @@ class MemoryStore:
         self._step(engine.peek, claim, _NEW, saves=False)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        with self._alone():
+        with self._exclusive_step():
             for scope in scopes:
                 record = self._records.get(scope)
                 if record is not None:
@@ -119,18 +119,18 @@ class MemoryStore:
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        with self._alone():
+        with self._exclusive_step():
             return self._counts.collect(self._records, self._now())
 
     def forget_counts(self, name: str) -> None:
-        with self._alone():
+        with self._exclusive_step():
             self._counts.forget(name)
 
     def version(self) -> int:
         return self._version
 
     def advance_version(self) -> int:
-        with self._alone():
+        with self._exclusive_step():
             self._version = next_version(self._version)
         self.line.notify_all()
         return self._version
@@ -157,7 +157,7 @@ class MemoryStore:
                 self._make_deferred_calls()
 
     def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
-        """Do the work of a step as a whole: when a signal handler raises meanwhile, nothing has changed."""
+        """Do the work of a step completely or not at all, also when a signal handler raises meanwhile."""
         plan, now, version = claim.plan, self._now(), claim.plan.version
         if is_new and version is not None and version != self._version:
             raise StaleConfiguration
@@ -165,13 +165,13 @@ class MemoryStore:
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
-                record = self._other(record, schema, now if is_new else None)
+                record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
             before.append(record.contents())
         decision = (claim.admitted, claim.settled)
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
-            done = work(claim, records, now)
+            result = work(claim, records, now)
         except BaseException:
             for record, contents in zip(records, before, strict=True):
                 record.states, record.usage, record.finished = contents
@@ -184,11 +184,11 @@ class MemoryStore:
             except BaseException:  # of a signal handler; what was saved already stays as it is
                 self._save(plan, records, now)
                 raise
-        return done
+        return result
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While in the block, no other thread is in a step."""
+    def _exclusive_step(self) -> Iterator[None]:
+        """Run the block as a step: no other thread is in one meanwhile."""
         with self._lock:
             if self._in_step:
                 raise InStep
@@ -200,8 +200,8 @@ class MemoryStore:
         if self._deferred:
             self._make_deferred_calls()
 
-    def _other(self, record: Record | None, schema: Schema, now: int | None) -> Record:
-        """Return a new record, or one of another schema as it is, and with a time migrated to the schema."""
+    def _new_or_migrated(self, record: Record | None, schema: Schema, now: int | None) -> Record:
+        """Return a new record, or one of another schema: migrated with `now`, unchanged without."""
         self._unsaved = True
         if record is None:
             return new_record(schema)
@@ -254,7 +254,7 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[Lease | None]:
 
 
 def _restore_leases(claim: Claim, records: list[Record], leases: Sequence[Lease | None]) -> None:
-    """Let a claim have these leases, as returned by `_leases_of`."""
+    """Restore the leases of a claim that `_leases_of` returned."""
     for limit, lease in zip(claim.plan.permits, leases, strict=True):
         held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
         held.pop(lease_id, None)

@@ -50,14 +50,14 @@ class Probe:
 
 
 class PendingWork:
-    """What a store has to be given when it is available again: releases, and a change of the configuration.
+    """Work that waits until a store is available again: releases, and a new version of the configuration.
 
-    At most MAX_PENDING releases are kept. When more come the oldest is dropped, whose permits go back at the end of
-    their lease. Nothing is kept over the end of the process. One thread at a time runs it.
+    At most MAX_PENDING releases are kept. When more come the oldest is dropped; its permits are reclaimed when
+    their lease ends. Pending work ends with the process. One thread at a time runs it.
     """
 
     def __init__(self) -> None:
-        self.owes_version = False
+        self.must_advance_version = False
         """Whether the version of the configuration has to be advanced."""
         self._releases: dict[Claim, Amounts] = {}
         # Reentrant, because a finalizer may release an acquisition while this thread holds the lock.
@@ -69,7 +69,7 @@ class PendingWork:
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return self.owes_version or bool(self._releases)
+        return self.must_advance_version or bool(self._releases)
 
     def add(self, claim: Claim, changes: Amounts) -> None:
         """Keep the release of a claim unless it is settled or kept already; the claim counts as settled from now on."""
@@ -82,9 +82,9 @@ class PendingWork:
 
     def run(self, store: Store) -> None:
         """Do all of it. Raises StoreUnavailable when the store cannot; the next run does the rest."""
-        if self.owes_version:
+        if self.must_advance_version:
             store.advance_version()
-            self.owes_version = False
+            self.must_advance_version = False
         while self._releases:
             with self._lock:
                 claim, changes = next(iter(self._releases.items()))
@@ -118,7 +118,7 @@ class Recovery:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Forget in a child what its parent still has to do, and what decided in place of the store."""
+        """Start in a child without the pending work and the fallback store of the parent."""
         self.pending = PendingWork()
         self._fallback: MemoryStore | None = None
         # Reentrant, because a finalizer may release an acquisition while this thread holds the lock.
@@ -130,7 +130,7 @@ class Recovery:
         self._task.start()
 
     def fallback(self) -> MemoryStore:
-        """The store of this process that decides meanwhile; dropped when there is nothing left to do."""
+        """The store of this process that decides meanwhile; dropped when recovery ends."""
         with self._lock:
             if self._fallback is None:
                 self._fallback = MemoryStore()

@@ -3,7 +3,7 @@
 `registry.resilient_store(alias)` returns the one of an alias, which the resolver and all services use.
 It behaves as the store of the alias does, and in addition:
 
-- Its circuit breaker counts failures. While the breaker is open the store is not asked: every verb raises
+- Its circuit breaker counts failures. While the breaker is open the store is not called: every verb raises
   StoreUnavailable immediately, so that an unavailable store does not slow requests down.
 - `settle` never fails. What the store cannot settle is settled when it is available again.
 - A background task probes the store, closes the breaker step by step, and does the pending work. Meanwhile
@@ -117,7 +117,7 @@ class ResilientStore:
         return self._call("acquire", lambda: self.inner.acquire(claim))
 
     async def aacquire(self, claim: Claim) -> bool:
-        with self._watched("acquire"):
+        with self._through_breaker("acquire"):
             return await self._remote().aacquire(claim)
 
     def acquire_first(
@@ -131,7 +131,7 @@ class ResilientStore:
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        with self._watched("acquire_first"):
+        with self._through_breaker("acquire_first"):
             return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
@@ -144,7 +144,7 @@ class ResilientStore:
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio."""
         try:
-            with self._watched("settle"):
+            with self._through_breaker("settle"):
                 await self._remote().asettle(claim, changes)
         except StoreUnavailable:
             self.settle_later(claim, changes)
@@ -156,7 +156,7 @@ class ResilientStore:
         self._call("peek", lambda: self.inner.peek(claim))
 
     async def apeek(self, claim: Claim) -> None:
-        with self._watched("peek"):
+        with self._through_breaker("peek"):
             await self._remote().apeek(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
@@ -188,7 +188,7 @@ class ResilientStore:
 
     def advance_version_later(self) -> None:
         """Advance the version when the store is available again."""
-        self._recovery.pending.owes_version = True
+        self._recovery.pending.must_advance_version = True
         self._recovery.start()
 
     def fallback(self) -> MemoryStore:
@@ -210,8 +210,8 @@ class ResilientStore:
         return error
 
     def record_failure(self, error: StoreUnavailable) -> None:
-        """Count a failure of the store that no call through `_watched` has met."""
-        if self._note(error):
+        """Count a failure of the store outside of `_through_breaker`."""
+        if self._note_failure(error):
             self.breaker.record(failed=True)
             self._recovery.start()
 
@@ -229,15 +229,15 @@ class ResilientStore:
             self.failing = False
 
     def is_recovered(self) -> bool:
-        """Whether the circuit breaker is closed and no call has failed lately, so that it is asked no longer."""
+        """Whether the circuit breaker is closed and no call has failed lately; later calls then bypass it."""
         if self.breaker.state is BreakerState.CLOSED and not self.breaker.has_recent_failures():
             self.failing = False
         return not self.failing
 
     def _call(self, verb: str, call: Callable[[], T]) -> T:
-        """Make one call; the circuit breaker is asked only where calls have failed lately."""
+        """Make one call; the circuit breaker is used only where calls have failed lately."""
         if self.failing or TIMERS or self.inner is _UNOPENED:
-            with self._watched(verb):
+            with self._through_breaker(verb):
                 return call()
         try:
             return call()
@@ -246,7 +246,7 @@ class ResilientStore:
             raise self.unavailable(error) from error
 
     @contextmanager
-    def _watched(self, verb: str) -> Iterator[None]:
+    def _through_breaker(self, verb: str) -> Iterator[None]:
         """Make one call in the block if the circuit breaker lets it through; count and time it."""
         entry = self._enter() if self.failing else None
         started = perf_counter()
@@ -258,7 +258,7 @@ class ResilientStore:
             yield
             failed = False
         except StoreUnavailable as error:
-            has_raised, failed = True, self._note(error) or None
+            has_raised, failed = True, self._note_failure(error) or None
             raise self.unavailable(error) from error
         except (LimitExceeded, StaleConfiguration):  # the store works
             failed = False
@@ -279,8 +279,8 @@ class ResilientStore:
             raise self.unavailable()
         return entry
 
-    def _note(self, error: StoreUnavailable) -> bool:
-        """Keep and log a failure; returns whether it counts, which one that the caller causes itself does not."""
+    def _note_failure(self, error: StoreUnavailable) -> bool:
+        """Keep and log a failure; returns whether the circuit breaker counts it: not StoreBlocked, nor once retired."""
         if not self.failing:
             logger.warning("the store %r could not answer: %s", self.alias, error)
         self.error = error
@@ -309,7 +309,7 @@ class ResilientStore:
         self.counting = store.counting
         if is_remote(store):
             store.settle_later = self.settle_later
-        self.inner: Store = store  # last: an interruption before it has the next call do all of it again
+        self.inner: Store = store  # last: after an interruption, the next call repeats all of it
 
     def _remote(self) -> RemoteStore:
         return cast("RemoteStore", self.inner)
@@ -327,5 +327,5 @@ class ResilientStore:
 
 
 def _unpickled(store: Store) -> Store:
-    """A store that arrives in another process is the store itself, since that process has other circuit breakers."""
+    """Unpickle to the store itself, since another process has its own circuit breakers."""
     return store

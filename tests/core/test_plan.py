@@ -67,7 +67,7 @@ def test_short_keys_have_16_bytes_and_are_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "give_back", "changes"),
+    ("used", "refunds_unreported", "changes"),
     [
         pytest.param({}, False, {"db": -1}, id="release"),
         pytest.param({}, True, {"tpm": -30, "log": -30, "db": -1, "idempotency:call_count": -1}, id="cancel"),
@@ -81,12 +81,14 @@ def test_short_keys_have_16_bytes_and_are_made_once() -> None:
         pytest.param({"log": 20, "tpm": 30}, True, {"log": -10, "db": -1, "idempotency:call_count": -1}, id="permits"),
     ],
 )
-def test_a_release_settles_use_less_amounts(used: dict[str, int], give_back: bool, changes: dict[str, int]) -> None:
+def test_a_release_settles_use_less_amounts(
+    used: dict[str, int], refunds_unreported: bool, changes: dict[str, int]
+) -> None:
     plan = plan_for([USER, ONCE], ["tpm", "log"], version=None, left_out=())
     amounts, fits = plan.amounts({"tpm": 30, "log": 30})
     assert fits
     reported = [used[limit.key] * limit.rule.parts_per_unit if limit.key in used else -1 for limit in plan.limits]
-    settled = plan.changes(reported if used else (), amounts, give_back=give_back)
+    settled = plan.changes(reported if used else (), amounts, refunds_unreported=refunds_unreported)
     assert {limit.key: settled[limit.place] / limit.rule.parts_per_unit for limit in plan.limits} == {
         limit.key: changes.get(limit.key, 0) for limit in plan.limits
     }
@@ -96,7 +98,7 @@ def test_an_amount_that_nothing_refunds_keeps_the_idempotency_key() -> None:
     scoped = ScopedLimits(scope_of("api", "log"), schema_of((LOG,)))
     plan = plan_for([scoped, ONCE], ["log"], version=None, left_out=())
     amounts, _ = plan.amounts({"log": 5})
-    assert plan.changes((), amounts, give_back=True) == [-5, 0]
+    assert plan.changes((), amounts, refunds_unreported=True) == [-5, 0]
 
 
 @pytest.mark.parametrize(

@@ -784,7 +784,7 @@ def test_a_generator_that_takes_a_request_charges_who_makes_it_until_the_respons
 
     limit("api", CallLimit(2, 60), ResourceLimit("slots", 1))
     request = RequestFactory().get("/", headers={"X-Who": "ann"})
-    limits_of(request).guarded = True  # as the middleware says that it hears of the end
+    limits_of(request).has_middleware = True  # as the middleware says that it hears of the end
     for _ in range(2):
         if kind is rows:
             list(lines(request))

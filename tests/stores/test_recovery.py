@@ -115,7 +115,7 @@ def test_when_there_are_too_many_releases_the_oldest_is_dropped(
 
 def test_the_version_is_advanced_once_and_before_the_releases(store: Failing) -> None:
     work, version = PendingWork(), store.version()
-    work.owes_version = True
+    work.must_advance_version = True
     assert work
     store.error = StoreUnavailable("gone")
     with pytest.raises(StoreUnavailable):

@@ -61,7 +61,7 @@ class Unavailable(APIException):
 
 
 class LimitThrottle(BaseThrottle):
-    """Lets a view run as the limits of `resource` admit, or of the `throttle_scope` of the view.
+    """Charges each request of a view to the limits of `resource`, or of the `throttle_scope` of the view.
 
     All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
     resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
@@ -103,7 +103,7 @@ class LimitThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Charge for all throttles of the view when the first one is called: when one rejects, all do.
 
-        A class that overrides this decides by itself, when it calls this.
+        A subclass that overrides this method is charged separately from the other throttles, when it calls this one.
         """
         self._violations = ()
         share = self.get_share(request, view)
@@ -132,7 +132,7 @@ class LimitThrottle(BaseThrottle):
         unique: dict[tuple[str, str | None], Share] = {}
         for share in shares:
             unique.setdefault((share.resource, share.entity), share)
-        if not limits.guarded:
+        if not limits.has_middleware:
             release_when_finished(limits)
         try:
             limits.charge_all([*unique.values()])
@@ -150,7 +150,7 @@ class LimitThrottle(BaseThrottle):
             limits.throttled |= dict.fromkeys(unique, error.outcome)
 
     def _other_shares(self, request: Request, view: APIView) -> list[Share]:
-        """Return what the other throttles of the view charge, of those that do not decide by themselves."""
+        """Return what the other throttles of the view charge, without those that override `allow_request`."""
         if type(self).allow_request is not LimitThrottle.allow_request or not hasattr(view, "get_throttles"):
             return []
         others = [one for one in view.get_throttles() if isinstance(one, LimitThrottle) and type(one) is not type(self)]
