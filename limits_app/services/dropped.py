@@ -156,7 +156,9 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
 def dropped_messages(policy: Policy) -> list[str]:
     """Return a sentence for each key that a policy, read again from the database, drops."""
     levels: dict[str, list[str]] = {}
-    for key, level in dropped_keys(Policy.objects.using(policy._state.db).get(pk=policy.pk)):
+    # With its rows: a database router may have other ones elsewhere.
+    rows = Policy.objects.using(policy._state.db).select_related("resource", "entity")
+    for key, level in dropped_keys(rows.get(pk=policy.pk)):
         levels.setdefault(key, []).append(level)
     return [dropped_message(str(policy), key, found) for key, found in levels.items()]
 

@@ -154,8 +154,8 @@ def explain(
     Without `requested`, the request is for 1 of every limit, as in views. Without `default_limits`, they are those that
     code used last on the resource.
     """
-    noted = [] if default_limits else source.code_limits(resource)
-    default_limits = default_limits or next((row.definitions for row in noted), ())
+    noted = [] if default_limits != () else source.code_limits(resource)
+    default_limits = default_limits if default_limits != () else next((row.definitions for row in noted), ())
     while True:
         try:
             resolution = resolve(resource, entity, default_limits, now=resolver.clock())

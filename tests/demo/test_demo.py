@@ -109,7 +109,7 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
         statuses = [visitor.client.ask("/api/ping/").status for _ in range(31)]
         assert statuses == [ADMITTED] * 30 + [REFUSED]
         Administrator.logged_in(address, "admin", "admin").add_resource("kept", "It is there after a restart.")
-        assert "30 of call_count were admitted" in usage_of_api(address)
+        assert "30 of call_count were allowed" in usage_of_api(address)
     assert nobody_listens(address)
     with demo(tmp_path, *options) as process:
         visitor = Browser(address_in(process))

@@ -222,6 +222,7 @@ class ExplanationSerializer(StrictSerializer):
     store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default store.")
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
+    other_code_limits = serializers.ListField(child=serializers.CharField())
     considered = VerdictSerializer(many=True)
     chain = ExplainedLinkSerializer(many=True)
     changes_at = serializers.CharField(allow_null=True)
