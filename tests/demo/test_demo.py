@@ -109,7 +109,7 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
         statuses = [visitor.client.ask("/api/ping/").status for _ in range(31)]
         assert statuses == [ADMITTED] * 30 + [REFUSED]
         Administrator.logged_in(address, "admin", "admin").add_resource("kept", "It is there after a restart.")
-        assert "30 of call_count were allowed" in usage_of_api(address)
+        wait_for_usage(address, "In total, 30 of call_count were allowed")
     assert nobody_listens(address)
     with demo(tmp_path, *options) as process:
         visitor = Browser(address_in(process))
@@ -117,15 +117,13 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
         assert "It is there after a restart." in visitor.client.ask("/admin/limits_app/resource/").text
 
 
-def usage_of_api(address: Address) -> str:
-    """What the Usage page says once everything was rolled up."""
-    admin, until = Browser(address), monotonic() + SECONDS
+def wait_for_usage(address: Address, expected: str) -> None:
+    """Read the Usage page until it has the text: the counts of both processes are stored once a minute."""
+    admin, until, text = Browser(address), monotonic() + SECONDS, ""
     admin.sign_in("/admin/login/?next=/admin/", "admin", "admin")
-    while monotonic() < until:
+    while expected not in text:
+        assert monotonic() < until, text
         text = admin.client.ask("/admin/limits_app/usagesnapshot/?resource=api&key=call_count").text
-        if "In all, 30 " in text:
-            break
-    return text
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
