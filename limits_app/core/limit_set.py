@@ -16,7 +16,7 @@ from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
 from limits_app.core.limits import AnyLimit, Limit, checked_limits
-from limits_app.core.modes import HOOKS, check_store, checked_mode, store_for
+from limits_app.core.modes import HOOKS, Mode, check_store, checked_mode, store_for
 from limits_app.core.outcome import Outcome, Stats, stats_of
 from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import Plans
@@ -41,6 +41,11 @@ class LimitSet:
     Raises InvalidLimit (a ValueError) for repeated keys, ValueError for an invalid mode or store.
     """
 
+    mode: Mode | None = None
+    """The mode that chose the store; None for a given store."""
+    is_private = False
+    """Whether the set was made with `shared=False` and has a store of its own."""
+
     def __init__(
         self,
         limits: Iterable[Limit] = (),
@@ -56,6 +61,8 @@ class LimitSet:
         chosen = store_for(checked) if store is None else store
         schema = schema_of(checked_limits(limits), chosen.lease_us)
         self._compose([ScopedLimits(private_scope(), schema)] if schema.rules else [], chosen, config, None)
+        self.mode = checked if store is None else None
+        self.is_private = store is None and not shared
 
     @classmethod
     def composed(

@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from limits_app.core.retry import Retrier, RetryPolicy
 from limits_app.workers.futures import Call
@@ -47,11 +48,20 @@ class WorkerSpec:
         return worker
 
     def pickled(self, mode: str) -> bytes:
-        """Return the pickled specification; raises ValueError when it cannot be pickled."""
+        """Return the pickled specification; raises ValueError when it cannot be pickled.
+
+        Local classes and functions are pickled by the package `cloudpickle` where it is installed.
+        """
         try:
             return pickle.dumps(self)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ValueError(f"mode {mode!r} cannot send the worker to another process: {error}") from error
+            try:
+                return cast("bytes", import_module("cloudpickle").dumps(self))
+            except ImportError:
+                advice = "; pip install cloudpickle, which sends local classes and functions"
+            except (pickle.PicklingError, TypeError, AttributeError):
+                advice = ""
+            raise ValueError(f"mode {mode!r} cannot send the worker to another process: {error}{advice}") from error
 
 
 class Host:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet, Unlimited
-from limits_app.core.limits import Limit
+from limits_app.core.limits import AnyLimit, Limit
+from limits_app.core.modes import Mode
+
+_IN_THIS_PROCESS: Final = {Mode.SYNC, Mode.THREAD, Mode.ASYNCIO}
 
 
 @runtime_checkable
@@ -36,12 +39,33 @@ class Acquirable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PrivateSet:
+    """The limits and the configuration of a limit set with `shared=False`, of which each worker makes a copy."""
+
+    limits: tuple[AnyLimit, ...]
+    config: Mapping[str, object]
+
+    @classmethod
+    def of(cls, limit_set: LimitSet) -> LimitSet | PrivateSet:
+        """Return this form of a private set, and other sets as they are."""
+        return cls(tuple(limit_set), limit_set.config) if limit_set.is_private else limit_set
+
+    def copy(self) -> LimitSet:
+        """Return a set with unused limits."""
+        return LimitSet(cast("tuple[Limit, ...]", self.limits), config=self.config)
+
+
+def _own(limit_set: LimitSet | PrivateSet) -> LimitSet:
+    return limit_set.copy() if isinstance(limit_set, PrivateSet) else limit_set
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLimits:
     """The checked `limits` option: at most one of the three is set."""
 
-    private: tuple[Limit, ...] = ()
-    """Definitions, of which each worker makes a separate limit set."""
-    limit_sets: tuple[LimitSet, ...] = ()
+    private: PrivateSet | None = None
+    """What each worker makes a separate limit set of."""
+    limit_sets: tuple[LimitSet | PrivateSet, ...] = ()
     """Limit sets, over which each worker makes a separate pool."""
     shared: Acquirable | None = None
     """A limit set or pool that all workers share."""
@@ -49,6 +73,9 @@ class WorkerLimits:
     @classmethod
     def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
         """Return the option checked; raises ValueError for other values."""
+        if isinstance(limits, LimitSet):
+            one = PrivateSet.of(limits)
+            return cls(private=one) if isinstance(one, PrivateSet) else cls(shared=one)
         if isinstance(limits, Acquirable):
             return cls(shared=limits)
         parts: Collection[object] = tuple(limits) if isinstance(limits, Iterable) else ()
@@ -56,9 +83,9 @@ class WorkerLimits:
         limit_sets = tuple(part for part in parts if isinstance(part, LimitSet))
         is_iterable_or_none = limits is None or isinstance(limits, Iterable)
         if is_iterable_or_none and len(definitions) == len(parts):
-            return cls(private=definitions)
+            return cls(private=PrivateSet(definitions, {}) if definitions else None)
         if is_iterable_or_none and len(limit_sets) == len(parts):
-            return cls(limit_sets=limit_sets)
+            return cls(limit_sets=tuple(map(PrivateSet.of, limit_sets)))
         raise ValueError(f"limits must be limits, a limit set, limit sets or a limit pool, not {limits!r}")
 
     def for_worker(self, worker_index: int) -> Acquirable:
@@ -66,23 +93,33 @@ class WorkerLimits:
         if self.shared is not None:
             return self.shared
         if self.limit_sets:
-            return LimitPool(self.limit_sets, worker_index=worker_index)
-        return LimitSet(self.private) if self.private else Unlimited()
+            return LimitPool(map(_own, self.limit_sets), worker_index=worker_index)
+        return Unlimited() if self.private is None else self.private.copy()
+
+    def check_mode(self, mode: str) -> None:
+        """Raise ValueError for workers in threads of this process, and a limit set that is made for mode `process`."""
+        if mode in _IN_THIS_PROCESS and any(one.mode is Mode.PROCESS for one in self._given_sets()):
+            raise ValueError(
+                f"mode {mode!r} has workers in this process, but the limit set has mode='process': use "
+                f"LimitSet(..., shared=True, mode={mode!r}), or store=open_process_store(...) to share with others"
+            )
 
     def check_reach(self, mode: str) -> None:
         """Raise ValueError when workers on several machines would share a store that each machine has for itself."""
         from limits_app.stores.memory import MemoryStore
         from limits_app.stores.process import ProcessStore
 
-        shared = (
-            self.shared
-            if isinstance(self.shared, Iterable) and not isinstance(self.shared, LimitSet)
-            else (self.shared,)
-        )
-        stores = [one.store for one in (*self.limit_sets, *shared) if isinstance(one, LimitSet)]
+        stores = [one.store for one in self._given_sets()]
         local = [type(store).__name__ for store in stores if isinstance(store, MemoryStore | ProcessStore)]
         if local:
             raise ValueError(
                 f"mode {mode!r} has workers on several machines, each of which would use a separate {local[0]}: "
                 f"use LimitSet(..., shared=True, mode={mode!r})"
             )
+
+    def _given_sets(self) -> list[LimitSet]:
+        """The limit sets that workers do not make themselves."""
+        if isinstance(self.shared, LimitSet):
+            return [self.shared]
+        given: Iterable[object] = self.shared if isinstance(self.shared, Iterable) else self.limit_sets
+        return [one for one in given if isinstance(one, LimitSet)]

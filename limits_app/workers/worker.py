@@ -61,7 +61,7 @@ class Worker:
         - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`.
         - `max_workers`: how many workers (1), or how many at the same time on demand (not bounded).
         - `limits`: limits (each worker has a separate set), a limit set, limit sets (each worker has a pool of
-          them), or a limit pool.
+          them), or a limit pool. Of a set with `shared=False` each worker has a copy.
         - `num_retries`, `retry_on` (types of exceptions, or a callable with the keywords `exception`, `attempt`,
           `elapsed` and further ones, see `RetryRule`), `retry_algorithm`, `retry_wait` (seconds), `retry_jitter` (a
           share of a pause).
@@ -144,6 +144,7 @@ class WorkerOptions(Generic[P, W]):
         Raises what the `__init__` of a worker raises, after stopping the others.
         """
         mode = mode_named(self.mode)
+        self.limits.check_mode(self.mode)
         if mode.several_machines:
             self.limits.check_reach(self.mode)
         back_end = mode.back_end()

@@ -45,6 +45,27 @@ def test_where_no_limits_are_given_no_key_is_a_mistake(limits: list[CallLimit] |
         assert clerk.take(3).result(SECONDS) == 3
 
 
+def test_a_private_set_is_copied_for_each_worker(mode: str) -> None:
+    limits = LimitSet([CALLS], config={"region": "eu"})
+    with Clerk.options(mode=mode, max_workers=2, limits=limits).init() as clerks:
+        assert gather([clerks.region() for _ in range(2)], timeout=SECONDS) == ["eu", "eu"]
+        assert gather([clerks.take(9) for _ in range(4)], timeout=SECONDS) == [4, 4, 0, 0]
+    assert limits.get_stats()["call_count"]["used"] == 0
+
+
+def test_private_sets_of_a_pool_are_copied_for_each_worker() -> None:
+    with Clerk.options(mode="thread", max_workers=2, limits=regions(calls=2)).init() as clerks:
+        assert sum(gather([clerks.take(9) for _ in range(6)], timeout=SECONDS)) == 12
+
+
+@pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])
+def test_a_process_set_is_no_match_for_workers_in_this_process(mode: str) -> None:
+    limits = LimitSet([CALLS], shared=True, mode="process")
+    for given in (limits, [limits], LimitPool([limits])):
+        with pytest.raises(ValueError, match=f"mode '{mode}' has workers in this process.* mode='{mode}'"):
+            Clerk.options(mode=mode, limits=given).init()
+
+
 @pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])
 def test_a_limit_set_is_shared_by_all_workers(mode: str) -> None:
     limits = LimitSet([CALLS], shared=True, mode="thread")

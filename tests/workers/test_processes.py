@@ -10,7 +10,7 @@ from threading import Lock
 
 import pytest
 
-from limits_app.workers import Worker, gather
+from limits_app.workers import gather
 from limits_app.workers.futures import Call, Task
 from tests.workers.people import Clerk, Homebody, Mortal, Unborn
 
@@ -111,13 +111,31 @@ def test_what_cannot_be_read_where_it_arrives_is_an_error_of_the_call_and_not_th
         assert mortal.pid().result(SECONDS) == before
 
 
-def test_a_worker_that_cannot_travel_is_refused() -> None:
-    class Local(Worker):
-        """Nobody else finds it."""
+def local_class() -> type[Clerk]:
+    class Local(Clerk):
+        """Can be imported from nowhere."""
 
-    for options in (Local.options(mode="process"), Clerk.options(mode="process", retry_on=lambda **_: True)):
-        with pytest.raises(ValueError, match="mode 'process' cannot send the worker to another process"):
+    return Local
+
+
+def test_a_local_class_needs_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    for options in (
+        local_class().options(mode="process"),
+        Clerk.options(mode="process", retry_on=lambda **_: True),
+    ):
+        with pytest.raises(ValueError, match=r"cannot send the worker to another process: .*cloudpickle"):
             options.init()
+
+
+def test_a_local_class_is_sent_by_cloudpickle() -> None:
+    with local_class().options(mode="process").init() as local:
+        assert local.take(3).result(SECONDS) == 3
+
+
+def test_a_lock_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match=r"cannot send the worker to another process: .*lock"):
+        Clerk.options(mode="process").init(Lock())
 
 
 def test_django_is_set_up_before_the_worker_is_made() -> None:
