@@ -49,7 +49,7 @@ def _blocks(entity: str | None) -> bool:
     verdicts = [one for choice in resolve(RESOURCE, entity, store=_UNUSED_STORE).choices for one in choice.verdicts]
     return any(
         one.status in _IN_FORCE
-        and one.candidate.level in _ABOUT_THE_API
-        and one.candidate.on_unavailable is OnUnavailable.BLOCK
+        and one.policy.level in _ABOUT_THE_API
+        and one.policy.on_unavailable is OnUnavailable.BLOCK
         for one in verdicts
     )

@@ -12,7 +12,7 @@ from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
 from limits_app.models.limits_in_code import CodeLimits, code_limits, note_code_limits
 from limits_app.models.policy import Policy, PolicyScope
-from limits_app.models.policy_lookup import ENTITY_FLAGS, Candidate, EntityPolicies, policies_for
+from limits_app.models.policy_lookup import ENTITY_FLAGS, EntityPolicies, PolicyValue, policies_for
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import LoadBalancing, MemberDefinition, Pool, PoolDefinition, PoolMember, pool_definition
 from limits_app.models.resource import Resource
@@ -26,7 +26,6 @@ __all__ = [
     "AuditEvent",
     "AuditHead",
     "Bucket",
-    "Candidate",
     "CodeLimits",
     "CollectedBatch",
     "Configuration",
@@ -46,6 +45,7 @@ __all__ = [
     "Policy",
     "PolicyEffect",
     "PolicyScope",
+    "PolicyValue",
     "Pool",
     "PoolDefinition",
     "PoolMember",

@@ -27,7 +27,7 @@ from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = ["ENTITY_FLAGS", "Candidate", "EntityPolicies", "PolicyChain", "policies_for"]
+__all__ = ["ENTITY_FLAGS", "EntityPolicies", "PolicyChain", "PolicyValue", "policies_for"]
 
 ENTITY_FLAGS: Final = "entity_row"
 """The level of the flags `blocked` and `unlimited` of an entity."""
@@ -70,7 +70,7 @@ _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PolicyValue:
     """A policy as a value: level, effect, limits, and when it is enforced.
 
     `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
@@ -96,7 +96,7 @@ class EntityPolicies:
     """An entity (None: the site itself), and the policies that may apply to it, in no particular order."""
 
     entity: str | None
-    candidates: tuple[Candidate, ...]
+    policies: tuple[PolicyValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,36 +123,36 @@ def policies_for(resource: str, entity: str | None, using: str, now: datetime) -
     levels: dict[int, list[Row]] = {0: []}
     for row in rows:
         levels.setdefault(row[0], []).append(row)
-    everybody = _candidates(levels.pop(_EVERYBODY), connection)
+    everybody = _policy_values(levels.pop(_EVERYBODY), connection)
     links = [
-        EntityPolicies(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
+        EntityPolicies(found[0][1] if found else entity, (*_own(found), *_policy_values(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
     store = rows[0][_STORE]
     return PolicyChain(links, rows[0][_POOL], store or None, known=store is not None)
 
 
-def _own(rows: Sequence[Row]) -> Iterable[Candidate]:
+def _own(rows: Sequence[Row]) -> Iterable[PolicyValue]:
     """What the row of an entity itself says."""
     for _, _, blocked, unlimited, *_ in rows[:1]:
         if blocked or unlimited:
-            yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
+            yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
 
 
-def _candidates(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[Candidate]:
+def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
     by_policy: dict[int, list[Row]] = {}
     for row in rows:
         if row[4] is not None:
             by_policy.setdefault(row[4], []).append(row)
-    return [_candidate(found, connection) for found in by_policy.values()]
+    return [_policy_value(found, connection) for found in by_policy.values()]
 
 
-def _candidate(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Candidate:
+def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
     policy_id, resource_id, entity_id, effect, on_unavailable, *when = rows[0][_POLICY]
     extends, enforcement, percent, valid_from, valid_until, hours, zone = when
     # Always in the same order, because every process must compile the same layout.
     found = sorted((row for row in rows if row[_KEY] is not None), key=itemgetter(_KEY))
-    return Candidate(
+    return PolicyValue(
         level=scope_by_keys(resource_id, entity_id).value,
         effect=PolicyEffect(effect),
         limits=tuple(_definition_of(*row[_SHARED + 1 :]) for row in found),

@@ -16,12 +16,12 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import (
     ENTITY_FLAGS,
-    Candidate,
     Enforcement,
     Entity,
     EntityPolicies,
     Policy,
     PolicyEffect,
+    PolicyValue,
     Resource,
 )
 from limits_app.models.weekly_hours import WeeklyHours
@@ -38,9 +38,9 @@ Pair = tuple[Resource | None, Entity | None]
 
 def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
     """Choose the policies of each pair, in the order of the pairs."""
-    by_ids: dict[tuple[int, int], list[Candidate]] = {}
+    by_ids: dict[tuple[int, int], list[PolicyValue]] = {}
     for policy in _policies(pairs, now):
-        by_ids.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_candidate(policy))
+        by_ids.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_policy_value(policy))
     return [choose(_policies_of(resource, entity, by_ids), now) for resource, entity in pairs]
 
 
@@ -69,7 +69,7 @@ def _or_zero(column: str) -> Func:
 
 
 def _policies_of(
-    resource: Resource | None, entity: Entity | None, by_ids: dict[tuple[int, int], list[Candidate]]
+    resource: Resource | None, entity: Entity | None, by_ids: dict[tuple[int, int], list[PolicyValue]]
 ) -> EntityPolicies:
     resources = {0, 0 if resource is None else resource.pk}
     entities = {0, 0 if entity is None else entity.pk}
@@ -77,14 +77,14 @@ def _policies_of(
     return EntityPolicies(None if entity is None else entity.identifier, (*_flags(entity), *found))
 
 
-def _flags(entity: Entity | None) -> Iterable[Candidate]:
+def _flags(entity: Entity | None) -> Iterable[PolicyValue]:
     """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
     if entity is not None and (entity.blocked or entity.unlimited):
-        yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
+        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
 
 
-def _candidate(policy: Policy) -> Candidate:
-    return Candidate(
+def _policy_value(policy: Policy) -> PolicyValue:
+    return PolicyValue(
         level=policy.scope.value,
         effect=PolicyEffect(policy.effect),
         limits=policy.definitions(),

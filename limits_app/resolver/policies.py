@@ -16,7 +16,7 @@ from typing import Final
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
-from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
+from limits_app.models import ENTITY_FLAGS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
 
 __all__ = [
     "CODE",
@@ -55,7 +55,7 @@ class PolicyStatus(StrEnum):
 class Verdict:
     """A policy and its status."""
 
-    candidate: Candidate
+    policy: PolicyValue
     status: PolicyStatus
 
 
@@ -64,7 +64,7 @@ class EffectiveLimit:
     """A limit that applies, and the policy that sets it; all entities use one bucket of a `shared` limit."""
 
     limit: AnyLimit
-    candidate: Candidate
+    policy: PolicyValue
     shared: bool = False
 
 
@@ -81,34 +81,34 @@ class Choice:
     def uses_code(self) -> bool:
         """Whether the limits that code sets are in force; their verdict is the last one."""
         last = self.verdicts[-1]
-        return last.candidate.level == CODE and last.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
+        return last.policy.level == CODE and last.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
     """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced.
 
-    The first candidate in order of precedence applies; the next one only while all before it extend.
+    The first policy in order of precedence applies; the next one only while all before it extend.
     """
     position = rollout_position(link.entity)
     verdicts: list[Verdict] = []
-    applied: list[Candidate] = []
+    applied: list[PolicyValue] = []
     is_extended = True
-    for candidate in sorted(link.candidates, key=_precedence):
-        status = _reason_not_applied(candidate, now, position, shadow=shadow)
+    for policy in sorted(link.policies, key=_precedence):
+        status = _reason_not_applied(policy, now, position, shadow=shadow)
         if status is None:
             status = PolicyStatus.REPLACED
             if is_extended:
                 status = PolicyStatus.EXTENDED if applied else PolicyStatus.COUNTS
-                applied.append(candidate)
-                is_extended = candidate.extends
-        verdicts.append(Verdict(candidate, status))
+                applied.append(policy)
+                is_extended = policy.extends
+        verdicts.append(Verdict(policy, status))
     on_unavailable = next((one.on_unavailable for one in applied if one.on_unavailable), None)
     return Choice(link.entity, tuple(verdicts), _merged(applied), on_unavailable)
 
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
-    times = [at for one in link.candidates for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
+    times = [at for one in link.policies for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
     return min((at for at in times if at is not None and at > now), default=None)
 
 
@@ -117,43 +117,43 @@ def rollout_position(entity: str | None) -> int:
     return int.from_bytes(blake2b((entity or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()) % 100
 
 
-def _precedence(candidate: Candidate) -> tuple[int, bool, bool, int]:
+def _precedence(policy: PolicyValue) -> tuple[int, bool, bool, int]:
     return (
-        PRECEDENCE.index(candidate.level),
-        candidate.valid_from is None,
-        candidate.hours is None,
-        candidate.policy_id or 0,
+        PRECEDENCE.index(policy.level),
+        policy.valid_from is None,
+        policy.hours is None,
+        policy.policy_id or 0,
     )
 
 
-def _reason_not_applied(candidate: Candidate, now: datetime, position: int, *, shadow: bool) -> PolicyStatus | None:
+def _reason_not_applied(policy: PolicyValue, now: datetime, position: int, *, shadow: bool) -> PolicyStatus | None:
     """Why a policy does not apply by itself; None where it does, unless a more specific one replaces it."""
-    if candidate.enforcement == Enforcement.OFF:
+    if policy.enforcement == Enforcement.OFF:
         return PolicyStatus.OFF
-    if not _is_in_force(candidate, now):
+    if not _is_in_force(policy, now):
         return PolicyStatus.NOT_NOW
-    if position >= candidate.rollout_percent:
+    if position >= policy.rollout_percent:
         return PolicyStatus.NOT_ROLLED_OUT
-    return PolicyStatus.SHADOW if candidate.enforcement == Enforcement.SHADOW and not shadow else None
+    return PolicyStatus.SHADOW if policy.enforcement == Enforcement.SHADOW and not shadow else None
 
 
-def _is_in_force(candidate: Candidate, now: datetime) -> bool:
-    begins, ends = candidate.valid_from, candidate.valid_until
+def _is_in_force(policy: PolicyValue, now: datetime) -> bool:
+    begins, ends = policy.valid_from, policy.valid_until
     if (begins is not None and now < begins) or (ends is not None and now >= ends):
         return False
-    return candidate.hours is None or candidate.hours.holds(now)
+    return policy.hours is None or policy.hours.holds(now)
 
 
-def _next_change_of_hours(candidate: Candidate, now: datetime) -> datetime | None:
-    return None if candidate.hours is None else candidate.hours.next_change(now)
+def _next_change_of_hours(policy: PolicyValue, now: datetime) -> datetime | None:
+    return None if policy.hours is None else policy.hours.next_change(now)
 
 
-def _merged(applied: list[Candidate]) -> tuple[EffectiveLimit, ...]:
+def _merged(applied: list[PolicyValue]) -> tuple[EffectiveLimit, ...]:
     """The limits of several policies by key, where each policy but the last extends the next one."""
     limits: dict[str, EffectiveLimit] = {}
-    for candidate in reversed(applied):
-        if candidate.effect == PolicyEffect.BLOCKED:
-            return (EffectiveLimit(Blocked(), candidate),)
-        if candidate.effect == PolicyEffect.LIMITS:
-            limits |= {one.key: EffectiveLimit(one, candidate, one.key in candidate.shared) for one in candidate.limits}
+    for policy in reversed(applied):
+        if policy.effect == PolicyEffect.BLOCKED:
+            return (EffectiveLimit(Blocked(), policy),)
+        if policy.effect == PolicyEffect.LIMITS:
+            limits |= {one.key: EffectiveLimit(one, policy, one.key in policy.shared) for one in policy.limits}
     return tuple(limits[key] for key in sorted(limits))

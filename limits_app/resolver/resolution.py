@@ -14,7 +14,7 @@ from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
-from limits_app.models import Candidate, CodeLimits, Policy, PolicyEffect, code_limits
+from limits_app.models import CodeLimits, Policy, PolicyEffect, PolicyValue, code_limits
 from limits_app.models.policy_lookup import PolicyChain, policies_for
 from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose
 from limits_app.resolver.pools import PoolMembers, pool_cache
@@ -77,8 +77,8 @@ def resolve(
     found, members, store_version = _read(resource, entity, at, versions)
     links = found.links
     if default_limits:
-        own = Candidate(CODE, PolicyEffect.LIMITS, default_limits, None)
-        links[0] = replace(links[0], candidates=(*links[0].candidates, own))
+        own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
+        links[0] = replace(links[0], policies=(*links[0].policies, own))
     choices = tuple(choose(link, at) for link in links)
     in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
     shadows = tuple(choose(link, at, shadow=True) for link in in_shadow)

@@ -14,7 +14,7 @@ from limits_app.core.limits import AnyLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import Schema
 from limits_app.core.store import Store
-from limits_app.models import Candidate, PolicyScope
+from limits_app.models import PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
@@ -139,9 +139,9 @@ class Resolution:
     known: bool = True
 
     @property
-    def considered(self) -> tuple[Candidate, ...]:
+    def considered(self) -> tuple[PolicyValue, ...]:
         """The policies about the entity itself, in order of precedence."""
-        return tuple(verdict.candidate for verdict in self.choices[0].verdicts)
+        return tuple(verdict.policy for verdict in self.choices[0].verdicts)
 
 
 def compiled(
@@ -180,7 +180,7 @@ def scopes_of(
     for choice in choices:
         for scope, limits in _scopes(resource, choice):
             if scope.key not in scoped:
-                levels = tuple([one.candidate.level for one in limits])
+                levels = tuple([one.policy.level for one in limits])
                 level = min(levels, key=PRECEDENCE.index)
                 schema = schema_of(tuple([one.limit for one in limits]))
                 lasting = level in _OF_AN_ENTITY

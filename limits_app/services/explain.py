@@ -14,7 +14,7 @@ from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import Candidate
+from limits_app.models import PolicyValue
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -54,7 +54,7 @@ class ExplainedLimit:
     """
 
     effective: EffectiveLimit
-    replaced: tuple[Candidate, ...]
+    replaced: tuple[PolicyValue, ...]
     status: LimitStatus | None
     binds: bool
 
@@ -69,8 +69,8 @@ class ExplainedLimit:
         return {
             "key": self.effective.limit.key,
             "shared": self.effective.shared,
-            "level": str(self.effective.candidate.level),
-            "policy": self.effective.candidate.policy_id,
+            "level": str(self.effective.policy.level),
+            "policy": self.effective.policy.policy_id,
             "replaced": [{"level": str(one.level), "policy": one.policy_id} for one in self.replaced],
             "used": self.used,
             "binds": self.binds,
@@ -119,9 +119,9 @@ class Explanation:
     other_code_limits: tuple[str, ...] = ()
 
     @property
-    def considered(self) -> tuple[Candidate, ...]:
+    def considered(self) -> tuple[PolicyValue, ...]:
         """The policies about the entity itself, in order of precedence."""
-        return tuple(verdict.candidate for verdict in self.chain[0].verdicts)
+        return tuple(verdict.policy for verdict in self.chain[0].verdicts)
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
@@ -219,14 +219,14 @@ def _link(
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 
-def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[Candidate, ...]:
+def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[PolicyValue, ...]:
     """The policies whose limit with the same key is replaced by this one."""
     return tuple(
-        verdict.candidate
+        verdict.policy
         for verdict in choice.verdicts
         if verdict.status in {PolicyStatus.EXTENDED, PolicyStatus.REPLACED}
-        and verdict.candidate is not effective.candidate
-        and any(limit.key == effective.limit.key for limit in verdict.candidate.limits)
+        and verdict.policy is not effective.policy
+        and any(limit.key == effective.limit.key for limit in verdict.policy.limits)
     )
 
 
@@ -234,20 +234,20 @@ def _dropped(choice: Choice) -> tuple[str, ...]:
     kept = {effective.limit.key for effective in choice.limits}
     if not kept or Blocked.key in kept:
         return ()
-    replaced = [one.candidate for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
+    replaced = [one.policy for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
     return tuple(dict.fromkeys(limit.key for one in replaced for limit in one.limits if limit.key not in kept))
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
-    candidate = verdict.candidate
+    policy = verdict.policy
     return {
-        "level": str(candidate.level),
-        "policy": candidate.policy_id,
-        "effect": str(candidate.effect),
+        "level": str(policy.level),
+        "policy": policy.policy_id,
+        "effect": str(policy.effect),
         "standing": str(verdict.status),
         "counts": verdict.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED},
-        "limits": [limit.key for limit in candidate.limits],
-        "valid_from": None if candidate.valid_from is None else candidate.valid_from.isoformat(),
-        "valid_until": None if candidate.valid_until is None else candidate.valid_until.isoformat(),
-        "weekly": candidate.hours is not None,
+        "limits": [limit.key for limit in policy.limits],
+        "valid_from": None if policy.valid_from is None else policy.valid_from.isoformat(),
+        "valid_until": None if policy.valid_until is None else policy.valid_until.isoformat(),
+        "weekly": policy.hours is not None,
     }

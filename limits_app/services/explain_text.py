@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, Candidate, PolicyScope
+from limits_app.models import ENTITY_FLAGS, PolicyScope, PolicyValue
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
@@ -88,22 +88,22 @@ def _about(link: ExplainedLink) -> Iterator[str]:
         return
     # What counts first, then what it does to others, then what is out of the question.
     for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.status)):
-        yield _SENTENCES[verdict.status].format(_named(verdict.candidate))
+        yield _SENTENCES[verdict.status].format(_named(verdict.policy))
     if not any(verdict.status is PolicyStatus.COUNTS for verdict in link.verdicts):
         yield "No other policy applies, so everything is allowed."
 
 
-def _named(candidate: Candidate) -> str:
-    details = [str(candidate.effect)]
-    if candidate.valid_from is not None:
-        details.append(f"from {candidate.valid_from:%Y-%m-%d %H:%M} UTC")
-    if candidate.valid_until is not None:
-        details.append(f"until {candidate.valid_until:%Y-%m-%d %H:%M} UTC")
-    if candidate.hours is not None:
+def _named(policy: PolicyValue) -> str:
+    details = [str(policy.effect)]
+    if policy.valid_from is not None:
+        details.append(f"from {policy.valid_from:%Y-%m-%d %H:%M} UTC")
+    if policy.valid_until is not None:
+        details.append(f"until {policy.valid_until:%Y-%m-%d %H:%M} UTC")
+    if policy.hours is not None:
         details.append("at weekly hours")
-    if candidate.rollout_percent < 100:
-        details.append(f"for {candidate.rollout_percent} % of the entities")
-    return f"{_WORDS[candidate.level]} ({', '.join(details)})"
+    if policy.rollout_percent < 100:
+        details.append(f"for {policy.rollout_percent} % of the entities")
+    return f"{_WORDS[policy.level]} ({', '.join(details)})"
 
 
 def _limit(limit: ExplainedLimit) -> str:
@@ -123,7 +123,7 @@ def _limit(limit: ExplainedLimit) -> str:
 
 
 def _block_ends(limit: ExplainedLimit) -> str:
-    policy = limit.effective.candidate
+    policy = limit.effective.policy
     ends = policy.valid_until is not None or policy.hours is not None
     return "its policy ends" if ends else "its policy is changed"
 

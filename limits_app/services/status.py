@@ -237,7 +237,7 @@ def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict
             effect=_effect(choice),
             levels=_levels(choice, PolicyStatus.COUNTS, PolicyStatus.EXTENDED),
             tried=_levels(choice, PolicyStatus.SHADOW),
-            standing={verdict.candidate.policy_id or 0: verdict.status for verdict in choice.verdicts},
+            standing={verdict.policy.policy_id or 0: verdict.status for verdict in choice.verdicts},
             known=of_pair is not None,
         )
         rows.append(state)
@@ -246,7 +246,7 @@ def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict
 
 def _levels(choice: Choice, *statuses: PolicyStatus) -> tuple[str, ...]:
     """The levels of the policies with a status, each once, in order of precedence."""
-    levels = [verdict.candidate.level for verdict in choice.verdicts if verdict.status in statuses]
+    levels = [verdict.policy.level for verdict in choice.verdicts if verdict.status in statuses]
     return tuple(dict.fromkeys(levels))
 
 
@@ -254,7 +254,7 @@ def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
     limits = [
         LimitState(
             held.limit.key,
-            held.candidate.level,
+            held.policy.level,
             held.shared,
             held.limit.capacity,
             _amount(stats, held.limit.key, "used"),

@@ -13,7 +13,7 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit, checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import Candidate, CodeLimits, Endpoint, EntityPolicies, PolicyEffect, code_limits
+from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
 from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver import CODE, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
@@ -36,7 +36,7 @@ class _Override:
         return self.resource in {None, resource} and self.entity in {None, entity}
 
     def chain(self, entity: str | None) -> PolicyChain:
-        return PolicyChain([EntityPolicies(entity, (Candidate(CODE, self.effect, self.limits, None),))], None)
+        return PolicyChain([EntityPolicies(entity, (PolicyValue(CODE, self.effect, self.limits, None),))], None)
 
 
 class _Overriding(TestContextDecorator):

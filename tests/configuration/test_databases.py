@@ -59,18 +59,18 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     put(6, valid_from=NOW - HOUR, valid_until=NOW)
     first, second = policies_for("api", "user:1", ALIAS, NOW).links
     assert (first.entity, second.entity) == ("user:1", "tenant:acme")
-    assert {one.level: one.limits[0].capacity for one in first.candidates} == {
+    assert {one.level: one.limits[0].capacity for one in first.policies} == {
         PolicyScope.ENTITY_ON_RESOURCE: 1,
         PolicyScope.RESOURCE: 3,
         PolicyScope.SYSTEM: 4,
     }
-    [scheduled] = [one for one in first.candidates if one.level == PolicyScope.RESOURCE]
+    [scheduled] = [one for one in first.policies if one.level == PolicyScope.RESOURCE]
     assert scheduled.shared == {"call_count"}
     assert scheduled.hours.holds(NOW)
-    [dated] = [one for one in first.candidates if one.level == PolicyScope.SYSTEM]
+    [dated] = [one for one in first.policies if one.level == PolicyScope.SYSTEM]
     assert (dated.valid_from, dated.valid_until) == (NOW, NOW + HOUR)
     assert (dated.extends, dated.enforcement, dated.rollout_percent) == (True, "shadow", 7)
-    assert {str(one.level): one.effect for one in second.candidates}["entity_row"] == "unlimited"
+    assert {str(one.level): one.effect for one in second.policies}["entity_row"] == "unlimited"
     assert [link.entity for link in policies_for("api", None, ALIAS, NOW).links] == [None]
     assert [link.entity for link in policies_for("api", "user:2", ALIAS, NOW).links] == ["user:2"]
 

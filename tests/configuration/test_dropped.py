@@ -202,7 +202,7 @@ def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: R
     for policy in Policy.objects.filter(resource=api, enforcement="enforce"):
         whom = None if policy.entity is None else user.identifier
         with_it = resolve("api", whom).choices[0]
-        if any((one.candidate.policy_id, one.status) == (policy.pk, "counts") for one in with_it.verdicts):
+        if any((one.policy.policy_id, one.status) == (policy.pk, "counts") for one in with_it.verdicts):
             Policy.objects.filter(pk=policy.pk).update(enforcement="off")
             without_it = resolve("api", whom).choices[0]
             Policy.objects.filter(pk=policy.pk).update(enforcement="enforce")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
+from limits_app.models import ENTITY_FLAGS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import CODE, Choice, PolicyStatus
 from limits_app.resolver.policies import PRECEDENCE, changes_at, choose, rollout_position
@@ -24,11 +24,11 @@ LEVELS = [*PolicyScope.values, CODE]
 WHO = "user:1"
 
 
-def policy(level: str, calls: int, **fields: Any) -> Candidate:
+def policy(level: str, calls: int, **fields: Any) -> PolicyValue:
     """A policy that limits calls, and something that no other level limits."""
     limits = (CallLimit(calls, 60), RateLimit(f"only_{level}", 1, 60))
     number = None if level == CODE else PRECEDENCE.index(level) * 10 + fields.pop("number", 0)
-    return Candidate(level, fields.pop("effect", PolicyEffect.LIMITS), limits, number, **fields)
+    return PolicyValue(level, fields.pop("effect", PolicyEffect.LIMITS), limits, number, **fields)
 
 
 def held(choice: Choice) -> dict[str, float]:
@@ -107,7 +107,7 @@ def test_dates_come_before_hours(level: str) -> None:
 def test_an_entity_that_is_blocked_or_unlimited_itself_comes_before_everything(
     level: str, effect: PolicyEffect
 ) -> None:
-    own = Candidate(ENTITY_FLAGS, effect, (), None)
+    own = PolicyValue(ENTITY_FLAGS, effect, (), None)
     choice = choose(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})
     assert [verdict.status for verdict in choice.verdicts] == [PolicyStatus.COUNTS, PolicyStatus.REPLACED]
@@ -136,7 +136,7 @@ def test_all_levels_can_extend_each_other() -> None:
     policies = [policy(level, number, extends=True) for number, level in enumerate(LEVELS, 1)]
     choice = choose(EntityPolicies(WHO, tuple(policies)), NOW)
     assert held(choice) == {"call_count": 1} | {f"only_{level}": 1 for level in LEVELS}
-    assert {one.candidate.level for one in choice.limits} == set(LEVELS)
+    assert {one.policy.level for one in choice.limits} == set(LEVELS)
 
 
 def test_nothing_set_is_nothing_held() -> None:
@@ -164,8 +164,8 @@ def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
     names = [f"user:{number}" for number in range(2000)]
     taken: set[str] = set()
     for percent in (0, 1, 10, 50, 100):
-        candidate = policy(PolicyScope.RESOURCE, 1, rollout_percent=percent)
-        now = {name for name in names if choose(EntityPolicies(name, (candidate,)), NOW).limits}
+        partial = policy(PolicyScope.RESOURCE, 1, rollout_percent=percent)
+        now = {name for name in names if choose(EntityPolicies(name, (partial,)), NOW).limits}
         assert taken <= now
         assert abs(len(now) / len(names) * 100 - percent) < 4
         taken = now
@@ -184,7 +184,7 @@ def test_what_holds_changes_at_the_next_date_or_hour() -> None:
     )
     assert changes_at(link, NOW) == tomorrow
     assert changes_at(link, tomorrow) == datetime(2026, 3, 6, tzinfo=UTC)
-    assert changes_at(EntityPolicies(WHO, link.candidates[:1]), NOW) is None
+    assert changes_at(EntityPolicies(WHO, link.policies[:1]), NOW) is None
     assert changes_at(EntityPolicies(WHO, (policy(PolicyScope.SYSTEM, 1, hours=ALWAYS),)), NOW) is None
 
 
@@ -194,11 +194,11 @@ moments = st.sampled_from([None, *(NOW + hours * HOUR for hours in (-2, -1, 0, 1
 
 
 @st.composite
-def candidates(draw: st.DrawFn) -> Candidate:
+def policies(draw: st.DrawFn) -> PolicyValue:
     effect = draw(st.sampled_from(PolicyEffect))
     keys = draw(st.sets(st.sampled_from("abcd"), min_size=1))
     begins = draw(moments)
-    return Candidate(
+    return PolicyValue(
         level=draw(st.sampled_from(LEVELS)),
         effect=effect,
         limits=tuple(RateLimit(key, draw(st.integers(1, 9)), 60) for key in sorted(keys)),
@@ -212,13 +212,13 @@ def candidates(draw: st.DrawFn) -> Candidate:
     )
 
 
-def rank(candidate: Candidate) -> tuple[int, int, int | None]:
+def rank(policy: PolicyValue) -> tuple[int, int, int | None]:
     # Two with dates cannot be in force at once, unless they were forced past validation.
-    within = (0 if candidate.hours else 1) if candidate.valid_from else 2 if candidate.hours else 3
-    return LEVELS.index(candidate.level), within, candidate.policy_id
+    within = (0 if policy.hours else 1) if policy.valid_from else 2 if policy.hours else 3
+    return LEVELS.index(policy.level), within, policy.policy_id
 
 
-def plainly(rest: list[Candidate]) -> dict[str, float] | None:
+def plainly(rest: list[PolicyValue]) -> dict[str, float] | None:
     """The same by recursion: the first one, on top of what the others come to where it extends; None is blocked."""
     if not rest:
         return {}
@@ -233,8 +233,10 @@ def plainly(rest: list[Candidate]) -> dict[str, float] | None:
     return None if below is None else below | own
 
 
-@given(st.lists(candidates(), max_size=8, unique_by=rank), st.sampled_from([WHO, "user:2", None]), st.booleans())
-def test_random_policies_hold_as_a_plain_reference_says(found: list[Candidate], who: str | None, shadow: bool) -> None:
+@given(st.lists(policies(), max_size=8, unique_by=rank), st.sampled_from([WHO, "user:2", None]), st.booleans())
+def test_random_policies_hold_as_a_plain_reference_says(
+    found: list[PolicyValue], who: str | None, shadow: bool
+) -> None:
     obeyed = {Enforcement.ENFORCE, Enforcement.SHADOW} if shadow else {Enforcement.ENFORCE}
     in_force = [
         one

@@ -27,7 +27,7 @@ def test_explain_and_status_know_the_limits_of_code() -> None:
     explanation = limits.explain("login", entity="user:1")
     assert not explanation.outcome.allowed
     assert "In effect: the limits that code sets (limits)." in explanation.text()
-    assert [link.limits[0].effective.candidate.level for link in explanation.chain] == ["code"]
+    assert [link.limits[0].effective.policy.level for link in explanation.chain] == ["code"]
     assert limits.status("login", entity="user:1").limits["call_count"]["used"] == 2
 
 

@@ -210,7 +210,7 @@ def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
         "replaced",
         "replaced",
     ]
-    assert explanation.considered == tuple(verdict.candidate for verdict in explanation.chain[0].verdicts)
+    assert explanation.considered == tuple(verdict.policy for verdict in explanation.chain[0].verdicts)
 
 
 def test_what_is_considered_is_about_the_entity_itself() -> None:

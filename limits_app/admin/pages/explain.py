@@ -16,7 +16,7 @@ from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
-from limits_app.models import ENTITY_FLAGS, Candidate, PolicyEffect, PolicyScope, Resource
+from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import MemberStanding
 
@@ -106,7 +106,7 @@ def _verdict(found: Explanation) -> str:
 
 def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
     considered = [
-        {**_source(site, verdict.candidate), "standing": verdict.status.value.replace(" ", "-")}
+        {**_source(site, verdict.policy), "standing": verdict.status.value.replace(" ", "-")}
         | {"said": _STANDINGS[verdict.status]}
         for verdict in link.verdicts
     ]
@@ -122,7 +122,7 @@ def _limit(site: AdminSite, limit: ExplainedLimit, name: str) -> dict[str, Any]:
         "key": limit.effective.limit.key,
         "shared": limit.effective.shared,
         "blocked": blocked,
-        "source": _source(site, limit.effective.candidate),
+        "source": _source(site, limit.effective.policy),
         "replaced": [_source(site, one) for one in limit.replaced],
         "binds": limit.binds,
         "never": status is not None and status.never,
@@ -138,19 +138,19 @@ def _bar_of(label: str, status: LimitStatus) -> Bar:
     return bar(label, used, status.capacity, status.remaining)
 
 
-def _source(site: AdminSite, candidate: Candidate) -> dict[str, Any]:
+def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     """A policy as people find it."""
-    details = [] if candidate.effect == PolicyEffect.LIMITS else [str(PolicyEffect(candidate.effect).label)]
-    details += [limit_text(limit, shared=limit.key in candidate.shared) for limit in candidate.limits]
-    if candidate.rollout_percent < 100:
-        details.append(gettext("for %(percent)s %% of the entities") % {"percent": candidate.rollout_percent})
+    details = [] if policy.effect == PolicyEffect.LIMITS else [str(PolicyEffect(policy.effect).label)]
+    details += [limit_text(limit, shared=limit.key in policy.shared) for limit in policy.limits]
+    if policy.rollout_percent < 100:
+        details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {
-        "level": capfirst(_LEVELS[candidate.level]),
-        "url": _url(site, candidate.policy_id),
+        "level": capfirst(_LEVELS[policy.level]),
+        "url": _url(site, policy.policy_id),
         "details": details,
-        "valid_from": moment(candidate.valid_from, "SHORT_DATETIME_FORMAT"),
-        "valid_until": moment(candidate.valid_until, "SHORT_DATETIME_FORMAT"),
-        "weekly": candidate.hours is not None,
+        "valid_from": moment(policy.valid_from, "SHORT_DATETIME_FORMAT"),
+        "valid_until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+        "weekly": policy.hours is not None,
     }
 
 

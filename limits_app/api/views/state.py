@@ -225,7 +225,7 @@ def _check_keys(requested: Iterable[str], explanation: services.Explanation) -> 
     members = () if explanation.pool is None else explanation.pool.members
     decided = (*explanation.outcome.violations, *explanation.outcome.passed)
     known = {status.key for status in (*decided, *chain.from_iterable(member.limits for member in members))}
-    known |= {limit.key for link in explanation.chain for one in link.verdicts for limit in one.candidate.limits}
+    known |= {limit.key for link in explanation.chain for one in link.verdicts for limit in one.policy.limits}
     known |= {limit.effective.limit.key for link in explanation.chain for limit in link.limits}
     known.discard(Blocked.key)
     unknown = [key for key in requested if key not in known]

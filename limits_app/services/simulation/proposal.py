@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from limits_app.core.notation import Noted, limit_text
 from limits_app.core.record import Schema
-from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Candidate, Enforcement, EntityPolicies, PolicyEffect
+from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Enforcement, EntityPolicies, PolicyEffect, PolicyValue
 from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import StoreVersion, home
@@ -40,15 +40,15 @@ class Proposal:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
-        self._candidates: dict[tuple[str, str], list[Candidate]] = {}
+        self._policy_values: dict[tuple[str, str], list[PolicyValue]] = {}
         self._entities: dict[str, State] = {}
         for number, entry in enumerate(entries, 1):
             if entry.section.name == "policies":
-                self._candidates.setdefault(entry.key[:2], []).append(_candidate(number, entry))
+                self._policy_values.setdefault(entry.key[:2], []).append(_policy_value(number, entry))
             elif entry.section.name == "entities":
                 self._entities[entry.key[0]] = entry.state
-        self._known = {entity for _, entity in self._candidates} | self._entities.keys()
-        self._rolls_out = any(one.rollout_percent < 100 for found in self._candidates.values() for one in found)
+        self._known = {entity for _, entity in self._policy_values} | self._entities.keys()
+        self._rolls_out = any(one.rollout_percent < 100 for found in self._policy_values.values() for one in found)
         self._alike: dict[tuple[str, bool, int], Tried] = {}
 
     @classmethod
@@ -96,7 +96,7 @@ class Proposal:
 
     def _links(self, resource: str, entity: str | None) -> Iterator[EntityPolicies]:
         """The entity, and the entities above it as far as each one cascades."""
-        everybody = (*self._candidates.get((resource, ""), ()), *self._candidates.get(("", ""), ()))
+        everybody = (*self._policy_values.get((resource, ""), ()), *self._policy_values.get(("", ""), ()))
         current = entity
         for _ in range(MAX_LEVELS):
             row = self._entities.get(current or "")
@@ -105,24 +105,24 @@ class Proposal:
                 return
             current = row["parent"]
 
-    def _about(self, resource: str, entity: str | None) -> Iterator[Candidate]:
+    def _about(self, resource: str, entity: str | None) -> Iterator[PolicyValue]:
         if entity:
-            yield from self._candidates.get((resource, entity), ())
-            yield from self._candidates.get(("", entity), ())
+            yield from self._policy_values.get((resource, entity), ())
+            yield from self._policy_values.get(("", entity), ())
 
 
-def _own(row: State | None) -> Iterator[Candidate]:
+def _own(row: State | None) -> Iterator[PolicyValue]:
     if row is not None and (row["blocked"] or row["unlimited"]):
-        yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if row["blocked"] else PolicyEffect.UNLIMITED, (), None)
+        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if row["blocked"] else PolicyEffect.UNLIMITED, (), None)
 
 
-def _candidate(number: int, entry: Entry) -> Candidate:
+def _policy_value(number: int, entry: Entry) -> PolicyValue:
     resource, entity, valid_from, hours = entry.key
     state = entry.state
     read = sorted((noted(text) for text in state[LIMITS]), key=lambda one: one.limit.key)
     scopes = {(True, True): PolicyScope.ENTITY_ON_RESOURCE, (False, True): PolicyScope.ENTITY}
     broad = PolicyScope.RESOURCE if resource else PolicyScope.SYSTEM
-    return Candidate(
+    return PolicyValue(
         level=scopes.get((bool(resource), bool(entity)), broad).value,
         effect=PolicyEffect(state["effect"]),
         limits=tuple(one.limit for one in read),
