@@ -13,7 +13,7 @@ from tests.packaging.walk import clone, follow, shell
 
 __all__ = ["FIVE_MINUTES", "SECTION", "first_refusal"]
 
-SECTION: Final = "Five minutes to a first refusal"
+SECTION: Final = "Quickstart"
 FIVE_MINUTES: Final = 300.0
 
 
