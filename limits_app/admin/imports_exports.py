@@ -228,7 +228,7 @@ class Endpoints(Table):
 
     class Meta(Table.Meta):
         model = Endpoint
-        fields = ("name", "description", "path", "view_name", "methods", "resource", "amounts", "order", "enabled")
+        fields = definitions.FIELDS[Endpoint]
         import_id_fields = ("name",)
 
 

@@ -148,7 +148,7 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
 class EndpointAdmin(ExchangeAdmin):
     """Endpoints."""
 
-    list_display = ["name", "order", "where", "methods", "resource", "enabled"]
+    list_display = ["name", "order", "where", "methods", "counted_by", "resource", "stop", "enabled"]
     list_filter = ["enabled"]
     list_select_related = ["resource"]
     search_fields = ["name", "description", "path", "view_name", "resource__name"]
@@ -166,12 +166,12 @@ class EndpointAdmin(ExchangeAdmin):
         if obj.enabled and not SiteUrls().have(obj.path, obj.view_name):
             warning = gettext(
                 "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
-                "Names and paths count as they are written, and have no wildcards."
+                "Names and paths count as they are written."
             )
             self.message_user(request, warning % {"where": self.where(obj)}, messages.WARNING)
         if (first := obj.hidden_by()) is not None:
             warning = gettext(
-                "The rule “%(first)s” takes these requests first, so this one never counts: "
+                "The rule “%(first)s” comes first and stops there, so this one never counts: "
                 "give this one a lower order, other methods, or delete one of them."
             )
             self.message_user(request, warning % {"first": first}, messages.WARNING)

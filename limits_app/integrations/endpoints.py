@@ -1,4 +1,4 @@
-"""Endpoints: the rules of administrators for requests, by path or view."""
+"""The rules for URLs that administrators set: which of them match a request, and whether they are current."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, router
@@ -17,18 +17,18 @@ from django.http import HttpRequest
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.errors import InvalidLimit, InvalidRequest, StoreUnavailable
-from limits_app.core.keys import check_resource
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
 from limits_app.integrations.amounts import one_of_each
-from limits_app.integrations.routes import Route, RouteTree
+from limits_app.integrations.routes import RouteTree
+from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
-from limits_app.services.amounts import Requested, RequestedAmounts
+from limits_app.services.amounts import Requested
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
-__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints"]
+__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "endpoints"]
 
 logger = logging.getLogger("limits_app")
 
@@ -37,34 +37,6 @@ _RETRY_SECONDS: Final = 1.0
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
 """The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
-_route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
-
-
-@dataclass(slots=True)
-class Rule:
-    """An endpoint, compiled; `route` is None for a rule whose path or view was looked up by name.
-
-    `if_current` are its amounts for limits of the same configuration; for others it raises OutdatedEndpoints.
-    """
-
-    name: str
-    resource: str
-    amounts: Mapping[str, Amount]
-    methods: frozenset[str]
-    route: Route | None
-    if_current: RequestedAmounts
-    reported: bool = False
-
-    def fits(self, path: str, method: str) -> bool:
-        """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
-        fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
-        return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
-
-    def report(self, error: InvalidRequest) -> None:
-        """Log once that its amounts are invalid for the effective limits."""
-        if not self.reported:
-            self.reported = True
-            logger.error("the endpoint %s takes 1 of each limit until its amounts are corrected: %s", self.name, error)
 
 
 class OutdatedEndpoints(Exception):
@@ -90,25 +62,28 @@ class EndpointTable:
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
-        self.known = lru_cache(maxsize=_MOST_KNOWN)(self._first)
-        """The first rule of a path, a view and a method, for those of usual length."""
+        self.known = lru_cache(maxsize=_MOST_KNOWN)(self._matching)
+        """The rules that match a path, a view and a method, for those of usual length."""
         for row in rows:
             try:
-                self._add(row)
-            except (ImproperlyConfigured, InvalidLimit, re.error):
-                logger.exception("the endpoint %s is ignored until it is corrected", shown(row.name))
+                self._add(compiled(row, self._confirming), row)
+            except (ImproperlyConfigured, ValueError, re.error):
+                logger.exception("the rule %s is ignored until it is corrected", shown(row.name))
 
-    def find(self, request: HttpRequest) -> Rule | None:
-        """Return the first rule that matches a request."""
+    def find(self, request: HttpRequest) -> tuple[Rule, ...]:
+        """Return the rules that match a request, in their order."""
         path, method, match = request.path_info, request.method or "", request.resolver_match
-        find = self.known if len(path) + len(method) <= _LONGEST_KNOWN else self._first
+        find = self.known if len(path) + len(method) <= _LONGEST_KNOWN else self._matching
         return find(path, None if match is None else match.view_name, method)
 
-    def _first(self, path: str, view_name: str | None, method: str) -> Rule | None:
+    def _matching(self, path: str, view_name: str | None, method: str) -> tuple[Rule, ...]:
+        found: list[Rule] = []
         for rule in self.candidates(path, view_name):
             if rule.fits(path, method):
-                return rule
-        return None
+                found.append(rule)
+                if rule.stop and not rule.exemptions:
+                    break
+        return tuple(found)
 
     def candidates(self, path: str, view_name: str | None) -> list[Rule]:
         """Return the rules whose path or view may match, in their order."""
@@ -150,20 +125,10 @@ class EndpointTable:
 
         return amounts_if_current
 
-    def _add(self, row: Endpoint) -> None:
-        route = _route(row.path) if "<" in row.path else None
-        amounts = _amounts(row.amounts)
-        rule = Rule(
-            row.name,
-            check_resource(row.resource.name),
-            amounts,
-            row.method_set,
-            route,
-            self._confirming(amounts),
-        )
+    def _add(self, rule: Rule, row: Endpoint) -> None:
         number = len(self._rules)
-        if route is not None:
-            self._routes.add(route, number)
+        if rule.route is not None:
+            self._routes.add(rule.route, number)
         elif row.path:
             self._exact["/" + row.path.removeprefix("/")].append(number)
         else:
@@ -192,15 +157,15 @@ class Endpoints:
         table = self._usable()
         return table if table is not None and table.is_current() else self._load()
 
-    def find_kept(self, request: HttpRequest) -> Rule | None:
-        """Return the first rule that matches a request, among the endpoints that were read last; queries nothing."""
+    def find_kept(self, request: HttpRequest) -> tuple[Rule, ...]:
+        """Return the rules that match a request, among the endpoints that were read last; queries nothing."""
         table = self._usable()
-        return None if table is None else table.find(request)
+        return () if table is None else table.find(request)
 
     def has_none_for(self, request: HttpRequest) -> bool:
         """Whether no rule matches a request, as far as this process knows without a query to another one."""
         table = self._usable()
-        return table is not None and table.is_local and table.is_current() and table.find(request) is None
+        return table is not None and table.is_local and table.is_current() and not table.find(request)
 
     def _usable(self) -> EndpointTable | None:
         kept = self._kept
@@ -243,12 +208,6 @@ def _configuration_version() -> tuple[ConfigurationVersion | None, float]:
 def _enabled(using: str) -> Iterable[Endpoint]:
     """Return the endpoints that are enabled, in their order."""
     return Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
-
-
-def _amounts(value: Any) -> Mapping[str, Amount]:
-    if not isinstance(value, dict):
-        raise InvalidLimit(f"amounts must be an object, not {shown(value)}")
-    return value
 
 
 endpoints: Final = Endpoints()

@@ -21,12 +21,16 @@ from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 
 __all__ = [
     "UNKNOWN_CLIENT",
+    "address_of",
     "aidentify",
     "client_at",
     "client_of",
     "entity_of_account",
+    "entity_of_api_key",
+    "entity_of_header",
     "entity_of_key",
     "entity_of_request",
+    "entity_of_session",
     "entity_of_user",
     "identify",
     "normalize_entity",
@@ -53,7 +57,7 @@ def entity_of_request(request: HttpRequest) -> str:
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, all clients behind a proxy have the address of the proxy.
     """
     settings = conf.current()
-    of_key = settings[conf.API_KEY_OF_REQUEST.name] and _entity_of_api_key(request)
+    of_key = settings[conf.API_KEY_OF_REQUEST.name] and entity_of_api_key(request)
     return of_key or entity_of_user(getattr(request, "user", None)) or _client_of(request, settings)
 
 
@@ -98,6 +102,30 @@ def entity_of_user(user: Any) -> str | None:
     return None if key is None or key == "" else f"user:{key}"
 
 
+def entity_of_api_key(request: HttpRequest) -> str | None:
+    """Return `key:<digest>` of the key that LIMITS["API_KEY_OF_REQUEST"] finds; None without a key or the setting."""
+    function = conf.function_of(conf.API_KEY_OF_REQUEST)
+    key = None if function is None else function(request)
+    if key is not None and not isinstance(key, str):
+        raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
+    return entity_of_key(key) if key else None
+
+
+def entity_of_header(request: HttpRequest, name: str) -> str | None:
+    """Return `header:<digest>` of the name and value of a header; None without it."""
+    value = request.headers.get(name, "").strip()
+    return f"header:{_digest(f'{name.lower()}:{value}')}" if value else None
+
+
+def entity_of_session(request: HttpRequest) -> str | None:
+    """Return `session:<digest>` of a stored session; None without one."""
+    session = getattr(request, "session", None)
+    if session is None or not session.session_key or not [*session.keys()]:
+        return None
+    # Reading the session has removed a key that the client invented.
+    return None if session.session_key is None else f"session:{_digest(session.session_key)}"
+
+
 def entity_of_account(name: str) -> str:
     """Return `account:<name>` of the name in a log-in form, before it is known whether the account exists.
 
@@ -114,6 +142,11 @@ def client_of(request: HttpRequest) -> str:
     trusted proxies have added and that is not one of theirs. Any client can write what precedes it.
     """
     return _client_of(request, conf.current())
+
+
+def address_of(request: HttpRequest) -> IPv4Address | IPv6Address | None:
+    """Return the whole address of the client that `client_of` describes; None where it is unknown."""
+    return _peer_or_forwarded(*_sources(request, conf.current()))
 
 
 def client_at(address: str) -> str:
@@ -135,22 +168,35 @@ def resource_named(name: str) -> str:
 
 
 def _client_of(request: HttpRequest, settings: Mapping[str, Any]) -> str:
-    proxies, prefix = settings[conf.TRUSTED_PROXIES.name], settings[conf.IPV6_PREFIX.name]
-    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
+    peer, forwarded, proxies = _sources(request, settings)
     read = _client if len(forwarded) <= _LONGEST_CACHED else _client.__wrapped__
-    return read(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, prefix)
+    return read(peer, forwarded, proxies, settings[conf.IPV6_PREFIX.name])
+
+
+def _sources(request: HttpRequest, settings: Mapping[str, Any]) -> tuple[str, str, tuple[Network | None, ...]]:
+    """Return the address of the connection, the forwarded addresses, and the trusted proxies."""
+    proxies = settings[conf.TRUSTED_PROXIES.name]
+    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
+    return str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies
 
 
 @lru_cache(maxsize=4096)
 def _client(peer: str, forwarded: str, proxies: tuple[Network | None, ...], prefix: int) -> str:
     """Return one spelling for each client."""
+    address = _peer_or_forwarded(peer, forwarded, proxies)
+    return UNKNOWN_CLIENT if address is None else f"ip:{_network(address, prefix)}"
+
+
+def _peer_or_forwarded(
+    peer: str, forwarded: str, proxies: tuple[Network | None, ...]
+) -> IPv4Address | IPv6Address | None:
     address = _address(peer)
     if forwarded and _is_trusted(peer, address, proxies):
         for hop in reversed(forwarded.rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]):
             address = _address(hop)
             if address is None or not _is_trusted(hop, address, proxies):
                 break
-    return UNKNOWN_CLIENT if address is None else f"ip:{_network(address, prefix)}"
+    return address
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
@@ -172,14 +218,6 @@ def _network(address: IPv4Address | IPv6Address, prefix: int) -> str:
         return str(address)
     network = IPv6Network((int(address), prefix), strict=False)
     return str(network if prefix < 128 else network.network_address)
-
-
-def _entity_of_api_key(request: HttpRequest) -> str | None:
-    function = conf.function_of(conf.API_KEY_OF_REQUEST)
-    key = None if function is None else function(request)
-    if key is not None and not isinstance(key, str):
-        raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
-    return entity_of_key(key) if key else None
 
 
 def _digest(text: str) -> str:

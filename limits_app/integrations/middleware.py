@@ -1,20 +1,23 @@
-"""The middleware: `request.limits` for every request, and the endpoints that administrators set."""
+"""The middleware: `request.limits` for every request, and the rules for URLs that administrators set."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.endpoints import OutdatedEndpoints, Rule, endpoints
+from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
 from limits_app.integrations.headers import remove_headers, set_headers
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_sent, release_with_task
+from limits_app.integrations.rules import Rule, RuleCharge, charges_for
+from limits_app.services import Share
 
 __all__ = ["EXEMPT", "LimitsMiddleware"]
 
@@ -26,7 +29,7 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 class LimitsMiddleware:
-    """Adds `request.limits`, and charges each request for the first endpoint that matches it.
+    """Adds `request.limits`, and charges each request by all rules for URLs that match it.
 
     Place it after the authentication middleware. A request is charged right before its view, when that is known;
     a request that reaches no view, because there is none or another middleware answers, is charged after that.
@@ -94,12 +97,15 @@ def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> H
 
 
 def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
-    """Charge the first endpoint that matches a request; return a refusal where a limit rejects it."""
+    """Charge a request by the rules that match it; return a refusal where a limit rejects it."""
     limits = limits_of(request)
     try:
-        rule = _kept_rule(request, limits)
-        if rule is not None:
-            limits.charge(rule.resource, limits.entity, rule.amounts, requested=rule.if_current)
+        rules = _kept_rules(request, limits)
+        if len(rules) == 1 and rules[0].is_plain:
+            limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
+            return None
+        if rules and (charges := charges_for(request, rules)):
+            limits.charge_all(*_shares(charges))
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -112,10 +118,13 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     """`_enforce` for asyncio; a thread queries the database, and a store of another process."""
     limits = limits_of(request)
     try:
-        rule = _kept_rule(request, limits)
-        if rule is not None:
+        rules = _kept_rules(request, limits)
+        if len(rules) == 1 and rules[0].is_plain:
             entity = await limits.aentity()
-            await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+            await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
+            return None
+        if rules and (charges := await sync_to_async(charges_for)(request, rules)):
+            await limits.acharge_all(*_shares(charges))
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass
@@ -124,10 +133,17 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
 
 
-def _kept_rule(request: HttpRequest, limits: RequestLimits) -> Rule | None:
-    """Return the matching rule of the cached endpoints; the store checks when it charges whether they are current."""
+def _kept_rules(request: HttpRequest, limits: RequestLimits) -> tuple[Rule, ...]:
+    """Return the matching rules of the cached endpoints; the store checks when it charges whether they are current."""
     limits.enforced = True
-    return None if limits.charges or _is_exempt(request) else endpoints.find_kept(request)
+    return () if limits.charges or _is_exempt(request) else endpoints.find_kept(request)
+
+
+def _shares(
+    charges: Sequence[RuleCharge], *, confirmed: bool = False
+) -> tuple[list[Share], list[Mapping[str, Amount]]]:
+    """The arguments of `charge_all`."""
+    return [one.share(confirmed=confirmed) for one in charges], [one.amounts for one in charges]
 
 
 def _is_exempt(request: HttpRequest) -> bool:
@@ -147,17 +163,26 @@ def _enforce_current(request: HttpRequest) -> HttpResponseBase | None:
     """Charge what the current endpoints say; 1 of each limit where the amounts of a rule are invalid."""
     limits = limits_of(request)
     try:
-        rule = None if _is_exempt(request) else endpoints.current().find(request)
-        if rule is None:
-            return None
+        rules = () if _is_exempt(request) else endpoints.current().find(request)
+        charges = charges_for(request, rules)
         try:
-            limits.charge(rule.resource, limits.entity, rule.amounts)
-        except InvalidRequest as error:
-            rule.report(error)
-            limits.charge(rule.resource, limits.entity)
+            limits.charge_all(*_shares(charges, confirmed=True))
+        except InvalidRequest:
+            for one in charges:
+                _charge_valid(limits, one)
     except REFUSALS as error:
         return _refused(request, error)
     return None
+
+
+def _charge_valid(limits: RequestLimits, charge: RuleCharge) -> None:
+    """Charge the amounts of a rule, or 1 of each limit where they are invalid."""
+    try:
+        limits.charge(charge.resource, charge.entity, charge.amounts)
+    except InvalidRequest as error:
+        for rule in charge.rules:
+            rule.report(error)
+        limits.charge(charge.resource, charge.entity)
 
 
 def _refused(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:

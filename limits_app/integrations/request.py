@@ -22,7 +22,7 @@ from django.http.response import HttpResponseBase
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
@@ -58,6 +58,11 @@ def limits_of(request: HttpRequest) -> RequestLimits:
     return limits
 
 
+def _complete(shares: Sequence[Share]) -> list[Share]:
+    """The shares; one without amounts requests 1 of each limit."""
+    return [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
+
+
 class RequestLimits:
     """What a request was charged, and the verbs of the service for the entity that makes it.
 
@@ -80,7 +85,7 @@ class RequestLimits:
         self.has_decorator = False
         """Whether a decorated view releases the acquisitions, and sets the headers."""
         self.enforced = False
-        """Whether the endpoint of the request was charged."""
+        """Whether the rules for the URL of the request were applied."""
         self.charges = Charges()
         """What integrations charged."""
         self._acquired_by_name: list[tuple[str, Acquisition]] = []
@@ -268,46 +273,70 @@ class RequestLimits:
         self.charges.note(key, named, acquisition)
         return acquisition
 
-    def charge_all(self, shares: Sequence[Share]) -> None:
+    def charge_all(self, shares: Sequence[Share], named: Sequence[Mapping[str, Amount]] = ()) -> None:
         """Charge several resources, all or nothing, as far as the request was not charged before.
 
-        Resources in several stores are charged one after the other, and refunded when a later one rejects.
-        Raises what `limits.acquire` raises.
+        `named` are the amounts that each share names. Resources in several stores are charged one after the other,
+        and refunded when a later one rejects. Raises what `limits.acquire` raises.
         """
-        if len(shares) > 1:
-            for share in shares if self.charges else ():
-                self._transfer_former_charge(share.resource, share.entity, share.default_limits)
-            new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
-            shares = new or shares[:1]
-        if len(shares) > 1 and self._charged_together(shares):
-            return
+        names = dict(zip([(share.resource, share.entity) for share in shares], named, strict=False))
+        for share in shares if self.charges and len(shares) > 1 else ():
+            self._transfer_former_charge(share.resource, share.entity, share.default_limits)
+        new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
         before = len(self.acquired)
         try:
-            for resource, entity, requested, default_limits in shares:
-                self.charge(resource, entity, requested=requested, default_limits=default_limits)
-        except (LimitExceeded, StoreUnavailable):
+            if len(new) > 1 and self._charged_together(new, names):
+                shares = [share for share in shares if share not in new]
+            for share in shares:
+                self.charge(
+                    share.resource,
+                    share.entity,
+                    names.get((share.resource, share.entity), NOTHING),
+                    requested=share.requested,
+                    default_limits=share.default_limits,
+                )
+        except BaseException:
             self.charges.refund(self.acquired[before:])
             del self.acquired[before:]
             raise
+
+    async def acharge_all(self, shares: Sequence[Share], named: Sequence[Mapping[str, Amount]] = ()) -> None:
+        """`charge_all` for asyncio; a thread does what takes more than one step."""
+        if not self.charges:
+            try:
+                acquisition = await services.atry_acquire_all(_complete(shares))
+            except InvalidRequest:
+                pass  # for instance resources in several stores
+            else:
+                keys = [(share.resource, share.entity) for share in shares]
+                self._charged_in_one_step(shares, dict(zip(keys, named, strict=False)), acquisition)
+                return
+        await sync_to_async(self.charge_all)(shares, named)
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
         return self.charges.held((resource, entity)) is not None
 
-    def _charged_together(self, shares: Sequence[Share]) -> bool:
+    def _charged_together(self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]]) -> bool:
         """Charge all shares in one step; False where they are in several stores."""
-        complete = [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
         try:
-            acquisition = services.try_acquire_all(complete)
+            acquisition = services.try_acquire_all(_complete(shares))
         except InvalidRequest:
             return False
+        self._charged_in_one_step(shares, named, acquisition)
+        return True
+
+    def _charged_in_one_step(
+        self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]], acquisition: Acquisition
+    ) -> None:
+        """Note the acquisition of all shares; LimitExceeded for a rejection."""
         if not acquisition.successful:
             self.refused = (acquisition,)
             raise LimitExceeded.of(acquisition)
         self._hold(acquisition, has_decorator=True)
         for share, prefix in zip(shares, prefixes_of(tuple([share.resource for share in shares])), strict=True):
-            self.charges.note((share.resource, share.entity), NOTHING, acquisition, prefix)
-        return True
+            key = share.resource, share.entity
+            self.charges.note(key, named.get(key, NOTHING), acquisition, prefix)
 
     def _hold(self, acquisition: Acquisition, *, has_decorator: bool = False) -> None:
         """Hold until the end of the request; nested requests, also those `has_decorator`, do not take permits again.

@@ -9,7 +9,7 @@ from typing import Final
 
 from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
 
-from limits_app.models.endpoint import route_pattern
+from limits_app.models.endpoint import WILDCARD, route_pattern
 
 __all__ = ["Route", "RouteTree"]
 
@@ -18,7 +18,7 @@ _WITHIN_SEGMENT: Final = frozenset({IntConverter, SlugConverter, StringConverter
 
 
 class Route:
-    """A path with parameters, compiled.
+    """A path with parameters or wildcards, compiled.
 
     Parameters of the type `path` match line breaks too, unlike Django's: a client must not avoid a rule by adding one.
     """
@@ -44,8 +44,11 @@ class Route:
             return False
         return True
 
-    def is_open(self, segment: str) -> bool:
-        """Whether a segment with parameters may match several segments of a path."""
+    def is_open(self, place: int) -> bool:
+        """Whether a segment with parameters, or a wildcard, may match several segments of a path."""
+        segment = self.segments[place]
+        if segment == WILDCARD:
+            return place == len(self.segments) - 1
         names = [name for name in self._converters if f"{name}>" in segment]
         return not names or any(type(self._converters[name]) not in _WITHIN_SEGMENT for name in names)
 
@@ -71,10 +74,10 @@ class RouteTree:
         """Add a route under a number."""
         self._depth = max(self._depth, len(route.segments))
         node = self._root
-        for segment in route.segments:
-            if "<" not in segment:
+        for place, segment in enumerate(route.segments):
+            if "<" not in segment and segment != WILDCARD:
                 node = node.certain.setdefault(segment, _Node())
-            elif route.is_open(segment):
+            elif route.is_open(place):
                 node.open.append(number)
                 return
             else:

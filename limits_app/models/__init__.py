@@ -6,7 +6,7 @@ from typing import Final
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
-from limits_app.models.endpoint import Endpoint
+from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
@@ -29,6 +29,7 @@ __all__ = [
     "CodeLimits",
     "CollectedBatch",
     "Configuration",
+    "CountedBy",
     "Denial",
     "Endpoint",
     "Enforcement",

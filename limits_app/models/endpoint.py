@@ -1,4 +1,4 @@
-"""Endpoints: rules that map requests to resources."""
+"""Endpoints: the rules for URLs, which charge requests for resources."""
 
 from __future__ import annotations
 
@@ -18,23 +18,51 @@ from limits_app.models.fields import ExactTextField
 from limits_app.models.resource import Resource
 from limits_app.models.validators import (
     validate_amounts,
+    validate_entities,
+    validate_header,
     validate_json,
     validate_methods,
+    validate_networks,
     validate_text,
     validate_view_name,
 )
 
-__all__ = ["Endpoint", "route_pattern", "validate_path"]
+__all__ = ["WILDCARD", "CountedBy", "Endpoint", "lines_of", "route_pattern", "validate_path"]
+
+WILDCARD: Final = "*"
+"""A segment of a path that matches any one segment; at the end of the path, everything below."""
 
 _PATH_OR_VIEW_NAME: Final = _("Enter either a path or a view name.")
 
 
-def route_pattern(path: str) -> RoutePattern:
-    """Compile a path, exact or in the syntax of `path()`; match it against a request's path without its first slash.
+class CountedBy(models.TextChoices):
+    """Who is counted by a rule: what has a counter of its own."""
 
-    Raises ImproperlyConfigured or re.error for a path that `validate_path` rejects.
+    ENTITY = "entity", _("the entity of the request")
+    USER = "user", _("the user")
+    IP = "ip", _("the IP address")
+    API_KEY = "api_key", _("the API key")
+    HEADER = "header", _("a request header")
+    SESSION = "session", _("the session")
+    EVERYONE = "everyone", _("everyone together")
+
+
+def route_pattern(path: str) -> RoutePattern:
+    """Compile a path: exact, with wildcards, or in the syntax of `path()`.
+
+    It is matched against the path of a request without its first slash. Raises ImproperlyConfigured or re.error for a
+    path that `validate_path` rejects.
     """
-    return RoutePattern(path.removeprefix("/"), is_endpoint=True)
+    *before, last = path.removeprefix("/").split("/")
+    is_prefix = last == WILDCARD
+    segments = [*before, "" if is_prefix else last]
+    route = "/".join(f"<wildcard_{n}>" if one == WILDCARD else one for n, one in enumerate(segments))
+    return RoutePattern(route, is_endpoint=not is_prefix)
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """The lines of a text that are not empty, without spaces around them, each once."""
+    return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
 
 
 def validate_path(value: str) -> None:
@@ -42,6 +70,8 @@ def validate_path(value: str) -> None:
     validate_text(value)
     if "://" in value or "?" in value or "#" in value:
         raise ValidationError(gettext("Enter only the path, such as “/api/orders/”, without host and query string."))
+    if any(WILDCARD in segment and segment != WILDCARD for segment in value.split("/")):
+        raise ValidationError(gettext("A “*” must be a whole segment, such as in “/api/*” or “/api/*/orders/”."))
     try:
         pattern = route_pattern(value)
         re.compile(pattern.regex)  # the pattern is compiled on first use; this detects duplicate names
@@ -57,7 +87,11 @@ def validate_path(value: str) -> None:
 
 
 class Endpoint(Configuration):
-    """A rule: requests to a path or view use an amount of a resource."""
+    """A rule: requests to a path or view use an amount of a resource.
+
+    A request is charged by all rules that match it and do not exempt it, in their order, through the first one with
+    `stop`. Either all of them charge it, or it is rejected and none does.
+    """
 
     name = models.CharField(_("name"), max_length=100, validators=[validate_text], help_text=_("Display name."))
     description = models.TextField(
@@ -68,7 +102,10 @@ class Endpoint(Configuration):
         max_length=255,
         blank=True,
         validators=[validate_path],
-        help_text=_("An exact path such as “/api/orders/”, or a route such as “/api/orders/<int:pk>/”."),
+        help_text=_(
+            "An exact path such as “/api/orders/”, a route such as “/api/orders/<int:pk>/”, or a path with wildcards: "
+            "“/api/*” is everything below “/api/”, and “/api/*/orders/” has any one segment in place of “*”."
+        ),
     )
     view_name = ExactTextField(
         _("view name"),
@@ -84,6 +121,24 @@ class Endpoint(Configuration):
         validators=[validate_methods],
         help_text=_("Such as “GET, POST”; all methods when left empty. CORS preflight requests are not charged."),
     )
+    counted_by = models.CharField(
+        _("counted by"),
+        max_length=16,
+        choices=CountedBy.choices,
+        default=CountedBy.ENTITY,
+        help_text=_(
+            "Each of these has a counter of its own. Where a request has no user, API key, header or session, its "
+            "IP address is counted. Anyone can change a header or begin a new session: count by them only what a "
+            "proxy sets or a log-in protects."
+        ),
+    )
+    header = models.CharField(
+        _("header"),
+        max_length=100,
+        blank=True,
+        validators=[validate_header],
+        help_text=_("The request header to count by, such as “X-Tenant”; only for “a request header”."),
+    )
     resource = models.ForeignKey(
         Resource,
         verbose_name=_("resource"),
@@ -98,10 +153,35 @@ class Endpoint(Configuration):
         validators=[validate_json, validate_amounts],
         help_text=_('How much one request uses, by limit key, such as {"tpm": 500}; the default amounts when empty.'),
     )
+    exempt_staff = models.BooleanField(_("exempt staff"), default=False)
+    exempt_superusers = models.BooleanField(_("exempt superusers"), default=False)
+    exempt_groups = models.TextField(
+        _("exempt groups"),
+        blank=True,
+        validators=[validate_text],
+        help_text=_("Names of groups whose users are not charged, one per line."),
+    )
+    exempt_networks = models.TextField(
+        _("exempt networks"),
+        blank=True,
+        validators=[validate_networks],
+        help_text=_("IP addresses and networks such as “10.0.0.0/8” that are not charged, one per line."),
+    )
+    exempt_entities = models.TextField(
+        _("exempt entities"),
+        blank=True,
+        validators=[validate_text, validate_entities],
+        help_text=_("Entities such as “user:42” that are not charged, one per line."),
+    )
     order = models.PositiveIntegerField(
         _("order"),
         default=100,
-        help_text=_("Rules are tried in ascending order; the first one that matches a request applies."),
+        help_text=_("Rules apply in ascending order; all that match a request charge it."),
+    )
+    stop = models.BooleanField(
+        _("stop here"),
+        default=False,
+        help_text=_("Requests that this rule charges are not charged by later rules."),
     )
     enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Uncheck to disable this rule."))
 
@@ -122,11 +202,15 @@ class Endpoint(Configuration):
         return self.name
 
     def clean_alone(self) -> None:
-        """Normalize the methods (upper case, sorted, without duplicates), and empty amounts."""
+        """Normalize the methods (upper case, sorted, without duplicates), empty amounts, and the exemptions."""
         self.amounts = self.amounts or {}
+        for name in ("exempt_groups", "exempt_networks", "exempt_entities"):
+            setattr(self, name, "\n".join(lines_of(getattr(self, name))))
         self.methods = ",".join(sorted(self.method_set))
         if bool(self.path) is bool(self.view_name):
             raise ValidationError({"path": _PATH_OR_VIEW_NAME})
+        if (self.counted_by == CountedBy.HEADER) is not bool(self.header):
+            raise ValidationError({"header": _("Enter a header for “counted by: a request header”, and only then.")})
 
     @property
     def method_set(self) -> frozenset[str]:
@@ -134,8 +218,16 @@ class Endpoint(Configuration):
         words = (word.strip().upper() for word in self.methods.split(","))
         return frozenset(word for word in words if word)
 
+    @property
+    def has_exemptions(self) -> bool:
+        """Whether there are requests that it matches and does not charge."""
+        lists = self.exempt_groups, self.exempt_networks, self.exempt_entities
+        return self.exempt_staff or self.exempt_superusers or any(lists)
+
     def hides(self, later: Endpoint) -> bool:
-        """Whether it matches every request of a later rule; paths are compared as text."""
+        """Whether it stops every request that a later rule matches; paths are compared as text."""
+        if not self.stop or self.has_exemptions:
+            return False
         same = (self.path.lstrip("/"), self.view_name) == (later.path.lstrip("/"), later.view_name)
         is_first = (self.order, self.pk) < (later.order, later.pk)
         return (
@@ -145,7 +237,7 @@ class Endpoint(Configuration):
         )
 
     def hidden_by(self) -> Endpoint | None:
-        """The earlier enabled rule that matches every request of this saved rule, if any."""
+        """The earlier enabled rule that stops every request of this saved rule, if any."""
         others = (
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPMethod
+from ipaddress import ip_network
 from math import isfinite
 from typing import Final
 
@@ -22,9 +23,12 @@ __all__ = [
     "is_secret_reference",
     "validate_amounts",
     "validate_config",
+    "validate_entities",
+    "validate_header",
     "validate_identifier",
     "validate_json",
     "validate_methods",
+    "validate_networks",
     "validate_object",
     "validate_resource_name",
     "validate_store",
@@ -32,6 +36,7 @@ __all__ = [
     "validate_view_name",
 ]
 
+_HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
 MAX_DEPTH: Final = 32
 """Maximum nesting depth of JSON."""
 
@@ -85,6 +90,33 @@ def validate_methods(value: str) -> None:
                 _("%(word)s is not an HTTP method: use %(methods)s, separated by commas, or leave empty for all."),
                 params={"word": shown(word.strip()), "methods": ", ".join(HTTPMethod.__members__)},
             )
+
+
+def validate_header(value: str) -> None:
+    """Reject text that cannot be the name of a request header."""
+    if not _HEADER.fullmatch(value):
+        raise ValidationError(
+            _("%(name)s is not the name of a header: use letters, digits and “-”, such as “X-Tenant”."),
+            params={"name": shown(value)},
+        )
+
+
+def validate_networks(value: str) -> None:
+    """Reject lines that are not an IP address or a network."""
+    for line in filter(None, map(str.strip, value.splitlines())):
+        try:
+            ip_network(line, strict=False)
+        except ValueError as error:
+            raise ValidationError(
+                _("%(line)s is not an IP address or network: write one per line, such as “10.0.0.0/8”."),
+                params={"line": shown(line)},
+            ) from error
+
+
+def validate_entities(value: str) -> None:
+    """Reject lines that are not an identifier of an entity."""
+    for line in filter(None, map(str.strip, value.splitlines())):
+        _by_core(check_entity, line)
 
 
 def validate_object(value: object) -> None:

@@ -95,7 +95,25 @@ FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
             "soft",
             "shared",
         ),
-        Endpoint: ("name", "description", "path", "view_name", "methods", "resource", "amounts", "order", "enabled"),
+        Endpoint: (
+            "name",
+            "description",
+            "path",
+            "view_name",
+            "methods",
+            "counted_by",
+            "header",
+            "resource",
+            "amounts",
+            "exempt_staff",
+            "exempt_superusers",
+            "exempt_groups",
+            "exempt_networks",
+            "exempt_entities",
+            "order",
+            "stop",
+            "enabled",
+        ),
     }
 )
 """The fields that a definition of a model can have."""

@@ -114,11 +114,18 @@ def test_an_identifier_that_no_request_had_is_hinted_at(admin_client: Client) ->
 
 def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> None:
     api = Resource.objects.create(name="api")
-    rule = {"path": "/admin/", "resource": api.pk, "amounts": "{}", "enabled": "on"}
+    rule = {
+        "path": "/admin/",
+        "resource": api.pk,
+        "amounts": "{}",
+        "counted_by": "entity",
+        "stop": "on",
+        "enabled": "on",
+    }
     for name, order in (("first", 1), ("second", 2)):
         done = admin_client.post(address("endpoint_add"), {**rule, "name": name, "order": order})
     [warning] = [one for one in said(done) if "never counts" in one]
-    assert "The rule “first” takes these requests first" in warning
+    assert "The rule “first” comes first and stops there" in warning
 
 
 def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Client) -> None:

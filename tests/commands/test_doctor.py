@@ -83,10 +83,10 @@ endpoints:
 
 
 def test_endpoints_about_what_the_site_does_not_have_are_found() -> None:
-    apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/*")))
+    apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/")))
     assert found("D019") == [
         "endpoint orders is about the view 'shop:orders', which the site does not have",
-        "endpoint files is about '/no/such/*', where the site has no view",
+        "endpoint files is about '/no/such/', where the site has no view",
     ]
 
 
@@ -96,6 +96,7 @@ def test_endpoints_about_what_the_site_does_not_have_are_found() -> None:
         pytest.param("admin:index", "/admin/login/", {}, id="what_the_site_has"),
         pytest.param(f"{__name__}.unnamed", "/unnamed/", {"ROOT_URLCONF": __name__}, id="a_view_without_a_name"),
         pytest.param(f"{__name__}.unnamed", "/<path:rest>", {"ROOT_URLCONF": __name__}, id="a_route"),
+        pytest.param("admin:index", "/no/such/*", {}, id="a_wildcard"),
         pytest.param("admin:index", "/en/admin/", {"ROOT_URLCONF": "tests.commands.translated_urls"}, id="languages"),
         pytest.param("nosuch", "/nosuch/", {"ROOT_URLCONF": None}, id="no_urls"),
     ],
@@ -110,7 +111,7 @@ def test_and_others_are_not(view: str, where: str, settings_of_urls: dict[str, A
 HIDDEN: Final = """
 resources: {api: {}}
 endpoints:
-- {name: first, path: "/x/", resource: api, methods: "%s"}
+- {name: first, path: "/x/", resource: api, methods: "%s", stop: %s}
 - {name: second, path: "x/", resource: api, methods: "%s", order: 200}
 """
 
@@ -118,15 +119,17 @@ endpoints:
 @pytest.mark.parametrize(
     ("first", "second", "messages"),
     [
-        ("", "", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
-        ("", "GET", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
-        ("GET, POST", "GET", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
+        ("", "", ["endpoint second of order 200 never counts: endpoint first comes first and stops there"]),
+        ("", "GET", ["endpoint second of order 200 never counts: endpoint first comes first and stops there"]),
+        ("GET, POST", "GET", ["endpoint second of order 200 never counts: endpoint first comes first and stops there"]),
         ("GET", "", []),
         ("GET", "POST", []),
     ],
 )
 def test_endpoints_that_another_one_hides_are_found(first: str, second: str, messages: list[str]) -> None:
-    apply(read_content(HIDDEN % (first, second)))
+    apply(read_content(HIDDEN % (first, "false", second)))
+    assert found("D025") == []
+    apply(read_content(HIDDEN % (first, "true", second)))
     assert found("D025") == messages
 
 

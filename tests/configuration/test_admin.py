@@ -125,7 +125,7 @@ def test_policies_can_be_filtered_by_when_they_hold(
 
 def test_a_form_shows_help_as_it_is_and_not_as_markup(admin_client: Client) -> None:
     page = admin_client.get(reverse("admin:limits_app_endpoint_add")).content.decode()
-    assert "such as “/api/orders/&lt;int:pk&gt;/”." in page
+    assert "such as “/api/orders/&lt;int:pk&gt;/”, or" in page
 
 
 def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Resource) -> None:
@@ -215,7 +215,7 @@ def test_deleting_a_selection_is_an_event_for_each(selected: list[str], admin_cl
         ("resource", {"name": "mail"}, "mail"),
         ("entity", {"identifier": "tenant:acme", "metadata": '{"plan": "pro"}'}, "tenant:acme"),
         ("entity", {"identifier": "\N{ROCKET}|:/", "metadata": ""}, "\N{ROCKET}|:/"),
-        ("endpoint", {"name": "all", "path": "/", "amounts": "", "order": "1"}, "all"),
+        ("endpoint", {"name": "all", "path": "/", "amounts": "", "order": "1", "counted_by": "entity"}, "all"),
     ],
 )
 def test_the_other_pages_are_audited_too(
@@ -372,6 +372,12 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("endpoint", {"order": "-1"}, "order", "greater than or equal to 0"),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
     ("endpoint", {"resource": ""}, "resource", "This field is required"),
+    ("endpoint", {"counted_by": "header"}, "header", "Enter a header for"),
+    ("endpoint", {"header": "X-Tenant"}, "header", "and only then"),
+    ("endpoint", {"counted_by": "header", "header": "X Tenant"}, "header", "is not the name of a header"),
+    ("endpoint", {"path": "/a*/"}, "path", "must be a whole segment"),
+    ("endpoint", {"exempt_networks": "10.0.0.0/8\n10.0.0.0/99"}, "exempt_networks", "'10.0.0.0/99' is not an IP"),
+    ("endpoint", {"exempt_entities": "x" * 256}, "exempt_entities", "255"),
 ]
 
 
@@ -382,7 +388,14 @@ def test_other_bad_forms_are_refused_at_the_field_that_is_wrong(
     every: dict[str, dict[str, Any]] = {
         "resource": {},
         "entity": {"identifier": "user:42", "metadata": "{}"},
-        "endpoint": {"name": "all", "path": "/", "amounts": "{}", "order": "1", "resource": api.pk},
+        "endpoint": {
+            "name": "all",
+            "path": "/",
+            "amounts": "{}",
+            "order": "1",
+            "resource": api.pk,
+            "counted_by": "entity",
+        },
     }
     complained = " ".join(errors(send(admin_client, f"{page}_add", every[page] | fields))[field])
     assert said in complained
@@ -550,8 +563,9 @@ def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) 
     ("fields", "named"),
     [
         ({"view_name": "shop:orders"}, "“shop:orders”"),
-        ({"path": "/no/such/*"}, "“/no/such/*”"),
-        ({"path": "/no/such/*", "enabled": ""}, None),
+        ({"path": "/no/such/"}, "“/no/such/”"),
+        ({"path": "/no/such/", "enabled": ""}, None),
+        ({"path": "/no/such/*"}, None),
         ({"path": "/no/such/<path:rest>"}, None),
         ({"path": "/admin/login/"}, None),
         ({"view_name": "admin:index"}, None),
@@ -560,7 +574,14 @@ def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) 
 def test_an_endpoint_that_the_site_does_not_have_is_saved_and_pointed_at(
     fields: dict[str, Any], named: str | None, admin_client: Client, api: Resource
 ) -> None:
-    form = {"name": "e", "resource": api.pk, "amounts": "", "order": "1", "enabled": "on"} | fields
+    form = {
+        "name": "e",
+        "resource": api.pk,
+        "amounts": "",
+        "order": "1",
+        "counted_by": "entity",
+        "enabled": "on",
+    } | fields
     said = warnings(send(admin_client, "endpoint_add", form))
     assert Endpoint.objects.filter(name="e").exists()
     assert len(said) == (named is not None)

@@ -39,10 +39,9 @@ def of(path: str, view_name: str | None = None, method: str = "GET") -> HttpRequ
     return request
 
 
-def found(rows: list[Endpoint], path: str, view_name: str | None = None, method: str = "GET") -> str | None:
-    """The name of the rule that is about a request."""
-    rule = EndpointTable(rows).find(of(path, view_name, method))
-    return None if rule is None else rule.name
+def found(rows: list[Endpoint], path: str, view_name: str | None = None, method: str = "GET") -> str:
+    """The names of the rules that match a request."""
+    return " ".join(rule.name for rule in EndpointTable(rows).find(of(path, view_name, method)))
 
 
 class Pair:
@@ -93,6 +92,10 @@ def converters() -> Iterator[None]:
         pytest.param("/<a>/<b>/", ["/x/y/"], ["/x/", "/x/y/z/"], id="parameters_only"),
         pytest.param("/p/<pair:p>/", ["/p/a/b/"], ["/p/a/", "/p/a/b/c/"], id="a_converter_that_takes_slashes"),
         pytest.param("/e/<even:n>/", ["/e/2/"], ["/e/3/"], id="a_converter_that_refuses"),
+        pytest.param("/api/*", ["/api/", "/api/x", "/api/x/y/", "/api/\nx"], ["/api", "/apix/", "/x/api/"], id="below"),
+        pytest.param("/*", ["/", "/x", "/x/y/"], [], id="everything"),
+        pytest.param("/a/*/b/", ["/a/x/b/"], ["/a//b/", "/a/x/y/b/", "/a/b/", "/a/x/b"], id="any_one_segment"),
+        pytest.param("/a/*/<int:n>/*", ["/a/x/7/", "/a/x/7/y/z"], ["/a/x/y/", "/a/7/"], id="wildcards_and_parameters"),
     ],
 )
 def test_a_path_fits_the_requests_that_it_means(path: str, fitting: list[str], others: list[str]) -> None:
@@ -120,23 +123,28 @@ def test_methods_say_which_requests_are_meant(methods: str, fitting: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("rows", "name"),
+    ("rows", "names"),
     [
-        pytest.param([row("/a/<x>/", name="1"), row("/a/b/", name="2")], "1", id="route_before_path"),
-        pytest.param([row("/a/b/", name="1"), row("/a/<x>/", name="2")], "1", id="path_before_route"),
-        pytest.param([row("/a/b/", name="1"), row("/a/b/", name="2")], "1", id="two_for_one_path"),
-        pytest.param([row("/<path:p>", name="1"), row("/a/<x>/", name="2")], "1", id="an_open_route_before_another"),
-        pytest.param([row("/a/<x>/", name="1"), row("/<path:p>", name="2")], "1", id="and_after_it"),
-        pytest.param([row(view_name="v", name="1"), row("/a/b/", name="2")], "1", id="view_before_path"),
-        pytest.param([row("/a/b/", name="1"), row(view_name="v", name="2")], "1", id="path_before_view"),
+        pytest.param([row("/a/<x>/", name="1"), row("/a/b/", name="2")], "1 2", id="route_before_path"),
+        pytest.param([row("/a/b/", name="1"), row("/a/<x>/", name="2")], "1 2", id="path_before_route"),
+        pytest.param([row("/a/b/", name="1"), row("/a/b/", name="2")], "1 2", id="two_for_one_path"),
+        pytest.param([row("/<path:p>", name="1"), row("/a/<x>/", name="2")], "1 2", id="an_open_route_before_another"),
+        pytest.param([row("/a/<x>/", name="1"), row("/*", name="2")], "1 2", id="a_wildcard_after_it"),
+        pytest.param([row(view_name="v", name="1"), row("/a/b/", name="2")], "1 2", id="view_before_path"),
+        pytest.param([row("/a/b/", name="1"), row(view_name="v", name="2")], "1 2", id="path_before_view"),
         pytest.param([row("/a/b/", name="1", methods="POST"), row("/a/b/", name="2")], "2", id="by_method"),
         pytest.param([row("/a/<int:x>/", name="1"), row("/a/<x>/", name="2")], "2", id="by_converter"),
-        pytest.param([row(view_name="w", name="1"), row("/a/c/", name="2")], None, id="none_of_them"),
-        pytest.param([], None, id="no_rules"),
+        pytest.param([row("/*", name="1", stop=True), row("/a/b/", name="2")], "1", id="until_one_stops"),
+        pytest.param([row("/a/b/", name="1", stop=True, methods="PUT"), row("/*", name="2")], "2", id="not_by_another"),
+        pytest.param(
+            [row("/*", name="1", stop=True, exempt_staff=True), row("/*", name="2")], "1 2", id="exempt_do_not_stop"
+        ),
+        pytest.param([row(view_name="w", name="1"), row("/a/c/", name="2")], "", id="none_of_them"),
+        pytest.param([], "", id="no_rules"),
     ],
 )
-def test_the_first_rule_that_fits_counts(rows: list[Endpoint], name: str | None) -> None:
-    assert found(rows, "/a/b/", "v") == name
+def test_all_rules_that_match_are_found_in_their_order(rows: list[Endpoint], names: str) -> None:
+    assert found(rows, "/a/b/", "v") == names
 
 
 @pytest.mark.django_db(transaction=True)
@@ -158,6 +166,7 @@ def many(kind: str, count: int) -> list[Endpoint]:
         "routes_that_differ_behind_a_parameter": [row(f"/api/v1/<int:pk>/things{n}/") for n in range(count)],
         "views": [row(view_name=f"api:things{n}") for n in range(count)],
         "open_routes": [row(f"/files{n}/<path:rest>") for n in range(count)],
+        "wildcards": [row(f"/files{n}/*/x/*") for n in range(count)],
     }[kind]
     return [*rows, row("/api/v1/<int:pk>/", name="asked")]
 
@@ -177,7 +186,9 @@ def counted_calls() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-@pytest.mark.parametrize("kind", ["paths", "routes", "routes_that_differ_behind_a_parameter", "views", "open_routes"])
+@pytest.mark.parametrize(
+    "kind", ["paths", "routes", "routes_that_differ_behind_a_parameter", "views", "open_routes", "wildcards"]
+)
 @pytest.mark.parametrize("path", ["/api/v1/7/", "/api/v1/7/nothing/", "/somewhere/else/", "/" * 10_240])
 def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
     calls = []
@@ -186,8 +197,8 @@ def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
         assert len(table.candidates(path, "api:none")) <= 1
         request = of(path, "api:none", "GET")
         with counted_calls() as counted:
-            rule = table.find(request)
-        assert (rule is not None) == (path == "/api/v1/7/")
+            rules = table.find(request)
+        assert bool(rules) == (path == "/api/v1/7/")
         calls.append(counted[0])
     assert calls[0] == calls[1]
 
@@ -233,11 +244,11 @@ def test_a_change_is_read_with_one_query_and_nothing_else_is(django_assert_num_q
 )
 def test_every_way_of_writing_counts_at_once(change: Any) -> None:
     row = endpoint(limit("api"), "/old/")
-    assert endpoints.current().find(of("/new/")) is None
+    assert endpoints.current().find(of("/new/")) == ()
     change(row)
-    assert endpoints.current().find(of("/new/")) is not None
+    assert endpoints.current().find(of("/new/"))
     Endpoint.objects.all().delete()
-    assert endpoints.current().find(of("/new/")) is None
+    assert endpoints.current().find(of("/new/")) == ()
 
 
 def _with_path(row: Endpoint, path: str) -> Endpoint:
@@ -251,17 +262,17 @@ def test_what_may_be_rolled_back_is_not_kept() -> None:
     endpoints.clear()
     with transaction.atomic():
         endpoint(api, "/")
-        assert endpoints.current().find(of("/")) is not None
+        assert endpoints.current().find(of("/"))
         transaction.set_rollback(True)
-    assert endpoints.current().find(of("/")) is None
+    assert endpoints.current().find(of("/")) == ()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     endpoint(limit("api"), "/")
-    assert endpoints.current().find(of("/")) is not None
-    assert endpoints.find_kept(of("/")) is None
+    assert endpoints.current().find(of("/"))
+    assert endpoints.find_kept(of("/")) == ()
 
 
 class Broken:
@@ -280,8 +291,8 @@ def test_while_the_store_is_down_the_endpoints_are_those_known_last(
     endpoints.current()
     monkeypatch.setattr(registry.store(), "version", Broken().version)
     endpoint(api, "/new/")
-    assert endpoints.current().find(of("/new/")) is None
-    assert endpoints.current().find(of("/")) is not None
+    assert endpoints.current().find(of("/new/")) == ()
+    assert endpoints.current().find(of("/"))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -291,8 +302,8 @@ def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
     endpoint(limit("api"), "/")
     monkeypatch.setattr(registry, "store", lambda alias: Broken().version())
     with django_assert_num_queries(1):
-        assert endpoints.current().find(of("/")) is not None
-        assert endpoints.current().find(of("/")) is not None
+        assert endpoints.current().find(of("/"))
+        assert endpoints.current().find(of("/"))
 
 
 @pytest.mark.parametrize(
@@ -311,13 +322,12 @@ def test_a_row_that_cannot_be_is_passed_over_with_a_word(
     fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert found([row(**fields, name="broken"), row("/", name="sound")], "/") == "sound"
-    assert "the endpoint 'broken' is ignored until it is corrected" in caplog.text
+    assert "the rule 'broken' is ignored until it is corrected" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_limits_of_the_resource_are_asked_for_by_name() -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     endpoint(Resource.objects.get(name="api"), "/", amounts={"call_count": 2})
-    rule = endpoints.current().find(of("/"))
-    assert rule is not None
+    [rule] = endpoints.current().find(of("/"))
     assert (rule.resource, rule.amounts) == ("api", {"call_count": 2})

@@ -65,10 +65,10 @@ def test_a_chain_is_read_where_it_was_written() -> None:
 def test_an_endpoint_counts_on_the_next_request() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     endpoints.clear()
-    assert endpoints.current().known("/new/", None, "GET") is None
+    assert endpoints.current().known("/new/", None, "GET") == ()
     api = Resource.objects.using("default").get()
     Endpoint.objects.using("default").create(name="new", path="/new/", resource=api)
-    assert endpoints.current().known("/new/", None, "GET") is not None
+    assert endpoints.current().known("/new/", None, "GET")
     endpoints.clear()
 
 

@@ -12,6 +12,8 @@ from django.urls import Resolver404, URLResolver, get_resolver, resolve
 from django.utils.module_loading import import_string
 
 from limits_app.models import Endpoint
+from limits_app.models.endpoint import WILDCARD
+from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import Entry
 
@@ -27,13 +29,15 @@ class SiteUrls:
     def have(self, path: str, view_name: str) -> bool:
         """Whether there may be a view of this name or, without a name, one at this path.
 
-        Any may be at a route, and at a path where paths depend on the language of a request.
+        Any may be at a route, below a wildcard, and at a path where paths depend on the language of a request.
         """
         if self._urls is None:
             return True
         if view_name:
             return view_name in self._views
-        return "<" in path or any(is_language_prefix_patterns_used(self._urls)) or self._is_served(path)
+        if "<" in path or WILDCARD in path:
+            return True
+        return any(is_language_prefix_patterns_used(self._urls)) or self._is_served(path)
 
     @cached_property
     def _views(self) -> frozenset[str]:
@@ -57,8 +61,8 @@ def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[s
 
 
 _ID: Final = "limits_app.D019"
-_ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written, and has no wildcards."
-_TARGET: Final = ("path", "view_name", "methods")
+_ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written."
+_TARGET: Final = tuple(name for name in FIELDS[Endpoint] if name not in {"name", "resource", "amounts", "order"})
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
@@ -98,7 +102,7 @@ def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
 
 
 def hidden(endpoints: Sequence[Entry]) -> Iterator[Finding]:
-    """Endpoints that never count, since another one with the same path or view comes first."""
+    """Endpoints that never count, since another one with the same path or view comes first and stops there."""
     rules = [
         (entry, Endpoint(pk=place, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
         for place, entry in enumerate(endpoints)
@@ -114,6 +118,6 @@ def hidden(endpoints: Sequence[Entry]) -> Iterator[Finding]:
                 yield Finding(
                     "limits_app.D025",
                     Severity.WARNING,
-                    f"{entry.label} never counts: {first.label} takes these requests first",
+                    f"{entry.label} never counts: {first.label} comes first and stops there",
                     "Give it a lower order or other methods, or delete one of them.",
                 )

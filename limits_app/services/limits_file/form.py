@@ -138,8 +138,16 @@ class EndpointSection(Section):
     path: str = ""
     view_name: str = ""
     methods: str = ""
+    counted_by: str = "entity"
+    header: str = ""
     amounts: dict[str, Any] = {}
+    exempt_staff: bool = False
+    exempt_superusers: bool = False
+    exempt_groups: str = ""
+    exempt_networks: str = ""
+    exempt_entities: str = ""
     order: int = 100
+    stop: bool = False
     enabled: bool = True
 
 

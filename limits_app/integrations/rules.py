@@ -1,0 +1,202 @@
+"""Rules for URLs, compiled: which requests a rule matches, whom it exempts, and who is counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any, Final, NamedTuple
+
+from django.http import HttpRequest
+
+from limits_app.core.amounts import Amount, shown
+from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.core.keys import check_resource
+from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.identity import (
+    address_of,
+    client_of,
+    entity_of_api_key,
+    entity_of_header,
+    entity_of_session,
+    entity_of_user,
+)
+from limits_app.integrations.request import limits_of
+from limits_app.integrations.routes import Route
+from limits_app.models import CountedBy, Endpoint
+from limits_app.models.endpoint import WILDCARD, lines_of
+from limits_app.services import Share
+from limits_app.services.amounts import RequestedAmounts
+
+__all__ = ["Exemptions", "Rule", "RuleCharge", "charges_for", "compiled"]
+
+logger = logging.getLogger("limits_app")
+
+_route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
+
+Confirm = Callable[[Mapping[str, Amount]], RequestedAmounts]
+"""Returns amounts that are requested only of limits of the same configuration as the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemptions:
+    """The requests that a rule does not charge, although it matches them."""
+
+    staff: bool = False
+    superusers: bool = False
+    groups: frozenset[str] = frozenset()
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    entities: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.staff or self.superusers or bool(self.groups or self.networks or self.entities)
+
+    def apply(self, request: HttpRequest, entity: str | None) -> bool:
+        """Whether a request is exempt; `entity` is the one that is counted. May query the database."""
+        if entity in self.entities or (self.entities and limits_of(request).entity in self.entities):
+            return True
+        return self._has_network(request) or self._has_user(getattr(request, "user", None))
+
+    def _has_network(self, request: HttpRequest) -> bool:
+        address = address_of(request) if self.networks else None
+        return address is not None and any(address in network for network in self.networks)
+
+    def _has_user(self, user: Any) -> bool:
+        if not (self.staff or self.superusers or self.groups) or not getattr(user, "is_active", False):
+            return False
+        flags = (self.staff, "is_staff"), (self.superusers, "is_superuser")
+        if any(exempt and getattr(user, name, False) for exempt, name in flags):
+            return True
+        groups = getattr(user, "groups", None) if self.groups else None
+        return groups is not None and groups.filter(name__in=self.groups).exists()
+
+
+@dataclass(slots=True)
+class Rule:
+    """An endpoint, compiled; `route` is None for a rule whose path or view was looked up by name.
+
+    `if_current` are its amounts for limits of the same configuration; for others it raises OutdatedEndpoints.
+    """
+
+    name: str
+    resource: str
+    amounts: Mapping[str, Amount]
+    methods: frozenset[str]
+    route: Route | None
+    counted_by: str
+    header: str
+    exemptions: Exemptions
+    stop: bool
+    confirm: Confirm
+    if_current: RequestedAmounts
+    is_plain: bool = field(init=False)
+    """Whether it charges every request for the entity of the request."""
+    reported: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_plain = self.counted_by == CountedBy.ENTITY and not self.exemptions
+
+    def fits(self, path: str, method: str) -> bool:
+        """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
+        fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
+        return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
+
+    def entity_of(self, request: HttpRequest) -> str | None:
+        """Who is counted for a request; the IP address where it lacks what the rule counts by."""
+        found: str | None
+        match self.counted_by:
+            case CountedBy.EVERYONE:
+                return None
+            case CountedBy.USER:
+                found = entity_of_user(getattr(request, "user", None))
+            case CountedBy.API_KEY:
+                found = entity_of_api_key(request)
+            case CountedBy.SESSION:
+                found = entity_of_session(request)
+            case CountedBy.HEADER:
+                found = entity_of_header(request, self.header)
+            case CountedBy.IP:
+                found = None
+            case _:
+                return limits_of(request).entity
+        return found or client_of(request)
+
+    def report(self, error: InvalidRequest) -> None:
+        """Log once that its amounts are invalid for the effective limits."""
+        if not self.reported:
+            self.reported = True
+            logger.error("the rule %s takes 1 of each limit until its amounts are corrected: %s", self.name, error)
+
+
+class RuleCharge(NamedTuple):
+    """What the rules for a request charge one entity for one resource."""
+
+    rules: tuple[Rule, ...]
+    entity: str | None
+    amounts: Mapping[str, Amount]
+
+    @property
+    def resource(self) -> str:
+        """The resource."""
+        return self.rules[0].resource
+
+    def share(self, *, confirmed: bool) -> Share:
+        """The share of the request; `confirmed` is True for rules that are known to be current."""
+        confirm = partial(partial, one_of_each) if confirmed else self.rules[0].confirm
+        return Share(self.resource, self.entity, confirm(self.amounts))
+
+
+def charges_for(request: HttpRequest, rules: Iterable[Rule]) -> list[RuleCharge]:
+    """The charges of the matching rules of a request, in order, each resource and entity once. May query the database.
+
+    Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
+    exempt the request is the last one.
+    """
+    found: dict[tuple[str, str | None], RuleCharge] = {}
+    for rule in rules:
+        entity = rule.entity_of(request)
+        if rule.exemptions and rule.exemptions.apply(request, entity):
+            continue
+        key = rule.resource, entity
+        earlier = found.get(key)
+        if earlier is None:
+            found[key] = RuleCharge((rule,), entity, rule.amounts)
+        else:
+            found[key] = RuleCharge((*earlier.rules, rule), entity, _larger(earlier.amounts, rule.amounts))
+        if rule.stop:
+            break
+    return [*found.values()]
+
+
+def _larger(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+    """The larger amount of each key; an amount that is not named is 1."""
+    return {key: max(one.get(key, 1), other.get(key, 1)) for key in {**one, **other}}
+
+
+def compiled(row: Endpoint, confirm: Confirm) -> Rule:
+    """Compile a row; raises ImproperlyConfigured, re.error or a ValueError for one that is invalid."""
+    is_route = "<" in row.path or WILDCARD in row.path
+    amounts = row.amounts
+    if not isinstance(amounts, dict):
+        raise InvalidLimit(f"amounts must be an object, not {shown(amounts)}")
+    return Rule(
+        name=row.name,
+        resource=check_resource(row.resource.name),
+        amounts=amounts,
+        methods=row.method_set,
+        route=_route(row.path) if is_route else None,
+        counted_by=row.counted_by,
+        header=row.header,
+        exemptions=Exemptions(
+            row.exempt_staff,
+            row.exempt_superusers,
+            frozenset(lines_of(row.exempt_groups)),
+            tuple(ip_network(line, strict=False) for line in lines_of(row.exempt_networks)),
+            frozenset(lines_of(row.exempt_entities)),
+        ),
+        stop=row.stop,
+        confirm=confirm,
+        if_current=confirm(amounts),
+    )
