@@ -36,19 +36,21 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
     plan, amounts = claim.plan, claim.amounts
     charged_states: list[State] = []
     for limit in plan.limits:
+        rule, amount = limit.rule, amounts[limit.place]
         state = records[limit.scope_index].states[limit.index]
-        charged = limit.rule.take(state, now, amounts[limit.place])
+        charged = rule.take(state, now, amount)
         if charged is None:
-            if not limit.rule.is_soft:
+            if not rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = limit.rule.settle(state, now, amounts[limit.place])
+            charged = rule.settle(state, now, amount)
         charged_states.append(charged)
     for limit in plan.limits:
-        record, rule = records[limit.scope_index], limit.rule
-        if limit.is_permit:
-            record.leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
+        record = records[limit.scope_index]
         record.states[limit.index] = charged_states[limit.place]
         record.changed = True
+    for limit in plan.permits:
+        rule, leases = limit.rule, records[limit.scope_index].leases
+        leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
     if plan.counts_usage:
         _count(plan, records, amounts, now)
     claim.decided_at = now

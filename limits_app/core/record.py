@@ -120,13 +120,6 @@ class Record:
         self.finished: list[FinishedUsage] = []
         self.changed = False
 
-    def contents(self) -> tuple[list[State], HourlyUsage | None, list[FinishedUsage]]:
-        """Return copies of `states`, `usage` and `finished`, to put them back after an interruption."""
-        usage = self.usage
-        if usage is not None:
-            usage = HourlyUsage(usage.until, usage.amounts[:])
-        return self.states[:], usage, self.finished[:]
-
 
 def new_record(schema: Schema) -> Record:
     """Return the record of a scope that was never used."""

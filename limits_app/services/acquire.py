@@ -5,7 +5,6 @@ from __future__ import annotations
 from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
@@ -61,7 +60,7 @@ def acquire(
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
     request = _request(resource, entity, requested, default_limits, idempotency_key)
-    return _admitted(request.try_acquire()) if timeout == 0 else request.acquire(timeout)
+    return request.acquire_now() if timeout == 0 else request.acquire(timeout)
 
 
 async def atry_acquire(
@@ -87,7 +86,7 @@ async def aacquire(
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
     request = _request(resource, entity, requested, default_limits, idempotency_key)
-    return _admitted(await request.atry_acquire()) if timeout == 0 else await request.aacquire(timeout)
+    return await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
 
 
 def check(
@@ -122,9 +121,3 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
         return source.request()
     names = [share.resource for share in source.shares]
     return IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
-
-
-def _admitted(acquisition: Acquisition) -> Acquisition:
-    if not acquisition.successful:
-        raise LimitExceeded.of(acquisition)
-    return acquisition

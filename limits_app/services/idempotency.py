@@ -22,7 +22,7 @@ from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.resolver import Key, ResolvedSet
-from limits_app.services.amounts import RequestedAmounts, amounts_for
+from limits_app.services.amounts import Requested, RequestedAmounts
 from limits_app.services.request import Request, Source, waiting_time
 
 __all__ = ["IdempotentRequest", "ReplayedAcquisition"]
@@ -54,16 +54,16 @@ class IdempotentRequest(Request):
         schema = schema_of((one,), limits.store.lease_us)
         return resolved.with_scope(ScopedLimits(self._scope, schema, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
 
-    def _wait(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := self._try(limits), time_left):
+    def _wait(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
+        while not self._is_final(acquisition := limits.try_acquire(amounts), time_left):
             with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
-                return limits.acquire(amounts_for(limits, self._requested), seconds)
+                return limits.acquire(amounts, seconds)
         return acquisition
 
-    async def _await(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := await self._atry(limits), time_left):
+    async def _await(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
+        while not self._is_final(acquisition := await limits.atry_acquire(amounts), time_left):
             with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
-                return await limits.aacquire(amounts_for(limits, self._requested), seconds)
+                return await limits.aacquire(amounts, seconds)
         return acquisition
 
     def _is_final(self, acquisition: Acquisition, time_left: Callable[[], float | None]) -> bool:

@@ -25,8 +25,8 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
 from limits_app.services import notify
-from limits_app.services.amounts import RequestedAmounts, amounts_for
-from limits_app.services.shadow import afollow, follow, peek
+from limits_app.services.amounts import Requested, RequestedAmounts, amounts_for
+from limits_app.services.shadow import afollow, follow, with_shadow
 from limits_app.services.unavailable import check_share, fallback_of, without_database
 
 __all__ = ["Request", "Source", "waiting_time"]
@@ -72,24 +72,33 @@ class Request:
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
-        acquisition = self._finish(self._use(self._try))
+        acquisition = self._finish(self._use(_try_acquire))
         return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
+
+    def acquire_now(self) -> Acquisition:
+        """Acquire now; LimitExceeded where that is rejected."""
+        return _admitted(self.try_acquire())
 
     def acquire(self, timeout: float | None) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
         time_left = _countdown(timeout)
-        acquisition = self._finish(self._use(lambda limits: self._wait(limits, time_left)))
+        acquisition = self._finish(self._use(lambda limits, amounts: self._wait(limits, amounts, time_left)))
         return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
 
     async def atry_acquire(self) -> Acquisition:
         """`try_acquire` for asyncio."""
-        acquisition = self._finish(await self._ause(self._atry), in_task=True)
+        acquisition = self._finish(await self._ause(_atry_acquire), in_task=True)
         return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
+
+    async def aacquire_now(self) -> Acquisition:
+        """`acquire_now` for asyncio."""
+        return _admitted(await self.atry_acquire())
 
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
         time_left = _countdown(timeout)
-        acquisition = self._finish(await self._ause(lambda limits: self._await(limits, time_left)), in_task=True)
+        waited = await self._ause(lambda limits, amounts: self._await(limits, amounts, time_left))
+        acquisition = self._finish(waited, in_task=True)
         return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
 
     def peek(self) -> Outcome:
@@ -99,27 +108,28 @@ class Request:
             raise outcome
         return outcome
 
-    def _use(self, use: Callable[[LimitSet], T]) -> T:
-        """Return `use` of the effective limits; repeats it after an error that `_recover` handles."""
+    def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
+        """Return `use` of the effective limits and the amounts; repeats it after an error that `_recover` handles."""
         while True:
             try:
-                if self._fallback is not None:
-                    return use(self._fallback)
-                return use(self._limits(self._source.get(*self._key)))
+                limits = self._fallback
+                if limits is None:
+                    limits = self._limits(self._source.cached(*self._key) or self._source.get(*self._key))
+                return use(limits, amounts_for(limits, self._requested))
             except SynchronousOnlyOperation as error:
                 raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
             except _RECOVERABLE as error:
                 self._recover(error)
 
-    async def _ause(self, use: Callable[[LimitSet], Awaitable[T]]) -> T:
+    async def _ause(self, use: Callable[[LimitSet, Requested], Awaitable[T]]) -> T:
         """`_use` for asyncio: a thread reads the database."""
         while True:
             try:
-                if self._fallback is not None:
-                    return await use(self._fallback)
-                key = self._key
-                resolved = self._source.cached(*key) or await sync_to_async(self._source.get)(*key)
-                return await use(self._limits(resolved))
+                limits = self._fallback
+                if limits is None:
+                    resolved = self._source.cached(*self._key) or await sync_to_async(self._source.get)(*self._key)
+                    limits = self._limits(resolved)
+                return await use(limits, amounts_for(limits, self._requested))
             except _RECOVERABLE as error:
                 self._recover(error)
 
@@ -144,34 +154,42 @@ class Request:
         else:
             self._resolved, self._fallback = None, without_database(error)
 
-    def _try(self, limits: LimitSet) -> Acquisition:
-        return limits.try_acquire(amounts_for(limits, self._requested))
-
-    async def _atry(self, limits: LimitSet) -> Acquisition:
-        return await limits.atry_acquire(amounts_for(limits, self._requested))
-
-    def _wait(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+    def _wait(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
         with waiting_time(limits, time_left()) as seconds:
-            return limits.acquire(amounts_for(limits, self._requested), seconds)
+            return limits.acquire(amounts, seconds)
 
-    async def _await(self, limits: LimitSet, time_left: Callable[[], float | None]) -> Acquisition:
+    async def _await(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
         with waiting_time(limits, time_left()) as seconds:
-            return await limits.aacquire(amounts_for(limits, self._requested), seconds)
+            return await limits.aacquire(amounts, seconds)
 
-    def _peek(self, limits: LimitSet) -> Outcome | NeverAdmissible:
+    def _peek(self, limits: LimitSet, amounts: Requested) -> Outcome | NeverAdmissible:
         """The outcome, or the error as a value: an error that is raised is counted as a rejection."""
         try:
-            return peek(limits, self._shadow, self._requested)
+            return with_shadow(limits.peek(amounts), self._shadow, self._requested)
         except NeverAdmissible as error:
             return error
 
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         """Notify of a decision; return the acquisition that the caller receives."""
-        if not acquisition.successful:
-            notify.rejected(acquisition.outcome)
-        else:
+        if acquisition.claim.admitted:
             notify.admitted(self._key[0], acquisition, in_task=in_task)
+        else:
+            notify.rejected(acquisition.outcome)
         return acquisition
+
+
+def _try_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
+    return limits.try_acquire(amounts)
+
+
+async def _atry_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
+    return await limits.atry_acquire(amounts)
+
+
+def _admitted(acquisition: Acquisition) -> Acquisition:
+    if not acquisition.claim.admitted:
+        raise LimitExceeded.of(acquisition)
+    return acquisition
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
@@ -11,12 +11,23 @@ from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
 
 from limits_app.core import engine
+from limits_app.core.algorithms import State
 from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
-from limits_app.core.record import LEASE_US, Lease, Record, Schema, lease_us_of, new_record
+from limits_app.core.record import (
+    LEASE_US,
+    FinishedUsage,
+    HourlyUsage,
+    Lease,
+    LeaseId,
+    Record,
+    Schema,
+    lease_us_of,
+    new_record,
+)
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
@@ -24,6 +35,9 @@ from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, first_admitted, 
 from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
+
+_HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
+"""The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
 _NEW: Final = True
 _ADMITTED: Final = False
@@ -161,22 +175,21 @@ class MemoryStore:
         plan, now, version = claim.plan, self._now(), claim.plan.version
         if is_new and version is not None and version != self._version:
             raise StaleConfiguration
-        records, before = [], []
+        records, states = [], []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            before.append(record.contents())
-        decision = (claim.admitted, claim.settled)
+            states.append(record.states[:])
+        decision = claim.admitted, claim.settled
+        usage = [_copied_usage(record) for record in records] if plan.counts_usage else ()
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
         except BaseException:
-            for record, contents in zip(records, before, strict=True):
-                record.states, record.usage, record.finished = contents
-            _restore_leases(claim, records, leases)
             claim.admitted, claim.settled = decision
+            _restore(records, states, usage, leases)
             raise
         if saves and (self._unsaved or plan.counts_usage):
             try:
@@ -248,15 +261,33 @@ class MemoryStore:
             call()
 
 
-def _leases_of(claim: Claim, records: list[Record]) -> list[Lease | None]:
+def _copied_usage(record: Record) -> tuple[HourlyUsage | None, list[FinishedUsage]]:
+    """Return copies of what a step may change in the usage of a record."""
+    usage = record.usage
+    return None if usage is None else HourlyUsage(usage.until, usage.amounts[:]), record.finished[:]
+
+
+def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
     """Return the leases of a claim, one for each of its resource limits."""
-    return [records[limit.scope_index].leases.get((limit.rule.key, claim.holder)) for limit in claim.plan.permits]
-
-
-def _restore_leases(claim: Claim, records: list[Record], leases: Sequence[Lease | None]) -> None:
-    """Restore the leases of a claim that `_leases_of` returned."""
-    for limit, lease in zip(claim.plan.permits, leases, strict=True):
+    leases = []
+    for limit in claim.plan.permits:
         held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
+        leases.append((held, lease_id, held.get(lease_id)))
+    return leases
+
+
+def _restore(
+    records: Sequence[Record],
+    states: Sequence[list[State]],
+    usage: Sequence[tuple[HourlyUsage | None, list[FinishedUsage]]],
+    leases: Sequence[_HeldLease],
+) -> None:
+    """Restore what an interrupted step may have changed in records."""
+    for place, record in enumerate(records):
+        record.states = states[place]
+        if usage:
+            record.usage, record.finished = usage[place]
+    for held, lease_id, lease in leases:
         held.pop(lease_id, None)
         if lease is not None:
             held[lease_id] = lease

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from random import random
 from threading import RLock
 from time import perf_counter
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
@@ -29,13 +29,11 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import on_fork
-from limits_app.core.store import CountingStore, RemoteStore, Store, is_remote
+from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery
 
 logger = logging.getLogger("limits_app")
-
-T = TypeVar("T")
 
 _SECOND: Final = 1_000_000
 _UNOPENED: Final = MemoryStore()
@@ -114,7 +112,8 @@ class ResilientStore:
         return self
 
     def acquire(self, claim: Claim) -> bool:
-        return self._call("acquire", lambda: self.inner.acquire(claim))
+        admitted: bool = self._call("acquire", claim)
+        return admitted
 
     async def aacquire(self, claim: Claim) -> bool:
         with self._through_breaker("acquire"):
@@ -123,10 +122,8 @@ class ResilientStore:
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        return self._call(
-            "acquire_first",
-            lambda: self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover),
-        )
+        chosen: Claim | None = self._call("acquire_first", claims, emptiest_first=emptiest_first, failover=failover)
+        return chosen
 
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -137,7 +134,7 @@ class ResilientStore:
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim now, or when the store is available again."""
         try:
-            self._call("settle", lambda: self.inner.settle(claim, changes))
+            self._call("settle", claim, changes)
         except StoreUnavailable:
             self.settle_later(claim, changes)
 
@@ -150,29 +147,33 @@ class ResilientStore:
             self.settle_later(claim, changes)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        return self._call("renew", lambda: self.inner.renew(claims))
+        ended: list[Claim] = self._call("renew", claims)
+        return ended
 
     def peek(self, claim: Claim) -> None:
-        self._call("peek", lambda: self.inner.peek(claim))
+        self._call("peek", claim)
 
     async def apeek(self, claim: Claim) -> None:
         with self._through_breaker("peek"):
             await self._remote().apeek(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        self._call("reset", lambda: self.inner.reset(scopes, keys))
+        self._call("reset", scopes, keys)
 
     def version(self) -> int:
-        return self._call("version", lambda: self.inner.version())  # noqa: PLW0108 - `inner` may be opened by the call
+        version: int = self._call("version")
+        return version
 
     def advance_version(self) -> int:
-        return self._call("advance_version", lambda: self.inner.advance_version())  # noqa: PLW0108 - the same
+        version: int = self._call("advance_version")
+        return version
 
     def collect_counts(self) -> Batch | None:
-        return self._call("collect_counts", lambda: cast("CountingStore", self.inner).collect_counts())
+        batch: Batch | None = self._call("collect_counts")
+        return batch
 
     def forget_counts(self, name: str) -> None:
-        self._call("forget_counts", lambda: cast("CountingStore", self.inner).forget_counts(name))
+        self._call("forget_counts", name)
 
     @property
     def unsettled(self) -> int:
@@ -234,13 +235,13 @@ class ResilientStore:
             self.failing = False
         return not self.failing
 
-    def _call(self, verb: str, call: Callable[[], T]) -> T:
-        """Make one call; the circuit breaker is used only where calls have failed lately."""
+    def _call(self, verb: str, *args: object, **options: object) -> Any:
+        """Call a method of the store; the circuit breaker is used only where calls have failed lately."""
         if self.failing or TIMERS or self.inner is _UNOPENED:
             with self._through_breaker(verb):
-                return call()
+                return getattr(self.inner, verb)(*args, **options)
         try:
-            return call()
+            return getattr(self.inner, verb)(*args, **options)
         except StoreUnavailable as error:
             self.record_failure(error)
             raise self.unavailable(error) from error
