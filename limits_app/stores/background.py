@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import random
+from random import SystemRandom
 from threading import RLock, Thread, current_thread
 from time import sleep
 from typing import Final
@@ -11,6 +11,9 @@ from typing import Final
 from limits_app.core.backoff import jittered
 from limits_app.core.clock import Clock
 from limits_app.core.runtime import on_fork, start_thread
+
+JITTER: Final = SystemRandom().random
+"""Not `random.random`, whose numbers after `random.seed` belong to the program and not to a background thread."""
 
 _SECOND: Final = 1_000_000
 
@@ -26,7 +29,7 @@ class BackgroundTask:
     """
 
     def __init__(
-        self, step: Callable[[], int | None], pause_us: int, *, clock: Clock, jitter: Callable[[], float] = random
+        self, step: Callable[[], int | None], pause_us: int, *, clock: Clock, jitter: Callable[[], float] = JITTER
     ) -> None:
         self._step = step
         self._pause_us = pause_us

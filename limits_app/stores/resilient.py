@@ -17,7 +17,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from random import random
 from threading import RLock
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
@@ -30,6 +29,7 @@ from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlock
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import RemoteStore, Store, is_remote
+from limits_app.stores.background import JITTER
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery
 
@@ -64,7 +64,7 @@ class ResilientStore:
         open_store: Callable[[str], Store],
         *,
         clock: Clock | None = None,
-        jitter: Callable[[], float] = random,
+        jitter: Callable[[], float] = JITTER,
     ) -> None:
         time = as_clock(monotonic_us) if clock is None else clock
         self.alias = alias
