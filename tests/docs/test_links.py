@@ -29,10 +29,10 @@ def leads_somewhere(page: Path, target: str) -> bool:
 
 def test_links_to_nowhere_are_noticed() -> None:
     readme = ROOT / "README.md"
-    assert leads_somewhere(readme, "docs/using.md#errors")
+    assert leads_somewhere(readme, "docs/limits-in-code.md#errors")
     assert leads_somewhere(readme, "#try-it")
     assert not leads_somewhere(readme, "docs/missing.md")
-    assert not leads_somewhere(readme, "docs/using.md#missing")
+    assert not leads_somewhere(readme, "docs/limits-in-code.md#missing")
     assert not leads_somewhere(readme, "../outside.md")
 
 
