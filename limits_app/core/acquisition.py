@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
+from limits_app.core.extension import LimitsSource, aextend, extend
 from limits_app.core.leases import enter_block, leave_block
-from limits_app.core.limits import CallLimit
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import Outcome, outcome_of, units_of
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, parts_of
+from limits_app.core.plan import Claim, Plan
+from limits_app.core.reported import charged_for, record_usage, shares, units_used, unreported_keys
 from limits_app.core.runtime import PROCESS
 from limits_app.core.store import is_remote
 
@@ -51,21 +53,32 @@ class Acquisition:
         "_cancelled",
         "_forks",
         "_outcome",
+        "_releasing",
         "_settling",
-        "_used",
         "claim",
+        "entered",
+        "extensions",
         "limit_set",
         "lost_lease",
+        "source",
+        "used",
     )
 
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
-        self._used: Sequence[int] = ()
+        self.used: Sequence[int] = ()
+        """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+        self.extensions: list[Acquisition] = []
+        """What `extend` has acquired, also while the store decides on it."""
+        self.source: LimitsSource | None = None
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
+        self._releasing = False
         self._settling = False
         self._forks = PROCESS.forks
+        self.entered = False
+        """Whether the block of the acquisition runs."""
         self.lost_lease = False
         """Whether a lease ran out while it was held, so that others may hold the permits."""
 
@@ -83,6 +96,11 @@ class Acquisition:
         return self.claim.admitted is True
 
     @property
+    def is_released(self) -> bool:
+        """Whether the amounts were released, or are being released, or belong to the process that forked this one."""
+        return self._releasing or self.claim.settled or self._forks != PROCESS.forks
+
+    @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration of the limit set that decided on the request."""
         return self.limit_set.config
@@ -98,10 +116,10 @@ class Acquisition:
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
-        used = self._used if self.claim.admitted else ()
         return {
-            limit.key: LimitUse(units_of(limit.rule, self.claim.amounts[limit.place]), _units_used(limit, used))
-            for limit in self.claim.plan.limits
+            limit.key: LimitUse(units_of(limit.rule, charged_for(self, limit)), units_used(part, limit))
+            for part in self.parts()
+            for limit in part.claim.plan.limits
         }
 
     @property
@@ -109,7 +127,30 @@ class Acquisition:
         """A number for each resource limit that grows with each grant; other systems reject late holders by it."""
         if not self.claim.admitted:
             return {}
-        return {limit.key: state[2] for limit, _, state in self.claim.limits() if limit.rule.is_permit}
+        held = [one for part in self.parts() for one in part.claim.limits()]
+        return {limit.key: state[2] for limit, _, state in held if limit.rule.is_permit}
+
+    def parts(self) -> Sequence[Acquisition]:
+        """Return this acquisition and its extensions that were admitted, in the order in which they were charged."""
+        if not self.extensions:
+            return (self,)
+        return (self, *[one for one in self.extensions if one.claim.admitted and one.used])
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """Take more of the named limits, all or nothing, without waiting: for streams and agents.
+
+        The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
+        `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
+        member serves the extension. What is not named is not charged.
+        Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
+        than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
+        StoreUnavailable while the store that admitted the first amounts is unavailable.
+        """
+        extend(self, requested)
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """`extend` for asyncio."""
+        await aextend(self, requested)
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Report the amounts that were used, by key; the last report of a key counts.
@@ -123,20 +164,7 @@ class Acquisition:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
-        amounts = self.claim.amounts
-        recorded = list(self._used) if self._used else [-1] * len(amounts)
-        for key, used in usage.items():
-            limits = self.claim.plan.by_key.get(key)
-            if limits is None:
-                check_amounts("usage", {key: used})
-                self.limit_set.skip_unknown(key, reported=True)
-                continue
-            for limit in limits:
-                parts = parts_of(limit, used)
-                if parts > amounts[limit.place]:
-                    self._check_overuse(limit, amounts[limit.place], used)
-                recorded[limit.place] = parts
-        self._used = recorded
+        record_usage(self, usage)
 
     def release(self) -> None:
         """Settle the reported usage and return permits; later calls do nothing. Amounts not reported stay spent."""
@@ -160,6 +188,7 @@ class Acquisition:
         self._cancelled = True
 
     def __enter__(self) -> Self:
+        self.entered = True
         if self.claim.plan.permits:
             enter_block(self.claim)
         return self
@@ -167,15 +196,14 @@ class Acquisition:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.claim.plan.permits:
-            leave_block(self.claim)
+        self._leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and self.claim.plan.must_report:
+        if kind is None:
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -184,8 +212,7 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.claim.plan.permits:
-            leave_block(self.claim)
+        self._leave_block()
         try:
             await self._arelease(refunds_unreported=kind is not None)
         except Exception:
@@ -206,7 +233,7 @@ class Acquisition:
             if self.lost_lease:
                 return
             self.lost_lease = True
-        keys = ", ".join(sorted(self.claim.plan.permit_keys))
+        keys = ", ".join(sorted({key for part in self.parts() for key in part.claim.plan.permit_keys}))
         logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
         for hook in HOOKS.lease_lost:
             try:
@@ -215,20 +242,40 @@ class Acquisition:
                 logger.exception("a lease_lost hook failed")
 
     def _release(self, *, refunds_unreported: bool) -> None:
+        self._releasing = True
+        if not self.extensions:
+            self._settle(self.used, refunds_unreported)
+            return
+        with ExitStack() as stack:  # all parts are settled, also when one of them raises
+            for part, used in reversed(shares(self)):
+                stack.callback(part._settle, used, refunds_unreported)
+
+    async def _arelease(self, *, refunds_unreported: bool) -> None:
+        self._releasing = True
+        if not self.extensions:
+            await self._asettle(self.used, refunds_unreported)
+            return
+        async with AsyncExitStack() as stack:
+            for part, used in reversed(shares(self)):
+                stack.push_async_callback(part._asettle, used, refunds_unreported)
+
+    def _settle(self, used: Sequence[int], refunds_unreported: bool) -> None:
+        """Settle this part of the acquisition, of which so much was used, and return its permits."""
         claim = self.claim
-        if claim.plan.needs_settling or self._used:
-            changes = self._changes(refunds_unreported)
+        if claim.plan.needs_settling or used or self.extensions:
+            changes = self._changes(used, refunds_unreported)
             if changes is not None:
                 self.limit_set.store.settle(claim, changes)
         if not self._settling:
             claim.settled = True
 
-    async def _arelease(self, *, refunds_unreported: bool) -> None:
+    async def _asettle(self, used: Sequence[int], refunds_unreported: bool) -> None:
+        """`_settle` for asyncio."""
         store = self.limit_set.store
         if not is_remote(store):
-            self._release(refunds_unreported=refunds_unreported)
+            self._settle(used, refunds_unreported)
             return
-        changes = self._changes(refunds_unreported)
+        changes = self._changes(used, refunds_unreported)
         if changes is not None:
             self._settling = True
             try:
@@ -241,7 +288,7 @@ class Acquisition:
         if not self._settling:
             self.claim.settled = True
 
-    def _changes(self, refunds_unreported: bool) -> Amounts | None:
+    def _changes(self, used: Sequence[int], refunds_unreported: bool) -> Sequence[int] | None:
         """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on.
 
         A forked child has nothing to do: its parent holds the amounts and releases them.
@@ -250,31 +297,26 @@ class Acquisition:
         if claim.settled or not claim.admitted or self._settling or self._forks != PROCESS.forks:
             return None
         plan = claim.plan
-        changes = plan.changes(self._used, claim.amounts, refunds_unreported=refunds_unreported)
+        changes = plan.changes(
+            used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=bool(self.extensions)
+        )
         if plan.permits:
             self.limit_set.store.renewer.discard(claim)
             return changes
         return changes if any(changes) else None
 
+    def _leave_block(self) -> None:
+        self.entered = False
+        for part in self.parts():
+            if part.claim.plan.permits:
+                leave_block(part.claim)
+
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
         if self.claim.admitted and not self._cancelled:
-            used, reporting = self._used, self.claim.plan.reporting
-            for limit in reporting:
-                if not used or used[limit.place] < 0:
-                    raise UsageNotReported(sorted({one.key for one in reporting if not used or used[one.place] < 0}))
-
-    def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
-        requested = units_of(limit.rule, amount)
-        if isinstance(limit.rule.limit, CallLimit):
-            raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.claim.admitted:
-            effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
-            logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
-
-
-def _units_used(limit: PlannedLimit, used: Sequence[int]) -> Amount | None:
-    return units_of(limit.rule, used[limit.place]) if used and used[limit.place] >= 0 else None
+            missing = unreported_keys(self)
+            if missing:
+                raise UsageNotReported(missing)
 
 
 class FreeAcquisition(Acquisition):
@@ -289,6 +331,16 @@ class FreeAcquisition(Acquisition):
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Record nothing; InvalidRequest for invalid usage."""
         check_amounts("usage", usage)
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
+        check_amounts("requested", requested)
+        for key in requested:
+            self.limit_set.skip_unknown(key)
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """`extend` for asyncio."""
+        self.extend(requested)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

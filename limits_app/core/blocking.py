@@ -14,6 +14,7 @@ from limits_app.core.alternatives import Alternatives, Procedure, enqueue, run, 
 from limits_app.core.amounts import shown
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
+from limits_app.core.extension import cancel_all
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Bucket
 from limits_app.core.store import Store
@@ -99,21 +100,6 @@ def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
     """Leave all queues; fast, since it also runs in event loops."""
     for store in stores:
         store.line.leave(waiter)
-
-
-def cancel_all(acquisitions: Iterable[Acquisition]) -> None:
-    """Refund all amounts of admitted acquisitions, which nobody will use.
-
-    An error of the store does not hide the exception that ended the request.
-    """
-    for one in acquisitions:
-        claim = one.claim
-        try:
-            if claim.admitted:
-                one.limit_set.store.renewer.discard(claim)
-                one.limit_set.store.settle(claim, [-amount for amount in claim.amounts])
-        except Exception:
-            logger.warning("an acquisition could not be refunded after it was interrupted", exc_info=True)
 
 
 def _wait(

@@ -11,14 +11,15 @@ from weakref import ref
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.blocking import cancel_all, checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.core.blocking import checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.extension import cancel_all
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
 from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import HOOKS, Mode, check_store, checked_mode, store_for
 from limits_app.core.outcome import Outcome, Stats, stats_of
-from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.plan import Claim, Plan, ScopedLimits
 from limits_app.core.planning import Plans
 from limits_app.core.record import schema_of
 from limits_app.core.store import RemoteStore, Store, is_remote
@@ -211,7 +212,7 @@ class LimitSet:
         store = self.store
         if self._free is not None or not is_remote(store):
             return self.try_acquire(requested)
-        acquisition = await self._aprepare(requested, store)
+        acquisition = await self.aprepare(requested, store)
         if await store.aacquire(acquisition.claim):
             acquisition.track()
         return acquisition
@@ -223,7 +224,7 @@ class LimitSet:
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
         store, seconds = self.store, checked_timeout(timeout)
-        acquisition = await self._aprepare(requested, store) if is_remote(store) else self.prepare(requested)
+        acquisition = await self.aprepare(requested, store) if is_remote(store) else self.prepare(requested)
         admitted = False
         if seconds == 0 or not must_wait(acquisition):
             claim = acquisition.claim
@@ -248,17 +249,22 @@ class LimitSet:
         self.store.peek(claim)
         return stats_of(claim)
 
-    def prepare(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
-        """Return an acquisition that no store has decided on.
+    def prepare(
+        self, requested: Mapping[str, Amount] | None, *, checks: bool = True, is_extension: bool = False
+    ) -> Acquisition:
+        """Return an acquisition that no store has decided on; one that `is_extension` takes the named amounts only.
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
         by_keys = self._plans.by_keys
-        if requested is None:
+        plan: Plan | None
+        if is_extension:
+            plan = self._plans.extension(requested)
+        elif requested is None:
             plan = by_keys.get(None)
         else:
             plan = by_keys.get(tuple(requested)) if type(requested) is dict else None
-        if plan is None or plan.permits:
+        if plan is None or (plan.permits and not is_extension):
             held = held_here(self)
             if plan is None or held:
                 plan = self._plans.find(requested, held)
@@ -273,8 +279,11 @@ class LimitSet:
             raise NeverAdmissible.of(acquisition)
         return acquisition
 
-    async def _aprepare(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
-        acquisition = self.prepare(requested, checks=False)
+    async def aprepare(
+        self, requested: Mapping[str, Amount] | None, store: RemoteStore, *, is_extension: bool = False
+    ) -> Acquisition:
+        """`prepare` with checks, for asyncio."""
+        acquisition = self.prepare(requested, checks=False, is_extension=is_extension)
         if not acquisition.claim.can_fit():
             await store.apeek(acquisition.claim)
             raise NeverAdmissible.of(acquisition)

@@ -163,15 +163,18 @@ class Plan:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
-    def changes(self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False) -> list[int]:
+    def changes(
+        self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False, is_extended: bool = False
+    ) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
 
         `used` has the reported use in parts for each limit, below 0 where none was reported; empty: none at all.
         With `refunds_unreported`, amounts that must be reported and were not are refunded too. A refund then includes
-        the idempotency key, so that the same request is charged when it is sent again.
+        the idempotency key, so that the same request is charged when it is sent again; so does that of an acquisition
+        that `is_extended`, whose extensions are refunded with it.
         """
         changes = [0] * len(amounts)
-        refunds = False
+        refunds = is_extended and refunds_unreported
         for limit in self.limits:
             place = limit.place
             if limit.is_permit:

@@ -52,21 +52,28 @@ class Plans:
             raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
         return self._found(tuple(requested), requested, held)
 
+    def extension(self, requested: object) -> Plan:
+        """Return the plan of a request for the named limits alone, by which an acquisition is extended.
+
+        Raises InvalidRequest for a request that is not a mapping, or is empty.
+        """
+        if not isinstance(requested, Mapping) or not requested:
+            raise InvalidRequest(
+                f"an extension must map keys to amounts, as in {{'tokens': 200}}, not {shown(requested)}"
+            )
+        named = self._named(requested)
+        named = [key for key in named if not (isinstance(self.limits[key], ResourceLimit) and _is_zero(requested[key]))]
+        many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
+        return self._compiled(tuple(named), frozenset(self.limits).difference(named), frozenset(), many_calls)
+
     def all(self) -> Plan:
         """Return a plan over every limit."""
         return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
 
     def _found(self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[Bucket]) -> Plan:
-        named = []
-        for key, amount in requested.items():
-            if key in self.limits:
-                named.append(key)
-            else:
-                check_amounts("requested", {key: amount})
-                self._on_unknown(key)
+        named = self._named(requested)
         permit_keys = frozenset(self._permits.values())
-        zeros = [key for key in named if requested[key] == 0 and not isinstance(requested[key], bool)]
-        left_out = permit_keys.intersection(zeros)
+        left_out = permit_keys.intersection([key for key in named if _is_zero(requested[key])])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
@@ -76,6 +83,17 @@ class Plans:
         if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
             self.by_keys[keys] = plan
         return plan
+
+    def _named(self, requested: Mapping[str, object]) -> list[str]:
+        """Return the requested keys that the set has; `on_unknown` receives the others."""
+        named = []
+        for key, amount in requested.items():
+            if key in self.limits:
+                named.append(key)
+            else:
+                check_amounts("requested", {key: amount})
+                self._on_unknown(key)
+        return named
 
     def _compiled(
         self,
@@ -101,6 +119,10 @@ class Plans:
             return isinstance(self.limits[key], CallLimit) and to_milli(amount, decimals=True) > MILLI
         except ValueError:
             return False
+
+
+def _is_zero(amount: object) -> bool:
+    return amount == 0 and not isinstance(amount, bool)
 
 
 def plan_for(

@@ -23,7 +23,7 @@ from limits_app.core.errors import (
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
-from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import Requested, RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, follow, with_shadow
@@ -108,6 +108,24 @@ class Request:
             raise outcome
         return outcome
 
+    def latest(self, stale: LimitSet) -> LimitSet:
+        """See `LimitsSource.latest`; an extension is charged by the limits that apply now."""
+        self._recover(StaleConfiguration())
+        return _of_same_member(self._use(lambda limits, _: limits), stale)
+
+    async def alatest(self, stale: LimitSet) -> LimitSet:
+        """See `LimitsSource.alatest`."""
+
+        async def found(limits: LimitSet, _: Requested) -> LimitSet:
+            return limits
+
+        self._recover(StaleConfiguration())
+        return _of_same_member(await self._ause(found), stale)
+
+    def report(self, extension: Acquisition, *, in_task: bool) -> None:
+        """See `LimitsSource.report`."""
+        self._finish(extension, in_task=in_task)
+
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
         """Return `use` of the effective limits and the amounts; repeats it after an error that `_recover` handles."""
         while True:
@@ -173,6 +191,8 @@ class Request:
         """Notify of a decision; return the acquisition that the caller receives."""
         if acquisition.claim.admitted:
             notify.admitted(self._key[0], acquisition, in_task=in_task)
+            if acquisition.limit_set.version is not None:  # others never change
+                acquisition.source = self
         else:
             notify.rejected(acquisition.outcome)
         return acquisition
@@ -214,6 +234,19 @@ def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | No
         if ends_by_change and wait_seconds == until_change:
             raise StaleConfiguration("a date has come that changes the limits") from error
         raise
+
+
+def _of_same_member(limits: LimitSet, stale: LimitSet) -> LimitSet:
+    """The limits for the member of a pool that served a request before; StaleConfiguration where it does not any more.
+
+    Limits without a pool are returned as they are.
+    """
+    if not isinstance(limits, PooledSet):
+        return limits
+    for one in limits.pool:
+        if isinstance(stale, MemberSet) and isinstance(one, MemberSet) and one.member == stale.member:
+            return one
+    raise StaleConfiguration("the members of the pool have changed: release the acquisition, and acquire again")
 
 
 def _countdown(timeout: float | None) -> Callable[[], float | None]:

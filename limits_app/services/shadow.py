@@ -101,6 +101,7 @@ class ShadowedAcquisition(Acquisition):
     def __init__(self, enforced: Acquisition) -> None:
         # The claim is that of the acquisition which is enforced.
         super().__init__(enforced.limit_set, enforced.claim)
+        self.extensions = enforced.extensions
         self._enforced = enforced
         self._would_refuse: tuple[LimitStatus, ...] = ()
         self.tried = None
@@ -143,7 +144,22 @@ class ShadowedAcquisition(Acquisition):
         self._enforced.update(usage)
         if self.tried is not None:
             with suppress(LimitsError):
-                self.tried.update({key: usage[key] for key in self.tried.claim.plan.by_key if key in usage})
+                keys = {key for part in self.tried.parts() for key in part.claim.plan.by_key}
+                self.tried.update({key: usage[key] for key in keys if key in usage})
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """See `Acquisition.extend`."""
+        self._enforced.extend(requested)
+        if self.tried and (known := _known(self.tried.limit_set, requested)):
+            with self.trying():
+                self.tried.extend(known)
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """See `Acquisition.aextend`."""
+        await self._enforced.aextend(requested)
+        if self.tried and (known := _known(self.tried.limit_set, requested)):
+            with self.trying():
+                await self.tried.aextend(known)
 
     def release(self) -> None:
         """See `Acquisition.release`."""
@@ -202,8 +218,11 @@ class ShadowedAcquisition(Acquisition):
 
 def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
     """The amounts of a request that the limits in shadow mode have keys for."""
-    keys = {limit.key for limit in shadow}
-    return {key: amount for key, amount in (amounts_for(shadow, requested) or {}).items() if key in keys}
+    return _known(shadow, amounts_for(shadow, requested) or {})
+
+
+def _known(shadow: LimitSet, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
+    return {key: amount for key, amount in amounts.items() if key in shadow}
 
 
 def _note(outcome: Outcome) -> None:

@@ -53,8 +53,8 @@ class FarStore(AskedInThread, MemoryStore):
     counting = False
     down = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.line: FarLine = FarLine()
 
     def acquire(self, claim: Claim) -> bool:

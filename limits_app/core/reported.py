@@ -1,0 +1,117 @@
+"""The reported usage of acquisitions, and how it is shared by the amounts that were charged one after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from limits_app.core.amounts import MILLI, Amount, check_amounts
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limits import CallLimit
+from limits_app.core.outcome import units_of
+from limits_app.core.plan import Bucket, PlannedLimit, parts_of
+
+if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
+
+logger = logging.getLogger("limits_app")
+
+
+def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
+    """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
+    parts = acquisition.parts()
+    recorded = {part: list(part.used) or [-1] * len(part.claim.amounts) for part in parts}
+    for key, used in usage.items():
+        charged = [part for part in parts if key in part.claim.plan.by_key]
+        for part in charged:
+            for limit in part.claim.plan.by_key[key]:
+                amount = recorded[part][limit.place] = parts_of(limit, used)
+                if part is charged[0] and amount > part.claim.amounts[limit.place]:
+                    _check_overuse(acquisition, limit, amount, used)
+        if not charged:
+            check_amounts("usage", {key: used})
+            acquisition.limit_set.skip_unknown(key, reported=True)
+    for part, amounts in recorded.items():
+        part.used = amounts
+
+
+def adopt_usage(acquisition: Acquisition, extension: Acquisition) -> None:
+    """Note the usage that was reported before an extension of the acquisition was charged."""
+    used = [-1] * len(extension.claim.amounts)
+    for limit in extension.claim.plan.limits:
+        for part, same in _same_bucket(acquisition, limit):
+            if part.used and part.used[same.place] >= 0:
+                # The limit may have been changed; rounded towards more use.
+                used[limit.place] = -(-part.used[same.place] * limit.rule.parts_per_unit // same.rule.parts_per_unit)
+    extension.used = used
+
+
+def charged_for(acquisition: Acquisition, limit: PlannedLimit) -> int:
+    """Return how much an acquisition and its extensions have charged to the bucket of a limit, in parts of its unit."""
+    if not acquisition.extensions:
+        return acquisition.claim.amounts[limit.place]
+    same_bucket = _same_bucket(acquisition, limit)
+    milli = sum([part.claim.amounts[one.place] * MILLI // one.rule.parts_per_unit for part, one in same_bucket])
+    return milli * limit.rule.parts_per_unit // MILLI
+
+
+def shares(acquisition: Acquisition) -> list[tuple[Acquisition, Sequence[int]]]:
+    """Return the parts of an acquisition, each with its share of the reported use by place.
+
+    Use is assigned to the parts in the order in which they were charged. The last part of a bucket receives what is
+    left, also what exceeds the sum. So unused amounts are refunded to the latest charges.
+    """
+    parts = acquisition.parts()
+    last = {limit.bucket: part for part in parts for limit in part.claim.plan.limits}
+    earlier: dict[Bucket, int] = {}
+    found: list[tuple[Acquisition, Sequence[int]]] = []
+    for part in parts:
+        used = list(part.used)
+        for limit in part.claim.plan.limits:
+            amount, per_unit = part.claim.amounts[limit.place], limit.rule.parts_per_unit
+            before = earlier.get(limit.bucket, 0)
+            if used and used[limit.place] >= 0:
+                left = max(used[limit.place] - before * per_unit // MILLI, 0)
+                used[limit.place] = left if last[limit.bucket] is part else min(left, amount)
+            earlier[limit.bucket] = before + amount * MILLI // per_unit
+        found.append((part, used))
+    return found
+
+
+def units_used(part: Acquisition, limit: PlannedLimit) -> Amount | None:
+    """Return the reported use of a limit; None where none was reported, or the request was rejected."""
+    used = part.used[limit.place] if part.used and part.successful else -1
+    return None if used < 0 else units_of(limit.rule, used)
+
+
+def unreported_keys(acquisition: Acquisition) -> list[str]:
+    """Return the keys whose usage must be reported and was not, sorted."""
+    missing = {
+        limit.key
+        for part in acquisition.parts()
+        for limit in part.claim.plan.reporting
+        if not part.used or part.used[limit.place] < 0
+    }
+    return sorted(missing)
+
+
+def _same_bucket(acquisition: Acquisition, limit: PlannedLimit) -> Iterator[tuple[Acquisition, PlannedLimit]]:
+    """Iterate over the parts of an acquisition that have charged the bucket of a limit, with their limits."""
+    for part in acquisition.parts():
+        for one in part.claim.plan.by_key.get(limit.key, ()):
+            if one.bucket == limit.bucket:
+                yield part, one
+
+
+def _check_overuse(acquisition: Acquisition, limit: PlannedLimit, used_parts: int, used: Amount) -> None:
+    """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
+    amount = charged_for(acquisition, limit)
+    if used_parts <= amount:
+        return
+    requested = units_of(limit.rule, amount)
+    if isinstance(limit.rule.limit, CallLimit):
+        raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
+    if acquisition.successful:
+        effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
+        logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
