@@ -63,12 +63,10 @@ async def aextend(acquisition: Acquisition, requested: Mapping[str, Amount]) -> 
                 raise
             limits = await acquisition.source.alatest(limits)
     store = limits.store
-    if acquisition.is_released:  # by another task, which may not have seen the extension
-        if extension.successful and is_remote(store):
-            store.renewer.discard(extension.claim)
-            await store.asettle(extension.claim, [-amount for amount in extension.claim.amounts])
-        else:
-            cancel_all([extension])
+    if acquisition.is_released and extension.successful:  # by another task, which may not have seen the extension
+        store.renewer.discard(extension.claim)
+        unused = [-amount for amount in extension.claim.amounts]
+        await store.asettle(extension.claim, unused) if is_remote(store) else store.settle(extension.claim, unused)
     _finish(acquisition, extension, in_task=True)
 
 

@@ -20,13 +20,16 @@ from limits_app.core.errors import (
     LimitExceeded,
     LimitsError,
     NeverAdmissible,
+    StaleConfiguration,
     StoreUnavailable,
     UsageNotReported,
 )
+from limits_app.core.keys import scope_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import QuotaLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import Amounts, Claim
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -139,6 +142,17 @@ def test_a_soft_limit_is_extended_into_debt(store: MemoryStore) -> None:
     assert limits.get_stats()["x"]["used"] == 16
 
 
+def test_a_limit_of_two_scopes_is_shared_in_each(store: MemoryStore) -> None:
+    scoped = [
+        ScopedLimits(scope_of("llm", entity), schema_of((RateLimit("tpm", capacity, 60),), store.lease_us))
+        for entity, capacity in (("team", 1000), ("user", 100))
+    ]
+    with LimitSet.composed(scoped, store).try_acquire({"tpm": 20}) as acquisition:
+        acquisition.extend({"tpm": 30})
+        acquisition.update({"tpm": 27})
+    assert [used(LimitSet.composed([one], store)) for one in scoped] == [{"tpm": 27}, {"tpm": 27}]
+
+
 # ------------------------------------------------------------------------------------------- rejections
 
 
@@ -200,6 +214,18 @@ def test_unknown_keys_are_skipped_and_zero_permits_are_left_out(
         extend(free, {"tpm": -5})
 
 
+@WAYS
+@STORES
+def test_stale_limits_without_a_source_are_an_error(extend: Extend, kind: type[MemoryStore]) -> None:
+    store = kind(clock=FakeClock())
+    scoped = [ScopedLimits(scope_of("llm", None), schema_of((TPM,), store.lease_us))]
+    acquisition = LimitSet.composed(scoped, store, version=0).try_acquire({"tpm": 20})
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        extend(acquisition, {"tpm": 1})
+    assert not acquisition.extensions
+
+
 def test_a_pool_extends_the_set_that_was_chosen() -> None:
     limits = [RateLimit("tpm", 10, 60)]
     pool = LimitPool([LimitSet(limits, store=MemoryStore(clock=FakeClock())) for _ in range(2)])
@@ -245,7 +271,7 @@ def test_a_lost_lease_of_an_extension_is_reported_to_the_acquisition(
 class Failing(AskedInThread, MemoryStore):
     """A remote store that fails to settle so many times."""
 
-    remote = True
+    remote: bool = True
 
     failures = 0
 
@@ -278,7 +304,7 @@ def test_each_part_is_settled_although_another_one_fails(asynchronous: bool) -> 
 class Interfering(AskedInThread, MemoryStore):
     """A remote store that does something after it has charged a claim."""
 
-    remote = True
+    remote: bool = True
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock=clock)
@@ -291,8 +317,10 @@ class Interfering(AskedInThread, MemoryStore):
 
 
 @WAYS
-def test_an_extension_that_comes_after_the_release_is_refunded(extend: Extend) -> None:
+@pytest.mark.parametrize("remote", [True, False])
+def test_an_extension_that_comes_after_the_release_is_refunded(extend: Extend, remote: bool) -> None:
     store = Interfering(FakeClock())
+    store.remote = remote
     limits = limit_set(store, TPM, DB)
     acquisition = limits.try_acquire({"tpm": 20})
     acquisition.update({"tpm": 20})
@@ -321,25 +349,23 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interrupted_at_line(number: int) -> Iterator[None]:
-    """In the block, raise before the line with this number, counted as lines of acquisitions run."""
+def interrupted_at(number: int) -> Iterator[None]:
+    """In the block, raise when this number of calls in the modules of acquisitions have begun or ended."""
     left = number
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
+    def profile(frame: FrameType, event: str, _: object) -> None:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("acquisition.py", "extension.py", "reported.py")):
-            return None
-        left -= event == "line"
-        if left == 0 and event == "line":
-            raise Interrupted
-        return trace
+        if frame.f_code.co_filename.endswith(("acquisition.py", "extension.py", "reported.py")):
+            left -= 1
+            if left == 0:
+                raise Interrupted
 
-    before = sys.gettrace()
-    sys.settrace(trace)
+    before = sys.getprofile()
+    sys.setprofile(profile)
     try:
         yield
     finally:
-        sys.settrace(before)
+        sys.setprofile(before)
 
 
 def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock: FakeClock) -> None:
@@ -349,7 +375,7 @@ def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock
         acquisition = limits.try_acquire({"tpm": 1, "db": 0})
         acquisition.update({"tpm": 0})
         number += 1
-        with suppress(Interrupted), interrupted_at_line(number):
+        with suppress(Interrupted), interrupted_at(number):
             acquisition.extend({"db": 1, "tpm": 2})
             acquisition.extend({"db": 1})
             acquisition.update({"tpm": 0})
