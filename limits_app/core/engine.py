@@ -198,15 +198,15 @@ def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone |
 
 def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
     """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
-    for record in records:
-        if record.usage is not None and now >= record.usage.until:
-            close_usage(record, hour_ends(now))
     for limit in plan.limits:
-        usage = records[limit.scope_index].usage
-        if usage is not None:
-            usage.amounts[limit.index] += amounts[limit.place]
-            if usage.amounts[limit.index] > _FULL_USAGE_PARTS:
-                close_usage(records[limit.scope_index], usage.until)
+        record = records[limit.scope_index]
+        if record.usage is None:
+            continue
+        if now >= record.usage.until:
+            close_usage(record, hour_ends(now))
+        record.usage.amounts[limit.index] += amounts[limit.place]
+        if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
+            close_usage(record, record.usage.until)
 
 
 def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:

@@ -112,12 +112,12 @@ def outcome_of(claim: Claim) -> Outcome:
     """Return the outcome of a claim on which a store has decided, or whose states were read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
-    for limit, amount, state in claim.limits():
+    for limit in claim.plan.limits:
+        amount, state = claim.amounts[limit.place], claim.states[limit.place]
         rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
         status = _status(claim, limit, amount, state, rejected=rejected)
         (violations if rejected else passed).append(status)
-    degraded = any(scope.degraded for scope in claim.plan.scopes)
-    return Outcome(not violations, tuple(violations), tuple(passed), degraded)
+    return Outcome(not violations, tuple(violations), tuple(passed), claim.plan.is_degraded)
 
 
 def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
@@ -159,6 +159,13 @@ def remaining(rule: Rule, state: State, now: int) -> Amount:
     if isinstance(rule.limit, Blocked):
         return 0
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
+
+
+def whole_remaining(rule: Rule, state: State, now: int) -> int:
+    """Return how much a limit would admit now, in whole units, rounded down."""
+    if isinstance(rule.limit, Blocked):
+        return 0
+    return max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
 
 
 def reset_seconds(rule: Rule, state: State, now: int) -> int | None:

@@ -96,8 +96,8 @@ class Plan:
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - `version` is the configuration that it was compiled from, None for limits that never change.
-    - A plan that `is_blocked` is always rejected. A plan that `is_credit` can only be settled: it reduces recorded use
-      that belongs to no claim.
+    - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
+      unavailable. One that `is_credit` can only be settled: it reduces recorded use that belongs to no claim.
     - `store_cache` is for values that a store computes for the plan once.
     """
 
@@ -118,11 +118,13 @@ class Plan:
         self.version = version
         self.is_credit = is_credit
         self.is_blocked = any(scope.schema.is_blocked for scope in scopes)
+        self.is_degraded = any(scope.degraded for scope in scopes)
         self.counts_usage = not is_credit and any(scope.schema.counts_usage for scope in scopes)
         self.permits = tuple([limit for limit in limits if limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
-        metered = [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
-        self.must_report = frozenset([*metered, *many_calls])
+        self.must_report = frozenset(many_calls).union(
+            [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
+        )
         for limit in limits:
             limit.must_report = limit.key in self.must_report
         self.reporting = tuple([limit for limit in limits if limit.must_report])

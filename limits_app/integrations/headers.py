@@ -19,7 +19,7 @@ from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.outcome import remaining, reset_seconds
+from limits_app.core.outcome import reset_seconds, whole_remaining
 
 __all__ = ["remove_headers", "set_headers"]
 
@@ -78,7 +78,7 @@ def _quotas(acquisitions: Iterable[Acquisition]) -> Mapping[str, _Quota]:
             for one in violations:
                 where = one.key, one.resource, one.entity, one.member, one.shared
                 rejected |= where == (rule.key, scope.resource, scope.entity, scope.member, scope.shared)
-            quota = _Quota(rule.limit, int(remaining(rule, state, now)), reset, rejected)
+            quota = _Quota(rule.limit, whole_remaining(rule, state, now), reset, rejected)
             read.append((scope.resource, rule.key, quota))
     several = len(set(map(itemgetter(0), read))) > 1
     found: dict[str, _Quota] = {}

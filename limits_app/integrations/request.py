@@ -30,6 +30,7 @@ from limits_app.integrations.identity import aidentify, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
+from limits_app.services.request import Request
 from limits_app.services.several import prefixes_of
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
@@ -231,14 +232,15 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
+            request = Request((resource, entity, default_limits), missing)
             try:
-                acquisition = services.acquire(
-                    resource, entity=entity, requested=missing, timeout=timeout, default_limits=default_limits
-                )
+                acquisition = request.acquire_now() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
                 self._note_refused(error)
                 raise
-            return self._charged(key, named, acquisition)
+            self._hold(acquisition, has_decorator=True)
+            self.charges.note(key, named, acquisition)
+            return acquisition
 
     async def acharge(
         self,
@@ -259,19 +261,15 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
+            request = Request((resource, entity, default_limits), missing)
             try:
-                acquisition = await services.aacquire(
-                    resource, entity=entity, requested=missing, timeout=timeout, default_limits=default_limits
-                )
+                acquisition = await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:
                 self._note_refused(error)
                 raise
-            return self._charged(key, named, acquisition)
-
-    def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
-        self._hold(acquisition, has_decorator=True)
-        self.charges.note(key, named, acquisition)
-        return acquisition
+            self._hold(acquisition, has_decorator=True)
+            self.charges.note(key, named, acquisition)
+            return acquisition
 
     def charge_all(self, shares: Sequence[Share], named: Sequence[Mapping[str, Amount]] = ()) -> None:
         """Charge several resources, all or nothing, as far as the request was not charged before.

@@ -155,8 +155,7 @@ class Thresholds:
 
     def crossings(self, acquisition: Acquisition) -> list[Crossing]:
         """The limits of an acquisition beyond a threshold, each with the highest one."""
-        degraded = any(one.degraded for one in acquisition.claim.plan.scopes)
-        return [] if degraded else list(self._crossings(acquisition))
+        return [] if acquisition.claim.plan.is_degraded else list(self._crossings(acquisition))
 
     def clear(self) -> None:
         """Forget which signals were sent."""

@@ -77,7 +77,10 @@ class Request:
 
     def acquire_now(self) -> Acquisition:
         """Acquire now; LimitExceeded where that is rejected."""
-        return _admitted(self.try_acquire())
+        acquisition = self.try_acquire()
+        if not acquisition.claim.admitted:
+            raise LimitExceeded.of(acquisition)
+        return acquisition
 
     def acquire(self, timeout: float | None) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
@@ -92,7 +95,10 @@ class Request:
 
     async def aacquire_now(self) -> Acquisition:
         """`acquire_now` for asyncio."""
-        return _admitted(await self.atry_acquire())
+        acquisition = await self.atry_acquire()
+        if not acquisition.claim.admitted:
+            raise LimitExceeded.of(acquisition)
+        return acquisition
 
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
@@ -204,12 +210,6 @@ def _try_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
 
 async def _atry_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
     return await limits.atry_acquire(amounts)
-
-
-def _admitted(acquisition: Acquisition) -> Acquisition:
-    if not acquisition.claim.admitted:
-        raise LimitExceeded.of(acquisition)
-    return acquisition
 
 
 @contextmanager

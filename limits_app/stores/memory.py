@@ -223,11 +223,11 @@ class MemoryStore:
     def _save(self, plan: Plan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
         self._unsaved = False
-        for scope, record in zip(plan.scopes, records, strict=True):
+        for place, record in enumerate(records):
             if record.changed:
-                if self._records.get(scope.key) is not record:
-                    self._insert(scope, record, now)
-                self._counts.add(scope.scope, record, now)
+                if self._records.get(plan.scope_keys[place]) is not record:
+                    self._insert(plan.scopes[place], record, now)
+                self._counts.add(plan.scopes[place].scope, record, now)
 
     def _insert(self, scope: ScopedLimits, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema."""

@@ -14,11 +14,13 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from limits_app import services
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.resolver import resolve, resolver
+from limits_app.services.request import Request
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
@@ -100,15 +102,15 @@ def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
 ) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    acquire = services.acquire
+    acquire = Request.acquire_now
 
-    def slow(*args: Any, **options: Any) -> Any:
+    def slow(request: Request) -> Acquisition:
         if second.ident is None:
             second.start()
             second.join(0.2)  # as long as it would take the other one to be charged, too
-        return acquire(*args, **options)
+        return acquire(request)
 
-    monkeypatch.setattr(services, "acquire", slow)
+    monkeypatch.setattr(Request, "acquire_now", slow)
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1
