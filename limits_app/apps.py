@@ -42,6 +42,7 @@ class LimitsConfig(AppConfig):
         recording.watch(models.CONFIGURATION)
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
+        HOOKS.enabled = lambda: conf.get(conf.ENABLED)
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
         HOOKS.process_store = registry.process_store
         HOOKS.shared_store = registry.shared_store

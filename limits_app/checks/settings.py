@@ -49,6 +49,7 @@ def check_settings(**options: Any) -> list[CheckMessage]:
 def check_hazards(**options: Any) -> list[CheckMessage]:
     """Report settings that are valid but probably a mistake."""
     return reported(
+        _disabled,
         _local_without_processes,
         _shared_directories,
         _no_file_locks,
@@ -114,6 +115,15 @@ def reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage
     if conf.problems():
         return []
     return [message for check in checks for message in check()]
+
+
+def _disabled() -> Iterator[CheckMessage]:
+    if not conf.get(conf.ENABLED):
+        yield Warning(
+            "LIMITS['ENABLED'] is False: everything is allowed, and nothing is counted.",
+            hint="Set it to True, or remove it, wherever limits must apply.",
+            id="limits_app.W059",
+        )
 
 
 def _local_without_processes() -> Iterator[CheckMessage]:

@@ -36,6 +36,14 @@ class Key(Generic[T]):
     parse: Callable[[object], T]
 
 
+ENABLED: Final = Key(
+    "ENABLED",
+    True,
+    "limits_app.E003",
+    expects="True or False",
+    doc="Whether requests are limited. With False everything is allowed, and no store is asked.",
+    parse=parsers.yes_or_no,
+)
 STORE: Final = Key(
     "STORE",
     "default",

@@ -166,7 +166,11 @@ class EligibleSets:
             found = [index for index, rates in enumerate(self._rates) if not rates]
         elif isinstance(requested, Mapping):
             needed = [key for key in requested if key not in self._optional]
-            found = [index for index, rates in enumerate(self._rates) if rates.issuperset(needed)]
+            found = [
+                index
+                for index, rates in enumerate(self._rates)
+                if self._sets[index].accepts_all or rates.issuperset(needed)
+            ]
             if not found:
                 raise self._not_eligible(needed)
             if not requested:

@@ -46,6 +46,8 @@ class LimitSet:
     """The mode that chose the store; None for a given store."""
     is_private = False
     """Whether the set was made with `shared=False` and has a store of its own."""
+    accepts_all = False
+    """Whether requests may name any key, since nothing is limited."""
 
     def __init__(
         self,
@@ -297,6 +299,8 @@ class LimitSet:
         The sets of all entities on a resource warn once together: the number of entities is not bounded.
         """
         raises = not reported and HOOKS.unknown_keys_raise()
+        if self.accepts_all:
+            return
         if reported and key in self._plans.limits:
             message = f"key {shown(key)} was not requested: its usage is not recorded"
         else:
@@ -329,10 +333,9 @@ def forget_warnings() -> None:
 
 
 class Unlimited(LimitSet):
-    """The set that is used where limits could not be resolved and requests are allowed: it admits any key."""
+    """The set that is used where limits could not be resolved and requests are allowed: it accepts any key."""
 
-    def skip_unknown(self, key: object, *, reported: bool = False) -> None:
-        """Accept the key without a warning."""
+    accepts_all = True
 
 
 def _copied_config(config: Mapping[str, object]) -> dict[str, object]:

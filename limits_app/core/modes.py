@@ -31,6 +31,8 @@ class Hooks:
     """Callables that the surrounding program plugs into the engine; `apps` does so for Django."""
 
     def __init__(self) -> None:
+        self.enabled: Callable[[], bool] = lambda: True
+        """Whether the limits that workers get are enforced."""
         self.unknown_keys_raise: Callable[[], bool] = lambda: False
         """Whether a requested key that the set does not have is an error instead of a warning."""
         self.process_store: Callable[[], Store | None] = lambda: None

@@ -9,6 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from limits_app import conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
@@ -147,6 +148,8 @@ def _shares(
 
 
 def _is_exempt(request: HttpRequest) -> bool:
+    if not conf.get(conf.ENABLED):
+        return True
     match = request.resolver_match
     view = None if match is None else match.func
     return getattr(view, EXEMPT, False) or (request.method == "OPTIONS" and _is_preflight(request, view))

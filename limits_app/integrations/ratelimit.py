@@ -16,6 +16,7 @@ from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -71,6 +72,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     """Let a view run so often for each `key`: `ip`, `user`, `user_or_ip`, `get:<name>`, `post:<name>`,
     `header:<name>`, or a function of the group and the request.
 
+    With `settings.RATELIMIT_ENABLE = False` nothing is limited, as in django-ratelimit.
     `rate` is such as `5/m` or `10/30s`, or a function of the group and the request; None limits nothing.
     Without `block` the view runs all the same, and `request.limited` says that it was too often.
     Raises ImproperlyConfigured for an invalid key or rate.
@@ -139,6 +141,8 @@ class _Rule(NamedTuple):
         return None
 
     def _charge(self, request: HttpRequest) -> None:
+        if not getattr(settings, "RATELIMIT_ENABLE", True):
+            return
         if self.methods is not None and request.method not in self.methods:
             return
         rate = self.rate

@@ -6,6 +6,7 @@ from typing import Final
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
+from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
@@ -21,6 +22,7 @@ from limits_app.models.usage import Bucket, CollectedBatch, Denial, Period, Usag
 
 __all__ = [
     "CONFIGURATION",
+    "ENFORCED",
     "ENTITY_FLAGS",
     "MAX_LEVELS",
     "AuditEvent",
@@ -31,6 +33,8 @@ __all__ = [
     "Configuration",
     "CountedBy",
     "Denial",
+    "Emergency",
+    "EmergencySwitch",
     "Endpoint",
     "Enforcement",
     "Entity",
@@ -58,10 +62,20 @@ __all__ = [
     "Verb",
     "WaitingBatch",
     "code_limits",
+    "emergency",
     "note_code_limits",
     "policies_for",
     "pool_definition",
 ]
 
-CONFIGURATION: Final[tuple[type[Configuration], ...]] = (Resource, Entity, Policy, Pool, PoolMember, Limit, Endpoint)
+CONFIGURATION: Final[tuple[type[Configuration], ...]] = (
+    Resource,
+    Entity,
+    Policy,
+    Pool,
+    PoolMember,
+    Limit,
+    Endpoint,
+    EmergencySwitch,
+)
 """The models whose changes are announced."""

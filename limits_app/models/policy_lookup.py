@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import Limit as Definition
+from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import from_column, to_column
 from limits_app.models.limit import Limit
@@ -49,8 +50,10 @@ _QUERY: Final = """
            p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
            p.weekly_hours, p.time_zone,
            (SELECT q.name FROM {resource} s JOIN {pool} q ON q.id = s.pool_id WHERE s.name = %s),
-           (SELECT s.store FROM {resource} s WHERE s.name = %s), l.shared, {columns}
+           (SELECT s.store FROM {resource} s WHERE s.name = %s), l.shared, {columns},
+           x.mode, x.until
     FROM whose w
+    LEFT JOIN {emergencyswitch} x ON x.id = 1
     LEFT JOIN {policy} p ON {about}
         AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
         AND (p.valid_until IS NULL OR p.valid_until > %s)
@@ -58,12 +61,15 @@ _QUERY: Final = """
 """
 """It uses the unique index of policies, so that it stays fast with many policies."""
 
+_MODELS: Final = (Policy, Limit, Resource, Entity, Pool, EmergencySwitch)
 _EVERYBODY: Final = -1
 _POLICY: Final = slice(4, 16)
 _POOL: Final = 16
 _STORE: Final = 17
 _SHARED: Final = 18
 _KEY: Final = 20
+_LIMIT: Final = slice(_SHARED + 1, -2)
+_EMERGENCY: Final = slice(-2, None)
 
 _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 """Most entities share the same limits, which are immutable."""
@@ -103,12 +109,14 @@ class EntityPolicies:
 class PolicyChain:
     """All who are charged, the entity itself first, the name of the pool that serves the resource, if any does, and
     the alias of the store in which the resource is counted (None: the default one); `known` says whether it has a row.
+    `emergency` is the emergency switch, as it is in force.
     """
 
     links: list[EntityPolicies]
     pool: str | None
     store: str | None = None
     known: bool = True
+    emergency: Emergency = ENFORCED
 
 
 def policies_for(resource: str, entity: str | None, using: str, now: datetime) -> PolicyChain:
@@ -128,8 +136,9 @@ def policies_for(resource: str, entity: str | None, using: str, now: datetime) -
         EntityPolicies(found[0][1] if found else entity, (*_own(found), *_policy_values(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
-    store = rows[0][_STORE]
-    return PolicyChain(links, rows[0][_POOL], store or None, known=store is not None)
+    store, (mode, until) = rows[0][_STORE], rows[0][_EMERGENCY]
+    switch = Emergency(Enforcement(mode), until=from_column(until, connection)) if mode else ENFORCED
+    return PolicyChain(links, rows[0][_POOL], store or None, known=store is not None, emergency=switch.at(now))
 
 
 def _own(rows: Sequence[Row]) -> Iterable[PolicyValue]:
@@ -155,7 +164,7 @@ def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Polic
     return PolicyValue(
         level=scope_by_keys(resource_id, entity_id).value,
         effect=PolicyEffect(effect),
-        limits=tuple(_definition_of(*row[_SHARED + 1 :]) for row in found),
+        limits=tuple(_definition_of(*row[_LIMIT]) for row in found),
         policy_id=policy_id,
         on_unavailable=OnUnavailable(on_unavailable) if on_unavailable else None,
         extends=bool(extends),
@@ -184,7 +193,7 @@ def _can_be_stored(identifier: str) -> bool:
 @cache
 def _sql(vendor: str) -> str:
     """The query; only names of the app's own tables and columns are put in, and what a caller says is a parameter."""
-    names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity, Pool)}
+    names = {model.__name__.lower(): model._meta.db_table for model in _MODELS}
     quote = "`{}`" if vendor == "mysql" else '"{}"'
     columns = ", ".join("l." + quote.format(column) for column in COLUMNS)
     # MariaDB has no indexes over expressions, so there the one of the foreign key has to do.

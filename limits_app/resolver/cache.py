@@ -221,6 +221,8 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
     A store that is unavailable receives the new version when it is back. Until then this process resolves again, and
     others use their sets until these expire.
     """
+    if not conf.get(conf.ENABLED):
+        resolver.clear()
     for alias in aliases():
         store = resilient_store(alias)
         try:

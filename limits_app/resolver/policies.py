@@ -8,7 +8,7 @@ A policy that extends is added to the next one instead of replacing it, and its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
@@ -27,6 +27,7 @@ __all__ = [
     "Verdict",
     "changes_at",
     "choose",
+    "lifted",
     "rollout_position",
 ]
 
@@ -110,6 +111,13 @@ def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
     times = [at for one in link.policies for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
     return min((at for at in times if at is not None and at > now), default=None)
+
+
+def lifted(choice: Choice, status: PolicyStatus) -> Choice:
+    """The choice without limits; `status`, SHADOW or OFF, replaces that of the policies that applied."""
+    applied = {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
+    verdicts = tuple(replace(one, status=status) if one.status in applied else one for one in choice.verdicts)
+    return Choice(choice.entity, verdicts, (), None)
 
 
 def rollout_position(entity: str | None) -> int:

@@ -58,6 +58,8 @@ class PoolMembers:
 
     definition: PoolDefinition
     scoped: Mapping[str, Scopes]
+    is_unlimited: bool = False
+    """Whether the limits of the members do not apply, by the emergency switch or the settings."""
 
     @classmethod
     def of(cls, definition: PoolDefinition, store: Store) -> PoolMembers:
@@ -83,6 +85,11 @@ class PoolMembers:
         """The configuration of each member with its name; secrets are references."""
         members = self.definition.enabled or (_REJECTING,)
         return {member.name: {**member.config, MEMBER_KEY: member.name} for member in members}
+
+    def without_limits(self) -> PoolMembers:
+        """The same members without limits; a pool without enabled members still rejects."""
+        scoped = {name: () if name else some for name, some in self.scoped.items()}
+        return replace(self, scoped=scoped, is_unlimited=True)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> PoolMembers:
         """The same members, with each scope replaced by the result of `change`."""
@@ -239,6 +246,7 @@ class PooledSet(LimitSet):
                 identity=identity,
                 changes_at=changes_at,
             )
+            one.accepts_all = members.is_unlimited
             # Rates that only other members have need not be requested of this one, even where the resource has them.
             only_others = of_any_member - keys[name]
             one.ones = dict.fromkeys([key for key in one.rates if key not in only_others], 1) or None

@@ -10,13 +10,24 @@ from typing import Final, cast
 
 from django.db import router
 
+from limits_app import conf
 from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
-from limits_app.models import CodeLimits, Policy, PolicyEffect, PolicyValue, code_limits
+from limits_app.models import (
+    CodeLimits,
+    Emergency,
+    Enforcement,
+    EntityPolicies,
+    Policy,
+    PolicyEffect,
+    PolicyValue,
+    code_limits,
+    emergency,
+)
 from limits_app.models.policy_lookup import PolicyChain, policies_for
-from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose
+from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose, lifted
 from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
@@ -36,6 +47,7 @@ __all__ = [
 Limits = tuple[Limit, ...]
 
 _BLOCKED: Final = (Blocked(),)
+_DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
 
 
 class Source:
@@ -79,19 +91,20 @@ def resolve(
     if default_limits:
         own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], policies=(*links[0].policies, own))
-    choices = tuple(choose(link, at) for link in links)
-    in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
-    shadows = tuple(choose(link, at, shadow=True) for link in in_shadow)
-    dates = [change for link in links if (change := changes_at(link, at)) is not None]
+    switch = found.emergency if conf.get(conf.ENABLED) else _DISABLED
+    is_lifted = switch.mode != Enforcement.ENFORCE
+    choices, shadows = _chosen(links, at, switch.mode)
+    dates = [date for date in (switch.until, *(changes_at(link, at) for link in links)) if date is not None]
     resolved = compiled(
         resource,
         choices,
         shadows,
         store_version=store_version,
-        members=members,
+        members=members.without_limits() if members is not None and is_lifted else members,
         changes_at=min(dates).timestamp() if dates else None,
+        accepts_all=is_lifted,
     )
-    return Resolution(resource, entity, choices, shadows, resolved, found.known)
+    return Resolution(resource, entity, choices, shadows, resolved, found.known, switch)
 
 
 def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
@@ -102,7 +115,13 @@ def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
     check_resource(pool)
     store_version = StoreVersions().of(alias)
     members = pool_cache.members(pool, home(), store_version)
-    return ResolvedSet.of((), store_version, members, resource=pool, identity=(pool,))
+    switch = emergency(home(), datetime.now(UTC)) if conf.get(conf.ENABLED) else _DISABLED
+    is_lifted = switch.mode != Enforcement.ENFORCE
+    members = members.without_limits() if is_lifted else members
+    until = None if switch.until is None else switch.until.timestamp()
+    return ResolvedSet.of(
+        (), store_version, members, resource=pool, identity=(pool,), changes_at=until, accepts_all=is_lifted
+    )
 
 
 def home() -> str:
@@ -143,6 +162,20 @@ def _read(
             missing = found.pool  # it may have been renamed between the two queries
         else:
             return found, members, store_version
+
+
+def _chosen(
+    links: Sequence[EntityPolicies], now: datetime, mode: Enforcement
+) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+    """The choices of all links, and those that are evaluated in shadow mode, under a mode of the emergency switch."""
+    choices = tuple(choose(link, now) for link in links)
+    match mode:
+        case Enforcement.OFF:
+            return tuple(lifted(choice, PolicyStatus.OFF) for choice in choices), ()
+        case Enforcement.SHADOW:
+            return tuple(lifted(choice, PolicyStatus.SHADOW) for choice in choices), choices
+    in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
+    return choices, tuple(choose(link, now, shadow=True) for link in in_shadow)
 
 
 def _has_shadow(choice: Choice) -> bool:

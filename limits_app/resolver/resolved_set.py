@@ -14,7 +14,7 @@ from limits_app.core.limits import AnyLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import Schema
 from limits_app.core.store import Store
-from limits_app.models import PolicyScope, PolicyValue
+from limits_app.models import ENFORCED, Emergency, PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
@@ -54,10 +54,11 @@ class ResolvedSet:
         changes_at: float | None = None,
         on_unavailable: OnUnavailable | None = None,
         shadow: LimitSet | None = None,
+        accepts_all: bool = False,
     ) -> ResolvedSet:
         """Compile the limits of several scopes, and of the members of a pool where one serves the resource.
 
-        `resource`, `identity` and `changes_at` are those of `LimitSet.composed`.
+        `resource`, `identity` and `changes_at` are those of `LimitSet.composed`, `accepts_all` is that of `LimitSet`.
         """
         alias, store, version = store_version
         if members is None:
@@ -68,6 +69,7 @@ class ResolvedSet:
             limit_set = PooledSet.of(
                 own, members, store, version=version, resource=resource, identity=identity, changes_at=changes_at
             )
+        limit_set.accepts_all = accepts_all
         return cls(
             limit_set=limit_set,
             alias=alias,
@@ -107,6 +109,7 @@ class ResolvedSet:
             resource=old.resource,
             identity=old.identity,
             changes_at=old.changes_at,
+            accepts_all=old.accepts_all,
         )
         return added.limit_set
 
@@ -114,7 +117,10 @@ class ResolvedSet:
         """A limit set for another store, with each scope replaced by the result of `change`."""
         store_version = StoreVersion(self.alias, store, store.version())
         members = None if self.members is None else self.members.changed(change)
-        return ResolvedSet.of(map(change, self.own), store_version, members, resource=None, identity=None).limit_set
+        accepts_all = self.limit_set.accepts_all
+        return ResolvedSet.of(
+            map(change, self.own), store_version, members, resource=None, identity=None, accepts_all=accepts_all
+        ).limit_set
 
     def ceiling(self, key: str) -> Amount:
         """The most that can ever be admitted of a key."""
@@ -129,6 +135,7 @@ class Resolution:
 
     There is one choice for the entity and one for each entity above it that is charged too. `shadows` are the choices
     as they would be if policies in shadow mode were enforced. A resource that is not `known` has no row.
+    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False.
     """
 
     resource: str
@@ -137,6 +144,7 @@ class Resolution:
     shadows: tuple[Choice, ...]
     resolved: ResolvedSet
     known: bool = True
+    emergency: Emergency = ENFORCED
 
     @property
     def considered(self) -> tuple[PolicyValue, ...]:
@@ -152,6 +160,7 @@ def compiled(
     store_version: StoreVersion,
     members: PoolMembers | None = None,
     changes_at: float | None = None,
+    accepts_all: bool = False,
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one."""
     shadow_schemas = schemas_of(store_version.store, counts_usage=False)
@@ -169,6 +178,7 @@ def compiled(
         shadow=LimitSet.composed(shadow_scopes, store_version.store, version=store_version.version)
         if shadow_scopes
         else None,
+        accepts_all=accepts_all,
     )
 
 

@@ -15,7 +15,7 @@ from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 
-__all__ = ["UNAVAILABLE", "StoreVersion", "StoreVersions", "schemas_of"]
+__all__ = ["DISABLED", "UNAVAILABLE", "StoreVersion", "StoreVersions", "schemas_of"]
 
 
 class _UnavailableStore(MemoryStore):
@@ -29,6 +29,8 @@ class _UnavailableStore(MemoryStore):
 
 
 UNAVAILABLE: Final = _UnavailableStore()
+DISABLED: Final = MemoryStore()
+"""Takes the place of every store where `LIMITS["ENABLED"]` is False."""
 
 
 class StoreVersion(NamedTuple):
@@ -47,14 +49,15 @@ class StoreVersion(NamedTuple):
 class StoreVersions:
     """The version of each store, read before the database: only the database knows in which store a resource is.
 
-    A change between the two reads makes the result stale, never wrong. `replacement` takes the place of every store.
+    A change between the two reads makes the result stale, never wrong. `replacement` takes the place of every store,
+    and so does DISABLED where `LIMITS["ENABLED"]` is False.
     """
 
     def __init__(self, replacement: Store | None = None) -> None:
         self._default = conf.get(conf.STORE)
-        self._replacement = replacement
+        self._replacement = replacement if conf.get(conf.ENABLED) else DISABLED
         self._versions: dict[str, StoreVersion] = {}
-        for alias in conf.get(conf.STORES) if replacement is None else ():
+        for alias in conf.get(conf.STORES) if self._replacement is None else ():
             self._read(alias)
 
     def of(self, alias: str | None = None) -> StoreVersion:

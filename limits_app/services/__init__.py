@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, boost, reset, top_up
+from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.pools import NamedPool, pool
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
@@ -66,6 +67,7 @@ __all__ = [
     "delete_resource_limits",
     "delete_system_limits",
     "denials",
+    "emergency",
     "end_boost",
     "explain",
     "grant_boost",
@@ -78,6 +80,7 @@ __all__ = [
     "prune_usage",
     "reset",
     "roll_up",
+    "set_emergency",
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",

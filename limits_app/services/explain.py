@@ -14,7 +14,7 @@ from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import PolicyValue
+from limits_app.models import ENFORCED, Emergency, PolicyValue
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -105,6 +105,7 @@ class Explanation:
     `pool` is the pool that serves the resource, if any. `store` is the alias of the store in which it is counted
     (None: the default one). A resource that is not `known` has no row: only policies for all resources, and the limits
     that code sets, apply to it. `other_code_limits` are further limits that code sets, as where calls differ.
+    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False.
     """
 
     resource: str
@@ -117,6 +118,7 @@ class Explanation:
     store: str | None = None
     known: bool = True
     other_code_limits: tuple[str, ...] = ()
+    emergency: Emergency = ENFORCED
 
     @property
     def considered(self) -> tuple[PolicyValue, ...]:
@@ -130,6 +132,7 @@ class Explanation:
             "entity": self.entity,
             "known": self.known,
             "store": self.store,
+            "emergency": str(self.emergency.mode),
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
             "other_code_limits": list(self.other_code_limits),
@@ -193,6 +196,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         pool,
         None if resolution.resolved.alias == conf.get(conf.STORE) else resolution.resolved.alias,
         resolution.known,
+        emergency=resolution.emergency,
     )
 
 

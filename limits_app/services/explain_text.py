@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, PolicyScope, PolicyValue
+from limits_app.models import ENTITY_FLAGS, Emergency, Enforcement, PolicyScope, PolicyValue
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:
     from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 
-__all__ = ["told"]
+__all__ = ["emergency_text", "told"]
 
 _WORDS: Final[Mapping[str, str]] = {
     ENTITY_FLAGS: "the entity itself",
@@ -33,19 +33,18 @@ _SENTENCES: Final[Mapping[PolicyStatus, str]] = {
     PolicyStatus.SHADOW: "In shadow mode: {}.",
     PolicyStatus.OFF: "Disabled: {}.",
 }
+_SWITCH: Final[Mapping[Enforcement, str]] = {
+    Enforcement.ENFORCE: "The emergency switch enforces limits",
+    Enforcement.SHADOW: "The emergency switch has all limits in shadow mode: they never reject",
+    Enforcement.OFF: "The emergency switch is off: nothing is limited",
+}
 _ORDER: Final = tuple(_SENTENCES)
 
 
 def told(explanation: Explanation) -> Iterator[str]:
     """An explanation as lines of text."""
-    who = "the site itself" if explanation.entity is None else explanation.entity
     first, *above = explanation.chain
-    yield f"{who} on {explanation.resource}: {'allowed' if explanation.outcome.allowed else 'rejected'} now."
-    if not explanation.known:
-        yield "No resource has this name."
-    yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
-    if explanation.store is not None:
-        yield f"It is counted in the store {explanation.store!r}."
+    yield from _head(explanation)
     yield from _about(first)
     if explanation.dropped:
         yield f"Unlimited here, but limited by a replaced policy: {', '.join(explanation.dropped)}."
@@ -60,6 +59,25 @@ def told(explanation: Explanation) -> Iterator[str]:
         yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:
         yield f"The limits may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _head(explanation: Explanation) -> Iterator[str]:
+    who = "the site itself" if explanation.entity is None else explanation.entity
+    yield f"{who} on {explanation.resource}: {'allowed' if explanation.outcome.allowed else 'rejected'} now."
+    if explanation.emergency.mode != Enforcement.ENFORCE:
+        yield emergency_text(explanation.emergency)
+    if not explanation.known:
+        yield "No resource has this name."
+    yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
+    if explanation.store is not None:
+        yield f"It is counted in the store {explanation.store!r}."
+
+
+def emergency_text(emergency: Emergency) -> str:
+    """The emergency switch in a sentence."""
+    until = "" if emergency.until is None else f" until {emergency.until:%Y-%m-%d %H:%M:%S} UTC"
+    why = f": {emergency.reason}" if emergency.reason else ""
+    return f"{_SWITCH[emergency.mode]}{until}{why}."
 
 
 def _pool(pool: ExplainedPool, *, blocked: bool) -> Iterator[str]:

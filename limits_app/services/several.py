@@ -180,6 +180,7 @@ def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> Resolve
         shadow=LimitSet.composed(shadow, first.store_version.store, version=first.store_version.version)
         if shadow
         else None,
+        accepts_all=any(one.limit_set.accepts_all for one in sets),
     )
 
 

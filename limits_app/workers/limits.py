@@ -11,7 +11,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import AnyLimit, Limit
-from limits_app.core.modes import Mode
+from limits_app.core.modes import HOOKS, Mode
 
 _IN_THIS_PROCESS: Final = {Mode.SYNC, Mode.THREAD, Mode.ASYNCIO}
 
@@ -40,9 +40,12 @@ class Acquirable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrivateSet:
-    """The limits and the configuration of a limit set with `shared=False`, of which each worker makes a copy."""
+    """The limits and the configuration of a limit set with `shared=False`, of which each worker makes a copy.
 
-    limits: tuple[AnyLimit, ...]
+    `limits` is None where `LIMITS["ENABLED"]` is False, so that nothing is limited.
+    """
+
+    limits: tuple[AnyLimit, ...] | None
     config: Mapping[str, object]
 
     @classmethod
@@ -52,6 +55,8 @@ class PrivateSet:
 
     def copy(self) -> LimitSet:
         """Return a set with unused limits."""
+        if self.limits is None:
+            return Unlimited(config=self.config)
         return LimitSet(cast("tuple[Limit, ...]", self.limits), config=self.config)
 
 
@@ -72,7 +77,12 @@ class WorkerLimits:
 
     @classmethod
     def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
-        """Return the option checked; raises ValueError for other values."""
+        """Return the option checked, without limits where they are disabled; raises ValueError for other values."""
+        found = cls._checked(limits)
+        return found if HOOKS.enabled() else found._without_limits()
+
+    @classmethod
+    def _checked(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
         if isinstance(limits, LimitSet):
             one = PrivateSet.of(limits)
             return cls(private=one) if isinstance(one, PrivateSet) else cls(shared=one)
@@ -87,6 +97,15 @@ class WorkerLimits:
         if is_iterable_or_none and len(limit_sets) == len(parts):
             return cls(limit_sets=tuple(map(PrivateSet.of, limit_sets)))
         raise ValueError(f"limits must be limits, a limit set, limit sets or a limit pool, not {limits!r}")
+
+    def _without_limits(self) -> WorkerLimits:
+        """The same sets without limits; those of resources and pools by name are without limits already."""
+        if isinstance(self.shared, LimitSet) and self.shared.version is None:
+            return WorkerLimits(private=PrivateSet(None, self.shared.config))
+        sets = self.shared if isinstance(self.shared, LimitPool) else self.limit_sets
+        if sets:
+            return WorkerLimits(limit_sets=tuple([PrivateSet(None, one.config) for one in sets]))
+        return self if self.private is None else WorkerLimits(private=PrivateSet(None, self.private.config))
 
     def for_worker(self, worker_index: int) -> Acquirable:
         """Return the limits of one worker; called in the thread or process of the worker."""

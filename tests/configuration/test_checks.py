@@ -40,6 +40,7 @@ def ids(messages: list[Any]) -> list[str]:
     ("given", "found"),
     [
         ({}, []),
+        ({"ENABLED": False}, ["W059"]),
         ({"ON_UNAVAILABLE": "local"}, ["W040"]),
         ({"ON_UNAVAILABLE": "local", "EXPECTED_PROCESSES": 8}, []),
         ({"ON_UNAVAILABLE": "allow"}, []),

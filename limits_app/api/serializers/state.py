@@ -220,6 +220,7 @@ class ExplanationSerializer(StrictSerializer):
     entity = _name()
     known = serializers.BooleanField(help_text="Whether a resource of this name exists.")
     store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default store.")
+    emergency = serializers.CharField(help_text="The mode of the emergency switch: enforce, shadow or off.")
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
     other_code_limits = serializers.ListField(child=serializers.CharField())

@@ -1,0 +1,48 @@
+"""The emergency switch: reading and setting it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from limits_app import audit
+from limits_app.core.errors import InvalidLimit
+from limits_app.models import Emergency, EmergencySwitch, Enforcement
+from limits_app.models import emergency as stored
+from limits_app.resolver import home
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.writing import checked_datetime
+
+__all__ = ["emergency", "set_emergency"]
+
+
+def emergency() -> Emergency:
+    """The emergency switch as it is in force now."""
+    return stored(home(), timezone.now())
+
+
+def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None, actor: str = "") -> Emergency:
+    """Set the emergency switch of the site, which counts from the next acquire on, in every process.
+
+    `mode` is `enforce`, `shadow` (all limits are evaluated and reported, but never reject) or `off` (nothing is
+    limited). `shadow` and `off` require a `reason`, and end at `until` (None: when the switch is set again).
+    `actor` is the name of the user for the audit log. Returns the switch; raises InvalidLimit (a ValueError).
+    """
+    using = home()
+    if until is not None:
+        until = checked_datetime("until", until)
+        if mode == Enforcement.ENFORCE:
+            raise InvalidLimit("an end is only possible for shadow and off: leave until out")
+        if until <= timezone.now():
+            raise InvalidLimit(f"until must be in the future; got {until}")
+    with audit.acting(actor=actor, source="service", reason=reason, using=using):
+        switch = EmergencySwitch.objects.using(using).first() or EmergencySwitch()
+        switch.mode, switch.reason, switch.until = mode, reason, until
+        try:
+            switch.full_clean(validate_unique=False)
+        except ValidationError as error:
+            raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
+        switch.save(using=using)
+    return emergency()

@@ -1,0 +1,208 @@
+"""`LIMITS["ENABLED"]` and the emergency switch: one table for every way to acquire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError
+from pytest_django import Settings
+
+from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, limits
+from limits_app.audit import revert
+from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable
+from limits_app.models import AuditEvent, EmergencySwitch, Entity
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.testing import freeze_limits
+from limits_app.workers import Worker
+from tests.services.pool_rows import make_pool, serve
+
+WAYS: list[Callable[[], Any]] = [
+    lambda: limits.try_acquire("api", entity="user:1"),
+    lambda: limits.try_acquire("api", entity="user:1", requested={"tpm": 10**9}),
+    lambda: limits.try_acquire("api", entity="user:1", idempotency_key="once"),
+    lambda: limits.try_acquire({"api": None, "chat": {"tpm": 10**9}}, entity="user:1"),
+    lambda: limits.try_acquire("new", default_limits=(CallLimit(1, 60),)),
+    lambda: limits.try_acquire("api", entity="user:blocked"),
+    lambda: limits.acquire("api", entity="user:1", timeout=5),
+    lambda: asyncio.run(limits.atry_acquire("api", entity="user:1")),
+    lambda: limits.limit_set("api", "user:1").try_acquire(),
+]
+
+
+@pytest.fixture
+def limited() -> None:
+    """Limits that are used up."""
+    limits.set_system_limits([CallLimit(1, 60)])
+    limits.set_resource_limits("chat", [RateLimit("tpm", 1, 60)])
+    Entity.objects.create(identifier="user:blocked", blocked=True)
+    assert limits.try_acquire("api", entity="user:1")
+    assert not limits.try_acquire("api", entity="user:1")
+
+
+def disable(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ENABLED": False, "UNKNOWN_KEYS": "raise"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["off", "shadow", "disabled"])
+def test_everything_is_allowed(limited: None, settings: Settings, mode: str, way: Callable[[], Any]) -> None:
+    if mode == "disabled":
+        disable(settings)
+    else:
+        settings.LIMITS = {**settings.LIMITS, "UNKNOWN_KEYS": "raise"}
+        limits.set_emergency(mode, reason="an outage")
+    for _ in range(3):
+        acquisition = way()
+        assert acquisition.successful
+        assert [one for one in acquisition.outcome.passed if one.level != "idempotency"] == []
+        acquisition.release()
+
+
+def test_limits_count_where_they_did_once_the_switch_enforces_again(limited: None) -> None:
+    limits.set_emergency("off", reason="an outage")
+    assert limits.try_acquire("api", entity="user:1")
+    limits.set_emergency("enforce")
+    assert not limits.try_acquire("api", entity="user:1")
+    assert limits.try_acquire("api", entity="user:2")
+
+
+def test_shadow_reports_what_would_be_rejected(limited: None) -> None:
+    limits.set_emergency("shadow", reason="an outage")
+    outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(3)]
+    assert [[one.key for one in outcome.shadowed] for outcome in outcomes] == [[], ["call_count"], ["call_count"]]
+    told = limits.explain("api", entity="user:1").text()
+    assert "The emergency switch has all limits in shadow mode: they never reject" in told
+    assert "In shadow mode: the policy of the system (limits)." in told
+
+
+def test_the_end_of_the_switch_counts_without_another_change() -> None:
+    with freeze_limits() as clock:
+        limits.set_system_limits([CallLimit(1, 60)])
+        limits.set_emergency("off", reason="an outage", until=datetime.now(UTC) + timedelta(seconds=30))
+        assert [limits.try_acquire("api").successful for _ in range(2)] == [True, True]
+        explanation = limits.explain("api")
+        assert explanation.changes_at is not None
+        assert "The emergency switch is off: nothing is limited until" in explanation.text()
+        clock.advance(seconds=31)
+        assert [limits.try_acquire("api").successful for _ in range(2)] == [True, False]
+        assert limits.explain("api").as_dict()["emergency"] == "enforce"
+
+
+def test_members_of_pools_are_chosen_without_their_limits(settings: Settings) -> None:
+    serve("api", make_pool({"a": [RateLimit("tpm", 1, 60)]}, name="models"))
+    assert [limits.try_acquire("api", requested={"tpm": 1}).successful for _ in range(2)] == [True, False]
+
+    def members() -> list[object]:
+        found = [limits.acquire("api", requested={"tpm": 10**9}), limits.pool("models").acquire({"tpm": 10**9})]
+        return [one.config["member"] for one in found]
+
+    limits.set_emergency("off", reason="an outage")
+    assert members() == members() == ["a", "a"]
+    limits.set_emergency("enforce")
+    with pytest.raises(LimitExceeded):
+        members()
+    disable(settings)
+    assert members() == ["a", "a"]
+
+
+def test_an_unavailable_store_rejects_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_system_limits([CallLimit(1, 60)])
+    disable(settings)
+
+    def fail(alias: str) -> None:
+        raise StoreUnavailable("the store must not be asked")
+
+    monkeypatch.setattr(registry, "store", fail)
+    assert limits.try_acquire("api")
+    limits.set_system_limits([CallLimit(2, 60)])
+    assert limits.try_acquire("api")
+
+
+def test_a_disabled_site_works_without_its_database(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import OperationalError
+
+    def fail(*args: object) -> None:
+        raise OperationalError("down")
+
+    monkeypatch.setattr("limits_app.resolver.resolution.source.read", fail)
+    with pytest.raises(StoreUnavailable):
+        limits.try_acquire("api")
+    disable(settings)
+    assert limits.try_acquire("api", requested={"tpm": 5})
+
+
+class Clerk(Worker):
+    """Acquires more than its limits admit."""
+
+    def take(self, requested: dict[str, float] | None) -> tuple[int, object]:
+        acquired = [self.limits.try_acquire(requested) for _ in range(3)]
+        return sum(one.successful for one in acquired), acquired[0].config
+
+
+CALLS = CallLimit(1, 60)
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (lambda: [CALLS], {}),
+        (lambda: LimitSet([CALLS], config={"at": 1}), {"at": 1}),
+        (lambda: LimitSet([CALLS], shared=True, config={"at": 1}), {"at": 1}),
+        (lambda: [LimitSet([CALLS], config={"at": 1})], {"at": 1}),
+        (lambda: LimitPool([LimitSet([CALLS], config={"at": 1})]), {"at": 1}),
+        (lambda: limits.limit_set("api"), {}),
+        (lambda: None, {}),
+    ],
+)
+def test_workers_have_no_limits(settings: Settings, make: Callable[[], Any], config: dict[str, object]) -> None:
+    limits.set_system_limits([CALLS])
+    disable(settings)
+    with Clerk.options(limits=make()).init() as clerk:
+        assert clerk.take(None).result(60) == (3, config)
+        assert clerk.take({"tpm": 5}).result(60) == (3, config)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": "off"}, "reason"),
+        ({"mode": "shadow", "reason": " "}, "reason"),
+        ({"mode": "of", "reason": "x"}, "mode"),
+        ({"mode": "enforce", "until": "2100-01-01T00:00Z"}, "an end is only possible"),
+        ({"mode": "off", "reason": "x", "until": "2000-01-01T00:00Z"}, "must be in the future"),
+        ({"mode": "off", "reason": "x", "until": "soon"}, "until"),
+    ],
+)
+def test_a_bad_switch_is_rejected(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidLimit, match=message):
+        limits.set_emergency(**given)
+    assert limits.emergency().mode == "enforce"
+    assert not EmergencySwitch.objects.exists()
+
+
+def test_there_is_one_row_which_the_database_checks() -> None:
+    for fields in ({"pk": 2}, {"mode": "no"}, {"mode": "off"}):
+        with pytest.raises(IntegrityError):
+            EmergencySwitch.objects.create(**fields)
+
+
+def test_the_switch_is_audited_and_can_be_reverted(limited: None) -> None:
+    limits.set_emergency("off", reason="an outage", actor="ann")
+    limits.set_emergency("shadow", reason="better", actor="bob")
+    first, second = AuditEvent.objects.filter(object_type="emergencyswitch").order_by("number")
+    assert [(one.actor, one.reason, one.verb) for one in (first, second)] == [
+        ("ann", "an outage", "create"),
+        ("bob", "better", "update"),
+    ]
+    revert(second)
+    assert limits.emergency().mode == "off"
+    assert limits.try_acquire("api", entity="user:1")
+    revert(first, force=True)
+    assert limits.emergency().mode == "enforce"
+    resolver.clear()
+    assert not limits.try_acquire("api", entity="user:1")
