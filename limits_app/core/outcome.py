@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from fractions import Fraction
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypedDict
 
 from limits_app.core.algorithms import Rule, State
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from limits_app.core.store import Store
 
 _SECOND = 1_000_000
+_NEVER, _CAPACITY = attrgetter("never"), attrgetter("capacity")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
@@ -74,12 +75,12 @@ class Outcome:
     @property
     def never(self) -> bool:
         """Whether waiting is pointless, since a limit can never admit as much."""
-        return any(status.never for status in self.violations)
+        return any(map(_NEVER, self.violations))
 
     @property
     def blocked(self) -> bool:
         """Whether the entity or the resource is blocked, and not rate limited."""
-        return any(status.capacity == 0 for status in self.violations)
+        return 0 in map(_CAPACITY, self.violations)
 
     @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
@@ -177,12 +178,10 @@ def reset_seconds(rule: Rule, state: State, now: int) -> int | None:
 
 def units_of(rule: Rule, parts: int) -> Amount:
     """Return parts of a rule in units, rounded down to thousandths."""
-    if rule.parts_per_unit == 1:
-        return parts
-    units = Fraction(parts, rule.parts_per_unit)
-    if units.denominator == 1:
-        return units.numerator
-    milli = int(units * 1000)
+    units, rest = divmod(parts, rule.parts_per_unit)
+    if not rest:
+        return units
+    milli = parts * 1000 // rule.parts_per_unit
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
 
 

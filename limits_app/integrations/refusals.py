@@ -157,6 +157,8 @@ def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
 
 def _wants_page(request: HttpRequest) -> bool:
     """Whether HTML is preferred, and not only accepted as anything would be."""
+    if "text/" not in request.META.get("HTTP_ACCEPT", "").lower():
+        return False
     try:
         return request.get_preferred_type([PROBLEM, "application/json", "text/html"]) == "text/html"
     except ValueError:  # an invalid header
