@@ -196,14 +196,16 @@ class Acquisition:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_block()
+        self.entered = False
+        if self.claim.plan.permits or self.extensions:
+            self._leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None:
+        if kind is None and (self.claim.plan.must_report or self.extensions):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -212,14 +214,16 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_block()
+        self.entered = False
+        if self.claim.plan.permits or self.extensions:
+            self._leave_block()
         try:
             await self._arelease(refunds_unreported=kind is not None)
         except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None:
+        if kind is None and (self.claim.plan.must_report or self.extensions):
             self._check_reported()
 
     def track(self) -> None:
@@ -306,7 +310,6 @@ class Acquisition:
         return changes if any(changes) else None
 
     def _leave_block(self) -> None:
-        self.entered = False
         for part in self.parts():
             if part.claim.plan.permits:
                 leave_block(part.claim)
