@@ -16,6 +16,7 @@ urlpatterns = [
     path("reports/export/", views.export, name="export"),
     path("reports/stream/", views.stream, name="stream"),
     path("limits/api/", include("limits_app.api.urls")),
+    path("limits/", include("limits_app.urls")),
     path("admin/", admin.site.urls),
     # Any server of the demo can then show the admin with its styles; it adds nothing when DEBUG is off.
     *staticfiles_urlpatterns(),

@@ -53,6 +53,8 @@ class _Refusal:
     retry_after: int | None
     problem_type: str = "about:blank"
     violated: tuple[str, ...] = ()
+    page_detail: str | None = None
+    """The detail on the page for people, who do not know the keys of limits; None for `detail`."""
 
 
 def refusal(
@@ -97,10 +99,32 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         detail = gettext("Access to this resource has been blocked.")
         return _Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
     seconds = max(_PERMIT_SECONDS, ceil(outcome.retry_after or 0))
-    when = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
+    text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
-    detail = f"{used_up} {when % {'seconds': seconds}}"
-    return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, QUOTA_EXCEEDED, names)
+    return _Refusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        gettext("Too many requests"),
+        f"{used_up} {text % {'seconds': seconds}}",
+        seconds,
+        QUOTA_EXCEEDED,
+        names,
+        page_detail=_about(seconds),
+    )
+
+
+def _about(seconds: int) -> str:
+    """Say when to try again, in the largest unit of which there are at least two, rounded up."""
+    days, hours, minutes = ceil(seconds / 86_400), ceil(seconds / 3_600), ceil(seconds / 60)
+    if seconds >= 2 * 86_400:
+        return ngettext("Try again in about %(days)d day.", "Try again in about %(days)d days.", days) % {"days": days}
+    if seconds >= 2 * 3_600:
+        text = ngettext("Try again in about %(hours)d hour.", "Try again in about %(hours)d hours.", hours)
+        return text % {"hours": hours}
+    if seconds >= 2 * 60:
+        text = ngettext("Try again in about %(minutes)d minute.", "Try again in about %(minutes)d minutes.", minutes)
+        return text % {"minutes": minutes}
+    text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
+    return text % {"seconds": seconds}
 
 
 def _unavailable(error: StoreUnavailable) -> _Refusal:
@@ -144,7 +168,7 @@ def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
     context = {
         "status": content.status.value,
         "title": content.title,
-        "detail": content.detail,
+        "detail": content.page_detail or content.detail,
         "retry_after": content.retry_after,
         "violated_policies": content.violated,
     }

@@ -168,9 +168,25 @@ def test_the_page_is_plain_and_says_what_is_wrong() -> None:
     page = answer(refused(CallLimit(1, 60)), Accept=CHROME).content.decode()
     assert "<title>Too many requests</title>" in page
     assert "<h1>Too many requests</h1>" in page
-    assert "There is not enough left of call_count. Try again in 60 seconds." in page
+    assert "<p>Try again in 60 seconds.</p>" in page
+    assert "call_count" not in page
     assert '<html lang="en-us" dir="ltr">' in page
-    assert not re.search(r"<script|<style|style=|\son\w+=|<link|src=|http", page)
+    assert not re.search(r"<script|<style|style=|\son\w+=|src=|http", page)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1, "1 second"),
+        (119, "119 seconds"),
+        (709, "about 12 minutes"),
+        (7_200, "about 2 hours"),
+        (259_200, "about 3 days"),
+    ],
+)
+def test_the_page_says_when_to_try_again_in_round_units(seconds: int, text: str) -> None:
+    page = answer(refused(CallLimit(1, seconds)), Accept=CHROME).content.decode()
+    assert f"<p>Try again in {text}.</p>" in page
 
 
 def test_the_page_says_its_language() -> None:

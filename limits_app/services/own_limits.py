@@ -1,0 +1,94 @@
+"""The limits of one entity, in words for the people who use the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Final
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from limits_app.core.errors import LimitsError
+from limits_app.core.limits import Blocked, CallLimit
+from limits_app.core.outcome import Stats
+from limits_app.models import Resource
+from limits_app.services.status import status
+
+__all__ = ["OwnLimit", "own_limits"]
+
+_MOST: Final = 100
+_WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLimit:
+    """A limit of an entity on a resource.
+
+    `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90 seconds” or “month”, and empty for
+    concurrent use. `percent` is the used share, at most 100. A resource that `is_blocked` has no numbers.
+    """
+
+    resource: str
+    unit: str = ""
+    period: str = ""
+    used: float = 0
+    capacity: float = 0
+    percent: int = 0
+    is_blocked: bool = False
+
+    @property
+    def text(self) -> str:
+        """For example “80 of 100 requests per minute used”."""
+        if self.is_blocked:
+            return _("Access blocked")
+        values = {"used": _shown(self.used), "most": _shown(self.capacity), "unit": self.unit, "period": self.period}
+        if self.period:
+            return _("%(used)s of %(most)s %(unit)s per %(period)s used") % values
+        return _("%(used)s of %(most)s %(unit)s in use") % values
+
+
+def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit]:
+    """Return the limits of an entity on some resources, by default on the first 100; those without limits are left out.
+
+    Raises StoreUnavailable while the store is down.
+    """
+    names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
+    return [
+        _own(name, key, stats) for name in names for key, stats in sorted(status(name, entity=entity).limits.items())
+    ]
+
+
+def own_limits_or_none(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit] | None:
+    """`own_limits`, or None where they cannot be read now, for pages that must not fail."""
+    try:
+        return own_limits(entity, resources)
+    except LimitsError:
+        return None
+
+
+def _own(resource: str, key: str, stats: Stats) -> OwnLimit:
+    if key == Blocked.key:
+        return OwnLimit(resource, is_blocked=True)
+    used, capacity = float(stats["used"]), float(stats["capacity"])
+    unit, period = key.replace("_", " "), _period(stats)
+    if key == CallLimit.key:  # there are whole requests only
+        used, capacity, unit = ceil(used), floor(capacity), _("requests")
+    return OwnLimit(resource, unit, period, used, capacity, min(round(stats["utilization"] * 100), 100))
+
+
+def _period(stats: Stats) -> str:
+    if period := stats.get("period"):
+        return _(period)
+    seconds = stats.get("window_seconds")
+    if not seconds:
+        return ""
+    if seconds in _WINDOWS:
+        return _(_WINDOWS[int(seconds)])
+    return _("%(number)s seconds") % {"number": _shown(seconds)}
+
+
+def _shown(number: float) -> str:
+    text = f"{number:.1f}".removesuffix(".0")
+    return number_format(text, use_l10n=True, force_grouping=True)
