@@ -20,7 +20,7 @@ from benchmarks.subjects import OURS, calls
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from limits_app.models.policy_lookup import Chain
+    from limits_app.models.policy_lookup import PolicyChain
 
 __all__ = ["ROWS"]
 
@@ -104,13 +104,14 @@ def _without_queries() -> Iterator[None]:
     """Everybody is told what the database says of one, who has nothing of their own: a million queries take long."""
     from django.utils import timezone
 
+    from limits_app.models import Subject
     from limits_app.resolver import source
     from limits_app.resolver.resolution import home
 
-    read, told = source.read, source.read(_RESOURCE, _ENTITY, home(), timezone.now())
+    read, told = source.read, source.read(Subject(_RESOURCE, _ENTITY), home(), timezone.now())
 
-    def tell(_resource: str, entity: str | None, _using: str, _now: datetime) -> Chain:
-        return replace(told, links=[replace(link, entity=entity) for link in told.links])
+    def tell(subject: Subject, _using: str, _now: datetime) -> PolicyChain:
+        return replace(told, links=[replace(link, entity=subject.entity) for link in told.links])
 
     source.read = tell
     try:

@@ -29,7 +29,7 @@ class LimitsConfig(AppConfig):
         """Connect the receivers and register the checks."""
         from limits_app import checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
-        from limits_app.models import changes, recording
+        from limits_app.models import changes, plan, recording
         from limits_app.resolver import advance_version
         from limits_app.stores import registry
 
@@ -40,6 +40,7 @@ class LimitsConfig(AppConfig):
         register(checks.check_audit_log, "limits_app", Tags.database, deploy=True)
         changes.watch(models.CONFIGURATION)
         recording.watch(models.CONFIGURATION)
+        plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.enabled = lambda: conf.get(conf.ENABLED)

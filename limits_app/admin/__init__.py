@@ -8,13 +8,14 @@ from limits_app.admin.audit_log import AuditEventAdmin
 from limits_app.admin.pages import UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
-from limits_app.admin.resources import EndpointAdmin, EntityAdmin, ResourceAdmin
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = [
     "AuditEventAdmin",
     "EndpointAdmin",
     "EntityAdmin",
+    "PlanAdmin",
     "PolicyAdmin",
     "PoolAdmin",
     "PoolMemberAdmin",
@@ -27,6 +28,7 @@ admin.site.register(Pool, PoolAdmin)
 admin.site.register(PoolMember, PoolMemberAdmin)
 admin.site.register(Resource, ResourceAdmin)
 admin.site.register(Entity, EntityAdmin)
+admin.site.register(Plan, PlanAdmin)
 admin.site.register(Endpoint, EndpointAdmin)
 admin.site.register(AuditEvent, AuditEventAdmin)
 admin.site.register(UsageSnapshot, UsageAdmin)

@@ -176,3 +176,28 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
             return nullcontext()
         using = router.db_for_write(self.model)
         return audit.acting(actor=request.user.get_username(), source="admin", using=using)
+
+
+class PartOf:
+    """The permission to change an object of the model `whole` covers its parts."""
+
+    whole: str
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view the object."""
+        return self._may(request, "view") or self._may(request, "change")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may add such objects, or change an existing one."""
+        return self._may(request, "add" if obj is None else "change")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may add such objects, or change an existing one."""
+        return self.has_add_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may add such objects, or change an existing one."""
+        return self.has_add_permission(request, obj)
+
+    def _may(self, request: HttpRequest, verb: str) -> bool:
+        return request.user.has_perm(f"limits_app.{verb}_{self.whole}")

@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models import Limit, LimitKind, PolicyScope
+from limits_app.models import Limit, LimitKind, PolicyScope, in_scope
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from limits_app.models import Policy
 
 __all__ = ["HoldsFilter", "KindFilter", "ScopeFilter"]
-
-_SCOPES: Final[Mapping[str, Q]] = {
-    PolicyScope.SYSTEM: Q(resource=None, entity=None),
-    PolicyScope.RESOURCE: Q(resource__isnull=False, entity=None),
-    PolicyScope.ENTITY: Q(resource=None, entity__isnull=False),
-    PolicyScope.ENTITY_ON_RESOURCE: Q(resource__isnull=False, entity__isnull=False),
-}
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
@@ -55,7 +48,8 @@ class ScopeFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
         """Keep the policies of the chosen scope."""
-        return queryset.filter(_SCOPES.get(self.value() or "", Q()))
+        scope = self.value()
+        return queryset.filter(in_scope(scope)) if scope in PolicyScope.values else queryset
 
 
 class HoldsFilter(admin.SimpleListFilter):

@@ -28,7 +28,7 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.changelists import LargeListAdmin, Link
-from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, Resource
 from limits_app.models.limit_rules import COLUMNS, amount_of
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
@@ -162,11 +162,12 @@ class Entities(Table):
     """Entities; parents come before their children."""
 
     parent = Field("parent", "parent", Named(Entity, "identifier"))
+    plan = Field("plan", "plan", Named(Plan, "name"))
     metadata = Field("metadata", "metadata", Document(), default=dict)
 
     class Meta(Table.Meta):
         model = Entity
-        fields = ("identifier", "name", "parent", "cascade", "unlimited", "blocked", "metadata")
+        fields = ("identifier", "name", "parent", "plan", "cascade", "unlimited", "blocked", "metadata")
         import_id_fields = ("identifier",)
 
 
@@ -175,6 +176,7 @@ class Policies(Table):
 
     resource = Field("resource", "resource", Named(Resource, "name"))
     entity = Field("entity", "entity", Named(Entity, "identifier"))
+    plan = Field("plan", "plan", Named(Plan, "name"))
     valid_from = Field("valid_from", "valid_from", Moment())
     valid_until = Field("valid_until", "valid_until", Moment())
     limits = Limits("limits", "limits", Document())
@@ -184,6 +186,8 @@ class Policies(Table):
         fields = (
             "resource",
             "entity",
+            "plan",
+            "counted",
             "effect",
             "extends",
             "enforcement",
@@ -196,11 +200,18 @@ class Policies(Table):
             "reason",
             "limits",
         )
-        import_id_fields = ("resource", "entity", "valid_from", "weekly_hours")
+        import_id_fields = ("resource", "entity", "plan", "counted", "valid_from", "weekly_hours")
+
+    def before_import(self, dataset: Any, **options: Any) -> None:
+        """Add the columns that files without plans and totals leave out."""
+        for name, value in (("plan", ""), ("counted", Counted.EACH.value)):
+            if dataset.headers and name not in dataset.headers:
+                dataset.append_col([value] * dataset.height, header=name)
+        super().before_import(dataset, **options)
 
     def get_queryset(self) -> Any:
         """All policies with the data of their rows."""
-        return super().get_queryset().select_related("resource", "entity").prefetch_related("limits")
+        return super().get_queryset().select_related("resource", "entity", "plan").prefetch_related("limits")
 
     def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
         """Save the limits of the file; without a column of limits they stay unchanged."""

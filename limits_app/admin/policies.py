@@ -19,13 +19,14 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
 from limits_app.admin.actions import POLICY_ACTIONS, StatePermissions, dropped_limits_warning
+from limits_app.admin.base import PartOf
 from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.formatting import short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
-from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
+from limits_app.models import Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.models.fields import in_site_time
 from limits_app.services import PolicyStatus
 
@@ -112,6 +113,7 @@ else:
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _MOST_NAMED: Final = 10
+_OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 
 _COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
 _STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
@@ -158,9 +160,10 @@ def _is_kept(form: Any) -> bool:
     return not deleted and (form.instance.pk is not None or form.has_changed())
 
 
-class LimitInline(Inline):
+class LimitInline(PartOf, Inline):
     """Limits belong to their policy: the permission to change the policy covers them."""
 
+    whole = "policy"
     model = Limit
     form = LimitForm
     formset = PolicyLimitFormSet
@@ -176,25 +179,6 @@ class LimitInline(Inline):
         """Give these numbers, and otherwise none."""
         return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may view the policy."""
-        return self._may(request, "view") or self._may(request, "change")
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add the policy, or change an existing one."""
-        return self._may(request, "add" if obj is None else "change")
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add the policy, or change an existing one."""
-        return self.has_add_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add the policy, or change an existing one."""
-        return self.has_add_permission(request, obj)
-
-    def _may(self, request: HttpRequest, verb: str) -> bool:
-        return request.user.has_perm(f"limits_app.{verb}_policy")
-
 
 class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     """Policies with their limits."""
@@ -208,17 +192,18 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         "reason",
     ]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
-    list_select_related = ["resource", "entity"]
-    search_fields = ["resource__name", "entity__identifier", "entity__name", "limits__key", "reason"]
-    begins_with = ("resource__name", "entity__identifier", "entity__name")
+    list_select_related = ["resource", "entity", "plan"]
+    search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
+    begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
     # By names it would take the resource and the entity of every policy.
     long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
     date_hierarchy = "valid_until"
     actions = POLICY_ACTIONS
-    autocomplete_fields = ["resource", "entity"]
+    autocomplete_fields = ["resource", "entity", "plan"]
+    radio_fields = {"counted": admin.VERTICAL}
     readonly_fields = ["created_at", "updated_at"]
     fieldsets = [
-        (None, {"fields": ["resource", "entity", "effect", "extends", "reason"]}),
+        (None, {"fields": ["resource", "entity", "plan", "counted", "effect", "extends", "reason"]}),
         (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
         (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
         (_("History"), {"fields": ["created_at", "updated_at"]}),
@@ -268,6 +253,9 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
             standing = _NOT_ENFORCED.get(policy.enforcement)
         else:
             standing = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
+        if policy.plan_id is not None or policy.scope in _OF_PATTERNS:
+            # A list does not say which entities are on a plan, or match a pattern.
+            standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
         if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
             # It was read for the site itself, and is about many.
             standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
@@ -297,11 +285,11 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
 
 def _replaced_block(policy: Policy) -> str:
     """Return a warning that names the policies that override a saved block of the whole system; empty without any."""
-    if policy.effect != PolicyEffect.BLOCKED or policy.resource_id is not None or policy.entity_id is not None:
+    if policy.effect != PolicyEffect.BLOCKED or policy.scope != PolicyScope.SYSTEM:
         return ""
     others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
-    others = others.exclude(resource=None, entity=None).exclude(effect=PolicyEffect.BLOCKED)
-    found = [str(one) for one in others.select_related("resource", "entity")[: _MOST_NAMED + 1]]
+    others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
+    found = [str(one) for one in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
     if not found:
         return ""
     named = ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")

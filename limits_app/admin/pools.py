@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.formatting import amount, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
@@ -32,36 +32,13 @@ else:
 __all__ = ["PoolAdmin", "PoolMemberAdmin"]
 
 
-def _may(request: HttpRequest, verb: str) -> bool:
-    return request.user.has_perm(f"limits_app.{verb}_pool")
-
-
-class PartOfPool:
-    """The permission to change a pool covers its parts."""
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may view the pool."""
-        return _may(request, "view") or _may(request, "change")
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add pools, or change an existing one."""
-        return _may(request, "add" if obj is None else "change")
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add pools, or change an existing one."""
-        return self.has_add_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add pools, or change an existing one."""
-        return self.has_add_permission(request, obj)
-
-
-class MemberInline(PartOfPool, Inline):
+class MemberInline(PartOf, Inline):
     """The members of a pool; their limits are on separate pages."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
 
+    whole = "pool"
     model = PoolMember
     fields = ["name", "order", "weight", "enabled", "config", "limits_in_words", "use"]
     readonly_fields = ["limits_in_words", "use"]
@@ -99,12 +76,13 @@ class MemberInline(PartOfPool, Inline):
         return self._use.get(member.name, "") if member.pk else ""
 
 
-class MemberLimitInline(PartOfPool, LimitInline):
+class MemberLimitInline(LimitInline):
     """The limits of one member."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
 
+    whole = "pool"
     formset = LimitFormSet  # type: ignore[assignment]  # those of a member may be none
     fields = tuple(tuple(name for name in line if name != "shared") for line in LIMIT_FIELDS)
 
@@ -129,9 +107,10 @@ class PoolAdmin(AuditedAdmin):
         return ", ".join(one.name if one.enabled else off % {"name": one.name} for one in pool.members.all())
 
 
-class PoolMemberAdmin(PartOfPool, AuditedAdmin):
+class PoolMemberAdmin(PartOf, AuditedAdmin):
     """One member with its limits; reached from the page of its pool."""
 
+    whole = "pool"
     list_display = ["pool", "name", "enabled"]
     list_select_related = ["pool"]
     search_fields = ["pool__name", "name"]

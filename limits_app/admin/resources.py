@@ -1,4 +1,4 @@
-"""Resources, entities and endpoints."""
+"""Resources, entities, plans and endpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf, services
 from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
+from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
-from limits_app.models import Bucket, Endpoint, Entity, Policy, Resource
+from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.services.doctor.endpoints import SiteUrls
 from limits_app.usage import is_counted, used_by
 
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
     from limits_app.resolver import Pair
     from limits_app.services import RowState
 
-__all__ = ["EndpointAdmin", "EntityAdmin", "ResourceAdmin"]
+    Inline = admin.TabularInline[PlanGroup, Plan]
+else:
+    Inline = admin.TabularInline  # it takes no parameters when the code runs
+
+__all__ = ["EndpointAdmin", "EntityAdmin", "PlanAdmin", "ResourceAdmin"]
 
 
 _MOST_RESOURCES: Final = 3
@@ -91,15 +96,42 @@ def _has_several_stores() -> bool:
     return len(conf.get(conf.STORES)) > 1
 
 
+class PlanGroupInline(PartOf, Inline):
+    """The Django groups whose users are on a plan."""
+
+    whole = "plan"
+    model = PlanGroup
+    fields = ["group"]
+    extra = 1
+
+
+class PlanAdmin(AuditedAdmin):
+    """Plans."""
+
+    list_display = ["name", "description", "priority"]
+    search_fields = ["name", "description"]
+    inlines = [PlanGroupInline]
+
+
 class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
-    list_display = ["identifier", "name", "in_use", "source", "parent", "cascades", "is_unlimited", "is_blocked"]
-    list_filter = ["cascade", "unlimited", "blocked"]
-    list_select_related = ["parent"]
+    list_display = [
+        "identifier",
+        "name",
+        "in_use",
+        "source",
+        "parent",
+        "plan",
+        "cascades",
+        "is_unlimited",
+        "is_blocked",
+    ]
+    list_filter = ["cascade", "unlimited", "blocked", "plan"]
+    list_select_related = ["parent", "plan"]
     search_fields = ["identifier", "name"]
     begins_with = ("identifier", "name")
-    autocomplete_fields = ["parent"]
+    autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
 
     @admin.display(description=_("cascade"), ordering="cascade")

@@ -12,6 +12,7 @@ app_name = "limits_api"
 
 _router = SimpleRouter(use_regex_path=False)
 _router.register("resources", configuration.ResourceView)
+_router.register("plans", configuration.PlanView)
 _router.register("entities", configuration.EntityView)
 _router.register("policies", configuration.PolicyView)
 _router.register("pools", configuration.PoolView)

@@ -17,7 +17,7 @@ from limits_app.core.leases import enter_block, leave_block
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Claim, Plan
-from limits_app.core.reported import charged_for, record_usage, shares, units_used, unreported_keys
+from limits_app.core.reported import charged_for, record_usage, requested_of, shares, units_used, unreported_keys
 from limits_app.core.runtime import PROCESS
 from limits_app.core.store import is_remote
 
@@ -60,6 +60,8 @@ class Acquisition:
         "extensions",
         "limit_set",
         "lost_lease",
+        "reports",
+        "requested",
         "source",
         "used",
     )
@@ -67,6 +69,10 @@ class Acquisition:
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
+        self.requested: Mapping[str, Amount] = {}
+        """The requested amounts by key."""
+        self.reports: dict[str, Amount] = {}
+        """The reported use by key."""
         self.used: Sequence[int] = ()
         """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
         self.extensions: list[Acquisition] = []
@@ -116,11 +122,16 @@ class Acquisition:
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
-        return {
-            limit.key: LimitUse(units_of(limit.rule, charged_for(self, limit)), units_used(part, limit))
-            for part in self.parts()
-            for limit in part.claim.plan.limits
-        }
+        uses: dict[str, LimitUse] = {}
+        for part in self.parts():
+            for limit in part.claim.plan.limits:
+                if limit.is_sum:
+                    for key in limit.keys:
+                        used = self.reports.get(key) if self.successful else None
+                        uses.setdefault(key, LimitUse(requested_of(self, limit, key), used))
+                else:
+                    uses[limit.key] = LimitUse(units_of(limit.rule, charged_for(self, limit)), units_used(part, limit))
+        return uses
 
     @property
     def fences(self) -> dict[str, int]:

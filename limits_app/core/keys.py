@@ -6,6 +6,7 @@ length or `-`, so that two scopes never share a key, and stores have no personal
 (with `+<resource>` for each further resource of the request), and `~` at the end policies in shadow mode.
 `><limit>` after it names the queue of waiters for a limit.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
+`v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ IDEMPOTENCY_LEVEL: Final = "idempotency"
 class Scope:
     """A resource and an entity under one key; the entity is None for the site itself, and for all where it is `shared`.
 
-    The scope of a pool's `member` has the name of the pool as its resource.
+    The scope of a pool's `member` has the name of the pool as its resource. A `total` is over all resources.
     """
 
     key: str
@@ -36,12 +37,12 @@ class Scope:
     entity: str | None = None
     shared: bool = False
     member: str | None = None
+    total: bool = False
 
 
 def scope_of(resource: str, entity: str | None) -> Scope:
     """Return the scope of an entity on a resource; both must be valid."""
-    who = "-" if entity is None else _digest(entity)
-    return Scope(f"v1:{resource}:{who}", resource, entity)
+    return Scope(f"v1:{resource}:{_entity_part(entity)}", resource, entity)
 
 
 def shared_scope(resource: str, key: str) -> Scope:
@@ -51,6 +52,17 @@ def shared_scope(resource: str, key: str) -> Scope:
     """
     site = scope_of(resource, None)
     return replace(site, key=f"{site.key}*{key}", shared=True)
+
+
+def total_scope(entity: str | None, *, of_system: bool) -> Scope:
+    """Return the scope of the total of an entity over all resources, set for it or its plan, or `of_system`."""
+    level = "system" if of_system else ""
+    return Scope(f"v1:={level}:{_entity_part(entity)}", entity=entity, total=True)
+
+
+def shared_total_scope(key: str) -> Scope:
+    """Return the scope of one limit over all resources with one bucket for all entities."""
+    return Scope(f"{total_scope(None, of_system=True).key}*{key}", shared=True, total=True)
 
 
 def member_scope(pool: str, member: str) -> Scope:
@@ -119,6 +131,10 @@ def short_key(key: str) -> bytes:
     from hashlib import blake2b
 
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _entity_part(entity: str | None) -> str:
+    return "-" if entity is None else _digest(entity)
 
 
 def _digest(entity: str) -> str:

@@ -274,6 +274,7 @@ class LimitSet:
         if amounts is None:
             amounts, fits = plan.amounts(requested or {})
         acquisition = Acquisition(self, Claim(plan, amounts))
+        acquisition.requested = requested or acquisition.requested
         if plan.permits:
             acquisition.claim.owner = ref(acquisition)
         if checks and not fits:
@@ -309,7 +310,7 @@ class LimitSet:
             message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {known}"
         if raises:
             raise InvalidRequest(message)
-        name = next((scope.resource for scope in self.scopes), self.resource)
+        name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
         warned = self._warned if name is None else _WARNED
         if (name, reported, key) not in warned and len(warned) < _MOST_WARNINGS:
             warned.add((name, reported, key))

@@ -29,7 +29,8 @@ class LimitStatus:
     None when never, or when that depends on a holder giving back its permit.
     `reset_after` is when the limit is unused again, if no further request is admitted.
     `overdrawn` is how much more than its capacity a soft limit has used with this request.
-    `member` is the member of a pool, whose name is then `resource`. `shared` marks one bucket for all entities.
+    `member` is the member of a pool, whose name is then `resource`. `shared` marks one bucket for all entities, and
+    `total` a limit over all resources.
     """
 
     key: str
@@ -45,6 +46,7 @@ class LimitStatus:
     overdrawn: Amount = 0
     member: str | None = None
     shared: bool = False
+    total: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Outcome:
         if status.member is not None:
             where = f" at {status.member}"
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{where}"
+        if status.total:
+            what = f"{status.key!r} over all resources{where}"
         if status.capacity == 0:
             return f"everything{where} is blocked"
         if status.never:
@@ -143,6 +147,7 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
         overdrawn=_overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
         member=scope.member,
         shared=scope.shared,
+        total=scope.total,
     )
 
 
@@ -234,7 +239,7 @@ def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) ->
     Raises StaleConfiguration where `version` is not the present configuration, and StoreUnavailable.
     """
     scopes = list(scoped)
-    keys = {scope.prefix + rule.key for scope in scopes for rule in scope.schema.rules}
+    keys = {key for scope in scopes for rule in scope.schema.rules for key in scope.keys_of(rule)}
     plan = plan_for(scopes, keys, version=version, left_out=())
     if not plan.scopes:
         return {}

@@ -32,7 +32,8 @@ class ScopedLimits:
     """Limits that apply together in one scope.
 
     `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
-    `prefix` comes before their keys in requests and reports about several resources.
+    `prefix` comes before their keys in requests and reports about several resources; a total is for the sum of what
+    is requested with it and with each of `more_prefixes`.
     `degraded` says that they are decided without their store, which is unavailable.
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
     idle.
@@ -45,6 +46,15 @@ class ScopedLimits:
     degraded: bool = False
     levels: tuple[str, ...] = ()
     lasting: bool = False
+    more_prefixes: tuple[str, ...] = ()
+
+    def keys_of(self, rule: Rule) -> tuple[str, ...]:
+        """The keys that requests use for a limit: one, or several whose amounts are added up.
+
+        Calls and permits are charged once, as the first resource requests them.
+        """
+        more = self.more_prefixes if isinstance(rule.limit, MeteredLimit) else ()
+        return tuple([prefix + rule.key for prefix in (self.prefix, *more)])
 
     @property
     def key(self) -> str:
@@ -59,10 +69,13 @@ class ScopedLimits:
 class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
-    `key` is the name that requests use, `bucket` the bucket that the limit charges.
+    `key` is the name that requests use, and `keys` are all of them, whose amounts are added up. `bucket` is what it
+    charges.
     """
 
-    def __init__(self, scope: ScopedLimits, scope_index: int, index: int, place: int) -> None:
+    def __init__(
+        self, scope: ScopedLimits, scope_index: int, index: int, place: int, *, named: Collection[str] = ()
+    ) -> None:
         self.scope = scope
         self.schema = scope.schema
         self.scope_index = scope_index
@@ -70,7 +83,11 @@ class PlannedLimit:
         self.place = place
         self.rule: Rule = scope.schema.rules[index]
         self.is_permit = self.rule.is_permit
-        self.key = scope.prefix + self.rule.key
+        keys = scope.keys_of(self.rule)
+        self.is_sum = len(keys) > 1
+        """Whether the amounts of several keys are added up for it."""
+        self.keys = tuple([key for key in keys if key in named]) or keys[:1]
+        self.key = self.keys[0]
         self.bucket: Bucket = (scope.key, self.rule.key)
         limit = self.rule.limit
         self.refunds = not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
@@ -91,8 +108,7 @@ class Plan:
     - `limits` are all limits, scope by scope; amounts and changes are in their order. `permits` are those that are
       resource limits, `by_key` those with a key.
     - `scopes` are the scopes with their limits, `schemas` their schemas by key.
-    - `must_report` are the keys whose usage must be reported, `reporting` their limits. `needs_settling` is True where
-      each release settles.
+    - `must_report` are the keys whose usage must be reported. `needs_settling` is True where each release settles.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - `version` is the configuration that it was compiled from, None for limits that never change.
@@ -123,16 +139,16 @@ class Plan:
         self.permits = tuple([limit for limit in limits if limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         self.must_report = frozenset(many_calls).union(
-            [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
+            [key for limit in limits if isinstance(limit.rule.limit, MeteredLimit) for key in limit.keys]
         )
         for limit in limits:
             limit.must_report = limit.key in self.must_report
-        self.reporting = tuple([limit for limit in limits if limit.must_report])
         self.needs_settling = bool(self.permits or self.must_report)
         self.buckets = tuple([limit.bucket for limit in limits])
         self.by_key: dict[str, tuple[PlannedLimit, ...]] = {}
         for limit in limits:
-            self.by_key[limit.key] = (*self.by_key.get(limit.key, ()), limit)
+            for key in limit.keys:
+                self.by_key[key] = (*self.by_key.get(key, ()), limit)
         self.named = tuple([limit for limit in limits if limit.key in named])
         self._idempotency = tuple([limit for limit in limits if limit.scope.level == IDEMPOTENCY_LEVEL])
         self._defaults = [
@@ -157,10 +173,10 @@ class Plan:
         amounts, fits = self._defaults.copy(), self.fits
         for limit in self.named:
             amount = requested[limit.key]
-            if type(amount) is int and 0 <= amount <= limit.most_units:
+            if type(amount) is int and 0 <= amount <= limit.most_units and len(limit.keys) == 1:
                 amounts[limit.place] = amount * limit.rule.parts_per_unit
             else:
-                parts = limit.bounded(parts_of(limit, amount))
+                parts = limit.bounded(sum_of(limit, requested))
                 amounts[limit.place] = parts
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
@@ -258,6 +274,11 @@ class Claim:
                 buckets.append(limit.bucket)
                 wait = max(wait, limit.rule.wait(state, self.decided_at, amount))
         return buckets, wait
+
+
+def sum_of(limit: PlannedLimit, amounts: Mapping[str, object]) -> int:
+    """Return the sum of the amounts that are for a limit, in parts of its unit; InvalidRequest for an invalid one."""
+    return sum([parts_of(limit, amounts[key]) for key in limit.keys])
 
 
 def parts_of(limit: PlannedLimit, amount: object) -> int:

@@ -16,7 +16,8 @@ _MOST_PLANS: Final = 256
 class Plans:
     """The plans of one limit set, compiled for each form of request and kept.
 
-    `limits` are the limits by the keys that requests use, `rates` the keys whose amounts must be requested.
+    `limits` are the limits by the keys that requests use, `rates` the keys whose amounts must be requested; those of
+    totals need not be, since callers do not know of them.
     `on_unknown` is called with each requested key that the set does not have.
     """
 
@@ -25,12 +26,16 @@ class Plans:
     ) -> None:
         self.limits: dict[str, AnyLimit] = {}
         self._permits: dict[Bucket, str] = {}
+        demanded: set[str] = set()
         for scope in reversed(scoped):
             for rule in scope.schema.rules:
-                self.limits[scope.prefix + rule.key] = rule.limit
+                keys = scope.keys_of(rule)
+                self.limits |= dict.fromkeys(keys, rule.limit)
                 if rule.is_permit:
-                    self._permits[scope.key, rule.key] = scope.prefix + rule.key
-        self.rates = [key for key, limit in self.limits.items() if isinstance(limit, MeteredLimit)]
+                    self._permits[scope.key, rule.key] = keys[0]
+                if isinstance(rule.limit, MeteredLimit) and not scope.scope.total:
+                    demanded.update(keys)
+        self.rates = [key for key in self.limits if key in demanded]
         self._scoped = scoped
         self._version = version
         self._on_unknown = on_unknown
@@ -145,15 +150,16 @@ def plan_for(
     for scope in scoped:
         before = len(limits)
         for index, rule in enumerate(scope.schema.rules):
-            key = scope.prefix + rule.key
-            if key in named:
+            keys = scope.keys_of(rule)
+            key = keys[0]
+            if any(one in named for one in keys):
                 is_requested = not (rule.is_permit and key in left_out)
             else:
                 # Rates and quotas are taken from only when they are named.
                 is_free = key not in left_out and (scope.key, rule.key) not in held
                 is_requested = is_free and not isinstance(rule.limit, MeteredLimit)
             if is_requested:
-                limits.append(PlannedLimit(scope, len(scopes), index, len(limits)))
+                limits.append(PlannedLimit(scope, len(scopes), index, len(limits), named=named))
         if len(limits) > before:
             scopes.append(scope)
     return Plan(limits, scopes, named, version=version, many_calls=many_calls, is_credit=is_credit)

@@ -22,11 +22,13 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
     parts = acquisition.parts()
     recorded = {part: list(part.used) or [-1] * len(part.claim.amounts) for part in parts}
+    reports = {**acquisition.reports, **usage}
     for key, used in usage.items():
         charged = [part for part in parts if key in part.claim.plan.by_key]
         for part in charged:
             for limit in part.claim.plan.by_key[key]:
-                amount = recorded[part][limit.place] = parts_of(limit, used)
+                amount = parts_of(limit, used) if not limit.is_sum else _sum_used(acquisition, limit, reports)
+                recorded[part][limit.place] = amount
                 if part is charged[0] and amount > part.claim.amounts[limit.place]:
                     _check_overuse(acquisition, limit, amount, used)
         if not charged:
@@ -34,6 +36,26 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
             acquisition.limit_set.skip_unknown(key, reported=True)
     for part, amounts in recorded.items():
         part.used = amounts
+    acquisition.reports = reports
+
+
+def requested_of(acquisition: Acquisition, limit: PlannedLimit, key: str) -> Amount:
+    """Return how much an acquisition and its extensions have requested of a key, whose limit is for several keys."""
+    return units_of(limit.rule, _requested_parts(acquisition, limit, key))
+
+
+def _requested_parts(acquisition: Acquisition, limit: PlannedLimit, key: str) -> int:
+    return sum([parts_of(limit, part.requested.get(key, 0)) for part in acquisition.parts()])
+
+
+def _sum_used(acquisition: Acquisition, limit: PlannedLimit, reports: Mapping[str, Amount]) -> int:
+    """Return the use of a limit for several keys; those that are not reported yet count as requested."""
+    return sum(
+        [
+            parts_of(limit, reports[key]) if key in reports else _requested_parts(acquisition, limit, key)
+            for key in limit.scope.keys_of(limit.rule)
+        ]
+    )
 
 
 def adopt_usage(acquisition: Acquisition, extension: Acquisition) -> None:
@@ -87,13 +109,8 @@ def units_used(part: Acquisition, limit: PlannedLimit) -> Amount | None:
 
 def unreported_keys(acquisition: Acquisition) -> list[str]:
     """Return the keys whose usage must be reported and was not, sorted."""
-    missing = {
-        limit.key
-        for part in acquisition.parts()
-        for limit in part.claim.plan.reporting
-        if not part.used or part.used[limit.place] < 0
-    }
-    return sorted(missing)
+    demanded = {key for part in acquisition.parts() for key in part.claim.plan.must_report}
+    return sorted(demanded - acquisition.reports.keys())
 
 
 def _same_bucket(acquisition: Acquisition, limit: PlannedLimit) -> Iterator[tuple[Acquisition, PlannedLimit]]:

@@ -232,7 +232,7 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits), missing)
+            request = Request((resource, entity, default_limits, None), missing)
             try:
                 acquisition = request.acquire_now() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
@@ -261,7 +261,7 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits), missing)
+            request = Request((resource, entity, default_limits, None), missing)
             try:
                 acquisition = await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:

@@ -12,9 +12,10 @@ from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
 from limits_app.models.limits_in_code import CodeLimits, code_limits, note_code_limits
-from limits_app.models.policy import Policy, PolicyScope
-from limits_app.models.policy_lookup import ENTITY_FLAGS, EntityPolicies, PolicyValue, policies_for
-from limits_app.models.policy_rules import Enforcement, PolicyEffect
+from limits_app.models.plan import Plan, PlanGroup
+from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
+from limits_app.models.policy_lookup import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject, policies_for
+from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.pool import LoadBalancing, MemberDefinition, Pool, PoolDefinition, PoolMember, pool_definition
 from limits_app.models.resource import Resource
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
@@ -25,12 +26,14 @@ __all__ = [
     "ENFORCED",
     "ENTITY_FLAGS",
     "MAX_LEVELS",
+    "TOTALS",
     "AuditEvent",
     "AuditHead",
     "Bucket",
     "CodeLimits",
     "CollectedBatch",
     "Configuration",
+    "Counted",
     "CountedBy",
     "Denial",
     "Emergency",
@@ -47,6 +50,8 @@ __all__ = [
     "Manifest",
     "MemberDefinition",
     "Period",
+    "Plan",
+    "PlanGroup",
     "Policy",
     "PolicyEffect",
     "PolicyScope",
@@ -58,11 +63,13 @@ __all__ = [
     "ScopeCount",
     "ScopeState",
     "StoreVersion",
+    "Subject",
     "UsageSnapshot",
     "Verb",
     "WaitingBatch",
     "code_limits",
     "emergency",
+    "in_scope",
     "note_code_limits",
     "policies_for",
     "pool_definition",
@@ -70,6 +77,8 @@ __all__ = [
 
 CONFIGURATION: Final[tuple[type[Configuration], ...]] = (
     Resource,
+    Plan,
+    PlanGroup,
     Entity,
     Policy,
     Pool,

@@ -49,12 +49,15 @@ class Undated(models.Func):
 class NoOverlap(models.BaseConstraint):
     """Rejects policies of one scope with overlapping dates on PostgreSQL; elsewhere only validation applies.
 
-    Equal numbers are compared as ranges of one number, because this requires no extension.
+    Equal numbers are compared as ranges of one number, because this requires no extension; the words of `counted`
+    differ in length.
     """
 
     _RULE = """EXCLUDE USING gist (
         int8range(COALESCE(resource_id, 0), COALESCE(resource_id, 0), '[]') WITH &&,
         int8range(COALESCE(entity_id, 0), COALESCE(entity_id, 0), '[]') WITH &&,
+        int8range(COALESCE(plan_id, 0), COALESCE(plan_id, 0), '[]') WITH &&,
+        int4range(LENGTH(counted), LENGTH(counted), '[]') WITH &&,
         tstzrange(valid_from, valid_until) WITH &&
     ) WHERE (valid_from IS NOT NULL)"""
 

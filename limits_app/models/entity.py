@@ -1,4 +1,4 @@
-"""Entities: users, API keys, tenants."""
+"""Entities: users, API keys, tenants, and patterns of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.models.base import Configuration, Written
 from limits_app.models.constraints import PrimaryKeyCheck
 from limits_app.models.fields import ExactTextField
+from limits_app.models.patterns import is_pattern
+from limits_app.models.plan import Plan
 from limits_app.models.snapshots import batches
 from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
 
 __all__ = ["MAX_LEVELS", "Entity"]
 
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
+_PATTERN_WITH_FIELDS: Final = _(
+    "A pattern has no parent, plan, cascade or flags: leave them empty, and add a policy with the effect “blocked” or "
+    "“unlimited” for it."
+)
+_NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked")
 MAX_LEVELS: Final = 8
 """Maximum number of entities from the topmost ancestor to the lowest descendant."""
 
 
 class Entity(Configuration):
-    """A consumer with specific settings; other consumers do not need a row."""
+    """A consumer with specific settings, or a pattern of consumers; other consumers do not need a row."""
 
     named_by = "identifier"
     always_validated = ("identifier", "metadata")
@@ -33,7 +40,10 @@ class Entity(Configuration):
         max_length=255,
         unique=True,
         validators=[validate_identifier],
-        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
+        help_text=_(
+            "The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant. "
+            "“key:*” stands for all that begin with “key:”, and “ip:10.0.0.0/8” for all addresses of a network."
+        ),
     )
     name = models.CharField(
         _("name"),
@@ -51,6 +61,15 @@ class Entity(Configuration):
         blank=True,
         related_name="children",
         help_text=_("The entity that it belongs to, such as the tenant of a user; at most 8 levels."),
+    )
+    plan = models.ForeignKey(
+        Plan,
+        verbose_name=_("plan"),
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="entities",
+        help_text=_("Its policies apply to this entity; leave empty for the plan of its parent, if it has one."),
     )
     cascade = models.BooleanField(
         _("cascade"),
@@ -105,12 +124,23 @@ class Entity(Configuration):
         self.metadata = self.metadata or {}
         if self.unlimited and self.blocked:
             raise ValidationError({"blocked": _UNLIMITED_AND_BLOCKED})
+        fields = [name for name in _NOT_OF_PATTERNS if getattr(self, name)] if self.is_pattern else []
+        if fields:
+            raise ValidationError(dict.fromkeys(fields, _PATTERN_WITH_FIELDS))
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it stands for all entities that match its identifier."""
+        return bool(self.identifier) and is_pattern(self.identifier)
 
     def clean(self) -> None:
         """Reject cycles and hierarchies of more than 8 levels."""
         super().clean()
         if self.parent_id is None:
             return
+        parent = Entity.objects.using(self._state.db).filter(pk=self.parent_id).first()
+        if parent is not None and parent.is_pattern:
+            raise ValidationError({"parent": _("A pattern cannot be a parent: choose one entity.")})
         above = self._ancestors()
         if self.pk in above:
             raise ValidationError(
@@ -123,6 +153,11 @@ class Entity(Configuration):
     def check_written(cls, written: Written, using: str) -> None:
         """Reject cycles and hierarchies of more than 8 levels on every write."""
         super().check_written(written, using)
+        for _before, now in written.values():
+            if is_pattern(now["identifier"]) and any(now.get(name) for name in _NOT_OF_PATTERNS):
+                raise IntegrityError("a pattern has no parent, plan, cascade or flags")
+            if now["parent"] is not None and is_pattern(now["parent"]):
+                raise IntegrityError("a pattern cannot be a parent")
         moved = [key for key, (before, now) in written.items() if now["parent"] not in {None, before.get("parent")}]
         parents = _parents(moved, using)
         by_levels: dict[int, list[Any]] = {}

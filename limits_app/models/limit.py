@@ -19,7 +19,7 @@ from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_rules import COLUMNS, CONSTRAINTS, LimitKind, amount_of, definition_of, wrong_fields
 from limits_app.models.policy import Policy
-from limits_app.models.policy_rules import PolicyEffect, is_unsaved
+from limits_app.models.policy_rules import PolicyEffect
 from limits_app.models.pool import PoolMember
 
 __all__ = ["ALGORITHMS", "PERIODS", "Limit"]
@@ -255,9 +255,13 @@ class Limit(Configuration):
                 raise ValidationError({"shared": gettext("Limits of pool members are always shared.")})
             return
         effect = policy.effect
-        if self.shared and (policy.entity_id is not None or is_unsaved(policy, "entity")):
+        if self.shared and not policy.is_for_everybody:
             raise ValidationError(
-                {"shared": gettext("Only limits of a resource or of the system can be shared, not those of an entity.")}
+                {
+                    "shared": gettext(
+                        "Only limits of a resource or of the system can be shared, not those of an entity or of a plan."
+                    )
+                }
             )
         if effect in (PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED):
             raise ValidationError(

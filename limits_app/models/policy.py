@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from django.core.validators import MaxValueValidator
 from django.db import models
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -16,8 +16,11 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.conf import OnUnavailable
 from limits_app.models.base import Configuration, Written
 from limits_app.models.entity import Entity
+from limits_app.models.patterns import is_pattern, patterns_in
+from limits_app.models.plan import Plan
 from limits_app.models.policy_rules import (
     CONSTRAINTS,
+    Counted,
     Enforcement,
     PolicyEffect,
     check_beginning,
@@ -26,6 +29,7 @@ from limits_app.models.policy_rules import (
     check_neighbours,
     check_spans,
     check_written_hours,
+    has,
 )
 from limits_app.models.resource import Resource
 from limits_app.models.validators import validate_text
@@ -33,16 +37,36 @@ from limits_app.models.validators import validate_text
 if TYPE_CHECKING:
     from limits_app.core.limits import Limit as LimitDefinition
 
-__all__ = ["Policy", "PolicyScope", "scope_by_keys"]
+__all__ = ["TOTALS", "Policy", "PolicyScope", "in_scope", "scope_by_names"]
 
 
 class PolicyScope(models.TextChoices):
-    """The level of a policy; the first level with a policy applies as a whole."""
+    """The level of a policy; the first level with a policy applies as a whole, and totals apply in addition.
+
+    Of the totals of an entity, its plan and patterns the first one applies; that of the system always applies.
+    """
 
     ENTITY_ON_RESOURCE = "entity_on_resource", _("entity on a resource")
     ENTITY = "entity", _("entity on all resources")
+    PLAN_ON_RESOURCE = "plan_on_resource", _("plan on a resource")
+    PLAN = "plan", _("plan on all resources")
+    PATTERN_ON_RESOURCE = "pattern_on_resource", _("pattern on a resource")
+    PATTERN = "pattern", _("pattern on all resources")
     RESOURCE = "resource", _("resource")
     SYSTEM = "system", _("system")
+    ENTITY_TOTAL = "entity_total", _("total of an entity")
+    PLAN_TOTAL = "plan_total", _("total of a plan")
+    PATTERN_TOTAL = "pattern_total", _("total of a pattern")
+    SYSTEM_TOTAL = "system_total", _("total of the system")
+
+
+TOTALS: Final = (
+    PolicyScope.ENTITY_TOTAL,
+    PolicyScope.PLAN_TOTAL,
+    PolicyScope.PATTERN_TOTAL,
+    PolicyScope.SYSTEM_TOTAL,
+)
+"""The levels of policies that count all resources together."""
 
 
 _ON_UNAVAILABLE: Final = (
@@ -54,13 +78,21 @@ _ON_UNAVAILABLE: Final = (
 _NAMES: Final[Mapping[PolicyScope, str]] = {
     PolicyScope.ENTITY_ON_RESOURCE: "entity {entity} on {resource}",
     PolicyScope.ENTITY: "entity {entity}",
+    PolicyScope.PLAN_ON_RESOURCE: "plan {plan} on {resource}",
+    PolicyScope.PLAN: "plan {plan}",
+    PolicyScope.PATTERN_ON_RESOURCE: "pattern {entity} on {resource}",
+    PolicyScope.PATTERN: "pattern {entity}",
     PolicyScope.RESOURCE: "resource {resource}",
     PolicyScope.SYSTEM: "system",
+    PolicyScope.ENTITY_TOTAL: "entity {entity} in total",
+    PolicyScope.PLAN_TOTAL: "plan {plan} in total",
+    PolicyScope.PATTERN_TOTAL: "pattern {entity} in total",
+    PolicyScope.SYSTEM_TOTAL: "system in total",
 }
 """Not translated, because they are stored in logs and outcomes."""
 
 _HOURS: Final = ("weekly_hours", "time_zone")
-_SPAN: Final = ("resource", "entity", "valid_from", "valid_until")
+_SPAN: Final = ("resource", "entity", "plan", "counted", "valid_from", "valid_until")
 
 
 def _date(moment: datetime) -> str:
@@ -68,7 +100,7 @@ def _date(moment: datetime) -> str:
 
 
 class Policy(Configuration):
-    """The limits of one scope: of a resource and an entity, of one of them, or of the system.
+    """The limits of one scope: of an entity, a plan or everyone, on one resource, on each resource or over all of them.
 
     A scope has at most one permanent policy. Policies with dates or weekly hours override it while they are in force;
     dates take precedence over hours.
@@ -83,7 +115,7 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Leave empty to apply to each resource separately."),
+        help_text=_("Leave empty to apply to all resources."),
     )
     entity = models.ForeignKey(
         Entity,
@@ -93,6 +125,25 @@ class Policy(Configuration):
         blank=True,
         related_name="policies",
         help_text=_("Leave empty to apply to every user, key or IP address without a more specific policy."),
+    )
+    plan = models.ForeignKey(
+        Plan,
+        verbose_name=_("plan"),
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="policies",
+        help_text=_("Applies to the entities on this plan, each with its own counters; not together with an entity."),
+    )
+    counted = models.CharField(
+        _("counted"),
+        max_length=8,
+        choices=Counted.choices,
+        default=Counted.EACH,
+        help_text=_(
+            "A policy for all resources is a default for each of them, or a total that applies in addition to the "
+            "policies of the resources."
+        ),
     )
     effect = models.CharField(
         _("effect"),
@@ -164,13 +215,17 @@ class Policy(Configuration):
     class Meta(Configuration.Meta):
         verbose_name = _("policy")
         verbose_name_plural = _("policies")
-        ordering = [F("resource__name").asc(nulls_first=True), F("entity__identifier").asc(nulls_first=True)]
+        ordering = [
+            F("resource__name").asc(nulls_first=True),
+            F("entity__identifier").asc(nulls_first=True),
+            F("plan__name").asc(nulls_first=True),
+        ]
         permissions = [("boost_policy", "Can grant boosts")]
         indexes = [models.Index(fields=["valid_until"], name="limits_app_policy_until")]
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
-        return _NAMES[self.scope].format(resource=self.resource, entity=self.entity)
+        return _NAMES[self.scope].format(resource=self.resource, entity=self.entity, plan=self.plan)
 
     def clean(self) -> None:
         """Fill in implied dates and time zones, and reject invalid or overlapping ones."""
@@ -199,7 +254,17 @@ class Policy(Configuration):
     @property
     def scope(self) -> PolicyScope:
         """The level of the policy."""
-        return scope_by_keys(self.resource_id, self.entity_id)
+        return scope_by_names(
+            None if self.entity is None else self.entity.identifier,
+            has_plan=self.plan_id is not None,
+            has_resource=self.resource_id is not None,
+            counted=self.counted,
+        )
+
+    @property
+    def is_for_everybody(self) -> bool:
+        """Whether it is for all entities, as far as no more specific policy replaces it."""
+        return not has(self, "entity") and not has(self, "plan")
 
     def when(self, written: Callable[[datetime], str] = _date) -> str:
         """Describe when it applies, with dates in ISO 8601 or formatted by `write`."""
@@ -216,8 +281,28 @@ class Policy(Configuration):
         return tuple(limit.definition() for limit in self.limits.all())
 
 
-def scope_by_keys(resource_id: int | None, entity_id: int | None) -> PolicyScope:
-    """The level of a policy with these primary keys of a resource and an entity."""
-    if entity_id is None:
-        return PolicyScope.SYSTEM if resource_id is None else PolicyScope.RESOURCE
-    return PolicyScope.ENTITY if resource_id is None else PolicyScope.ENTITY_ON_RESOURCE
+def scope_by_names(identifier: str | None, *, has_plan: bool, has_resource: bool, counted: str) -> PolicyScope:
+    """The level of a policy for an entity with an identifier or for a plan, on one resource or on all."""
+    if identifier is not None:
+        subject = "pattern" if is_pattern(identifier) else "entity"
+    elif has_plan:
+        subject = "plan"
+    else:
+        return PolicyScope.RESOURCE if has_resource else PolicyScope(_on_all("system", counted))
+    return PolicyScope(f"{subject}_on_resource" if has_resource else _on_all(subject, counted))
+
+
+def in_scope(scope: str) -> Q:
+    """The filter for policies of a level."""
+    of_resource, is_total = scope.endswith("resource"), scope in TOTALS
+    subject = scope.removesuffix("_on_resource").removesuffix("_total")
+    of_subject = {
+        "entity": Q(entity__isnull=False) & ~patterns_in("entity__identifier"),
+        "pattern": patterns_in("entity__identifier"),
+        "plan": Q(plan__isnull=False),
+    }.get(subject, Q(entity=None, plan=None))
+    return of_subject & Q(resource__isnull=not of_resource, counted=Counted.TOTAL if is_total else Counted.EACH)
+
+
+def _on_all(subject: str, counted: str) -> str:
+    return f"{subject}_total" if counted == Counted.TOTAL else subject

@@ -1,16 +1,18 @@
-"""Reads the policies that may apply to an entity and its ancestors on a resource, in one query."""
+"""Reads the policies that may apply to entities and the entities above them, in one query."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, lru_cache
-from operator import itemgetter
-from typing import Any, Final
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-from django.db import connections
+from django.contrib.auth import get_user_model
+from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
@@ -20,7 +22,9 @@ from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import from_column, to_column
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import COLUMNS, definition_of
-from limits_app.models.policy import Policy, scope_by_keys
+from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of, specificity
+from limits_app.models.plan import Plan, PlanGroup, memberships, user_key
+from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import Pool
 from limits_app.models.resource import Resource
@@ -28,48 +32,132 @@ from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = ["ENTITY_FLAGS", "EntityPolicies", "PolicyChain", "PolicyValue", "policies_for"]
+__all__ = [
+    "ENTITY_FLAGS",
+    "EntityPolicies",
+    "PolicyChain",
+    "PolicyValue",
+    "Subject",
+    "policies_for",
+    "policies_of_each",
+]
 
 ENTITY_FLAGS: Final = "entity_row"
 """The level of the flags `blocked` and `unlimited` of an entity."""
 
-Row = Sequence[Any]
-
 _QUERY: Final = """
-    WITH RECURSIVE chain (level, id, identifier, blocked, unlimited, cascades, parent_id) AS (
-        SELECT 0, e.id, e.identifier, e.blocked, e.unlimited, e.{cascade}, e.parent_id
-        FROM {entity} e WHERE e.identifier = %s
+    WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
+        {requests}
+    ), chain (number, level, id, identifier, cascades, parent_id, plan_id, is_charged) AS (
+        SELECT k.number, 0, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id, TRUE
+        FROM request k JOIN {entity} e ON e.identifier = k.entity
         UNION ALL
-        SELECT c.level + 1, e.id, e.identifier, e.blocked, e.unlimited, e.{cascade}, e.parent_id
-        FROM chain c JOIN {entity} e ON e.id = c.parent_id WHERE c.cascades AND c.level < {most}
-    ), whose (level, id, identifier, blocked, unlimited) AS (
-        SELECT -1, 0, NULL, NULL, NULL
-        UNION ALL SELECT level, id, identifier, blocked, unlimited FROM chain
+        SELECT c.number, c.level + 1, e.id, e.identifier, e.{cascade}, e.parent_id, e.plan_id,
+            c.is_charged AND c.cascades
+        FROM chain c JOIN {entity} e ON e.id = c.parent_id WHERE c.level < {most}
+    ), client (number, level, identifier, plan_id) AS (
+        SELECT k.number, 0, k.client, COALESCE(
+            (SELECT c.plan_id FROM chain c
+             WHERE c.number = k.number AND c.plan_id IS NOT NULL ORDER BY c.level LIMIT 1),
+            (SELECT n.id FROM {plan} n WHERE n.name = k.plan),
+            {plan_of_groups})
+        FROM request k
+        UNION ALL
+        SELECT d.number, d.level, d.identifier,
+            (SELECT c.plan_id FROM chain c
+             WHERE c.number = d.number AND c.level >= d.level AND c.plan_id IS NOT NULL ORDER BY c.level LIMIT 1)
+        FROM chain d WHERE d.is_charged AND d.level > 0
+    ), prefix (number, level, identifier, size) AS (
+        SELECT number, level, identifier, {length}(identifier) FROM client
+        UNION ALL
+        SELECT number, level, identifier, size - 1 FROM prefix WHERE size > 1
+    ), subject (number, level, entity_id, plan_id) AS (
+        SELECT number, {everybody}, 0, 0 FROM request
+        UNION ALL SELECT number, level, id, 0 FROM chain WHERE is_charged
+        UNION ALL SELECT number, level, 0, plan_id FROM client
+        UNION ALL SELECT x.number, x.level, (SELECT e.id FROM {entity} e WHERE e.identifier = {pattern}), 0
+        FROM prefix x WHERE SUBSTR(x.identifier, x.size, 1) IN ({separators})
+        {networks}
+    ), place (number, resource_id) AS (
+        SELECT number, 0 FROM request
+        UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT w.level, w.identifier, w.blocked, w.unlimited, p.id, p.resource_id, p.entity_id, p.effect,
-           p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
-           p.weekly_hours, p.time_zone,
-           (SELECT q.name FROM {resource} s JOIN {pool} q ON q.id = s.pool_id WHERE s.name = %s),
-           (SELECT s.store FROM {resource} s WHERE s.name = %s), l.shared, {columns},
-           x.mode, x.until
-    FROM whose w
+    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name,
+           (SELECT q.name FROM request k JOIN {resource} r ON r.name = k.resource JOIN {pool} q ON q.id = r.pool_id
+            WHERE k.number = s.number),
+           (SELECT r.store FROM request k JOIN {resource} r ON r.name = k.resource WHERE k.number = s.number),
+           p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
+           p.valid_from, p.valid_until, p.weekly_hours, p.time_zone, x.mode, x.until, l.shared, {columns}
+    FROM subject s
+    JOIN place ON place.number = s.number
     LEFT JOIN {emergencyswitch} x ON x.id = 1
-    LEFT JOIN {policy} p ON {about}
-        AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
-        AND (p.valid_until IS NULL OR p.valid_until > %s)
+    LEFT JOIN {entity} e ON e.id = s.entity_id
+    LEFT JOIN {plan} n ON n.id = s.plan_id
+    LEFT JOIN {policy} p ON {about} AND (p.valid_until IS NULL OR p.valid_until > %s)
     LEFT JOIN {limit} l ON l.policy_id = p.id
+    WHERE s.entity_id IS NOT NULL AND s.plan_id IS NOT NULL
 """
-"""It uses the unique index of policies, so that it stays fast with many policies."""
+"""It searches by the unique indexes of entities and policies, so that it stays fast with many of them.
 
-_MODELS: Final = (Policy, Limit, Resource, Entity, Pool, EmergencySwitch)
+A request is one of several: its number, its resource, the entity as a row (NULL where it can have none) and as text,
+the name of the plan that the request has, and the primary key of the user. The chain has the entity with all above it,
+which may have its plan, and of which some are charged. Patterns are found by each prefix after a separator.
+"""
+
+_NETWORKS: Final = "UNION ALL SELECT {number}, 0, e.id, 0 FROM {entity} e WHERE e.identifier IN ({identifiers})"
+
+_PLAN_OF_GROUPS: Final = """
+    (SELECT n.id FROM {members} m JOIN {plangroup} g ON g.group_id = m.{group} JOIN {plan} n ON n.id = g.plan_id
+     WHERE m.{user} = k.person ORDER BY n.priority DESC, n.name LIMIT 1)
+"""
+
 _EVERYBODY: Final = -1
-_POLICY: Final = slice(4, 16)
-_POOL: Final = 16
-_STORE: Final = 17
-_SHARED: Final = 18
-_KEY: Final = 20
-_LIMIT: Final = slice(_SHARED + 1, -2)
-_EMERGENCY: Final = slice(-2, None)
+
+
+class _Row(NamedTuple):
+    """A policy for a subject, with one of its limits; the fields are None as far as there is none."""
+
+    number: int
+    level: int
+    identifier: str | None
+    blocked: bool | None
+    unlimited: bool | None
+    plan: str | None
+    pool: str | None
+    store: str | None
+    policy_id: int | None
+    resource_id: int | None
+    effect: str
+    counted: str
+    on_unavailable: str
+    extends: bool
+    enforcement: str
+    rollout_percent: int
+    valid_from: Any
+    valid_until: Any
+    weekly_hours: str
+    time_zone: str
+    mode: str | None
+    until: Any
+    shared: bool | None
+    limit: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[Any]) -> _Row:
+        """Read the columns of the query; the last ones are those of the limit."""
+        size = len(cls._fields) - 1
+        return cls._make([*columns[:size], tuple(columns[size:])])
+
+    @property
+    def key(self) -> Any:
+        """The key of the limit."""
+        return self.limit[COLUMNS.index("key")]
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is about a pattern."""
+        return self.identifier is not None and is_pattern(self.identifier)
+
 
 _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 """Most entities share the same limits, which are immutable."""
@@ -80,7 +168,8 @@ class PolicyValue:
     """A policy as a value: level, effect, limits, and when it is enforced.
 
     `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
-    policy does not set it. `shared` contains the keys of shared limits.
+    policy does not set it. `shared` contains the keys of shared limits. `subject` is the plan or the pattern that the
+    policy is for, and of several patterns the one with the highest `specificity` applies.
     """
 
     level: str
@@ -95,6 +184,8 @@ class PolicyValue:
     valid_from: datetime | None = None
     valid_until: datetime | None = None
     hours: WeeklyHours | None = None
+    subject: str = ""
+    specificity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +198,9 @@ class EntityPolicies:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChain:
-    """All who are charged, the entity itself first, the name of the pool that serves the resource, if any does, and
-    the alias of the store in which the resource is counted (None: the default one); `known` says whether it has a row.
-    `emergency` is the emergency switch, as it is in force.
+    """The entities that are charged, the entity itself first, the name of the pool that serves the resource (None: no
+    pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
+    the resource has a row. `emergency` is the emergency switch, as it is in force.
     """
 
     links: list[EntityPolicies]
@@ -119,83 +210,187 @@ class PolicyChain:
     emergency: Emergency = ENFORCED
 
 
-def policies_for(resource: str, entity: str | None, using: str, now: datetime) -> PolicyChain:
-    """Give an entity (None: the site itself) and, as far as each cascades, those above it, with what the database
-    says about them on a resource; policies that have ended by now are left out.
+class Subject(NamedTuple):
+    """What policies are read for: a resource (None: all resources), and an entity (None: the site itself).
+
+    `plan` is the name of the plan of the request; the plan of the entity, or of one above it, precedes it.
     """
+
+    resource: str | None
+    entity: str | None
+    plan: str | None = None
+
+
+def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
+    """Return the policies that may apply to an entity (None: the site itself) on a resource, and to the entities above
+    it as far as each cascades; policies that have ended by `now` are left out.
+    """
+    return policies_of_each([subject], using, now)[0]
+
+
+def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> list[PolicyChain]:
+    """Return the policies that may apply to each of several subjects, in their order, in one query."""
     connection = connections[using]
-    identifier = entity if entity is not None and _can_be_stored(entity) else None
+    has_groups = memberships() is not None and router.db_for_write(get_user_model()) == using
+    networks = [_networks(one.entity) for one in subjects]
+    parameters: list[Any] = []
+    for resource, entity, plan in subjects:
+        client = entity if entity is not None and _can_be_stored(entity) else None
+        person = user_key(client) if has_groups and client else None
+        exact = None if client and is_pattern(client) else client
+        parameters += [resource, exact, client, plan, *([_user_column(person, connection)] if has_groups else [])]
+    sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
     with connection.cursor() as cursor:
-        cursor.execute(_sql(connection.vendor), [identifier, resource, resource, resource, to_column(now, connection)])
-        rows = cursor.fetchall()
-    levels: dict[int, list[Row]] = {0: []}
+        cursor.execute(sql, [*parameters, *chain.from_iterable(networks), to_column(now, connection)])
+        rows = [_Row.of(columns) for columns in cursor.fetchall()]
+    by_number: dict[int, list[_Row]] = {}
     for row in rows:
-        levels.setdefault(row[0], []).append(row)
-    everybody = _policy_values(levels.pop(_EVERYBODY), connection)
-    links = [
-        EntityPolicies(found[0][1] if found else entity, (*_own(found), *_policy_values(found, connection), *everybody))
-        for _, found in sorted(levels.items())
+        by_number.setdefault(row.number, []).append(row)
+    switch = ENFORCED
+    if rows[0].mode:
+        switch = Emergency(Enforcement(rows[0].mode), until=from_column(rows[0].until, connection))
+    return [
+        replace(_chain(one.entity, by_number[number], connection), emergency=switch.at(now))
+        for number, one in enumerate(subjects)
     ]
-    store, (mode, until) = rows[0][_STORE], rows[0][_EMERGENCY]
-    switch = Emergency(Enforcement(mode), until=from_column(until, connection)) if mode else ENFORCED
-    return PolicyChain(links, rows[0][_POOL], store or None, known=store is not None, emergency=switch.at(now))
 
 
-def _own(rows: Sequence[Row]) -> Iterable[PolicyValue]:
-    """What the row of an entity itself says."""
-    for _, _, blocked, unlimited, *_ in rows[:1]:
-        if blocked or unlimited:
-            yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
+def _networks(entity: str | None) -> list[str]:
+    """The patterns of networks that match an entity; its own identifier is looked for anyway."""
+    if entity is None:
+        return []
+    return [network for network in networks_of(entity) if network != entity or is_pattern(entity)]
 
 
-def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
-    by_policy: dict[int, list[Row]] = {}
+def _user_column(key: Any, connection: BaseDatabaseWrapper) -> Any:
+    return None if key is None else get_user_model()._meta.pk.get_db_prep_value(key, connection)
+
+
+def _chain(entity: str | None, rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> PolicyChain:
+    levels: dict[int, list[_Row]] = {0: []}
     for row in rows:
-        if row[4] is not None:
-            by_policy.setdefault(row[4], []).append(row)
+        levels.setdefault(row.level, []).append(row)
+    everybody = _policy_values(levels.pop(_EVERYBODY), connection)
+    links = []
+    for level, found in sorted(levels.items()):
+        own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
+        name = entity if level == 0 or own is None else own.identifier
+        links.append(EntityPolicies(name, (*_flags(own), *_policy_values(found, connection), *everybody)))
+    store = rows[0].store
+    return PolicyChain(links, rows[0].pool, store or None, known=store is not None)
+
+
+def _flags(row: _Row | None) -> Iterable[PolicyValue]:
+    """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
+    if row is not None and (row.blocked or row.unlimited):
+        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if row.blocked else PolicyEffect.UNLIMITED, (), None)
+
+
+def _policy_values(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
+    by_policy: dict[int, list[_Row]] = {}
+    for row in rows:
+        if row.policy_id is not None:
+            by_policy.setdefault(row.policy_id, []).append(row)
     return [_policy_value(found, connection) for found in by_policy.values()]
 
 
-def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
-    policy_id, resource_id, entity_id, effect, on_unavailable, *when = rows[0][_POLICY]
-    extends, enforcement, percent, valid_from, valid_until, hours, zone = when
+def _policy_value(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> PolicyValue:
+    row = rows[0]
+    has_resource = row.resource_id is not None
+    level = scope_by_names(
+        row.identifier, has_plan=row.plan is not None, has_resource=has_resource, counted=row.counted
+    )
     # Always in the same order, because every process must compile the same layout.
-    found = sorted((row for row in rows if row[_KEY] is not None), key=itemgetter(_KEY))
+    found = sorted((one for one in rows if one.key is not None), key=attrgetter("key"))
+    pattern = row.identifier if row.is_pattern else None
     return PolicyValue(
-        level=scope_by_keys(resource_id, entity_id).value,
-        effect=PolicyEffect(effect),
-        limits=tuple(_definition_of(*row[_LIMIT]) for row in found),
-        policy_id=policy_id,
-        on_unavailable=OnUnavailable(on_unavailable) if on_unavailable else None,
-        extends=bool(extends),
-        shared=frozenset(row[_KEY] for row in found if row[_SHARED]),
-        enforcement=Enforcement(enforcement),
-        rollout_percent=percent,
-        valid_from=from_column(valid_from, connection),
-        valid_until=from_column(valid_until, connection),
-        hours=_hours(hours, zone, policy_id) if hours else None,
+        level=level.value,
+        effect=PolicyEffect(row.effect),
+        limits=tuple(_definition_of(*one.limit) for one in found),
+        policy_id=row.policy_id,
+        on_unavailable=OnUnavailable(row.on_unavailable) if row.on_unavailable else None,
+        extends=bool(row.extends),
+        shared=frozenset(one.key for one in found if one.shared),
+        enforcement=Enforcement(row.enforcement),
+        rollout_percent=row.rollout_percent,
+        valid_from=from_column(row.valid_from, connection),
+        valid_until=from_column(row.valid_until, connection),
+        hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,
+        subject=row.plan or pattern or "",
+        specificity=specificity(pattern) if pattern else 0,
     )
 
 
-def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:
+def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
     try:
         return WeeklyHours.parse(text, zone)
     except ValueError as error:  # written past the validation of the model
-        logger.warning("policy %s never holds, because its hours cannot be read: %s", policy_id, error)
+        logger.warning("policy %s never applies, because its hours are invalid: %s", policy_id, error)
         return WeeklyHours.NEVER
 
 
 def _can_be_stored(identifier: str) -> bool:
-    """Whether there can be a row with this identifier: databases know neither NUL nor half a surrogate pair."""
+    """Whether a row can have this identifier: databases store neither NUL nor half a surrogate pair."""
     return "\0" not in identifier and not any("\ud800" <= character <= "\udfff" for character in identifier)
 
 
-@cache
-def _sql(vendor: str) -> str:
-    """The query; only names of the app's own tables and columns are put in, and what a caller says is a parameter."""
-    names = {model.__name__.lower(): model._meta.db_table for model in _MODELS}
-    quote = "`{}`" if vendor == "mysql" else '"{}"'
-    columns = ", ".join("l." + quote.format(column) for column in COLUMNS)
-    # MariaDB has no indexes over expressions, so there the one of the foreign key has to do.
-    about = "p.entity_id <=> NULLIF(w.id, 0)" if vendor == "mysql" else "COALESCE(p.entity_id, 0) = w.id"
-    return _QUERY.format(columns=columns, cascade=quote.format("cascade"), about=about, most=MAX_LEVELS - 1, **names)
+def _sql(connection: BaseDatabaseWrapper, networks: tuple[int, ...], *, has_groups: bool) -> str:
+    """The query for several subjects; `networks` is the number of networks that may match each."""
+    person_type = None
+    if has_groups and connection.vendor == "postgresql":  # which would take NULL for text
+        person_type = get_user_model()._meta.pk.rel_db_type(connection)
+    return _composed(connection.vendor, networks, person_type, has_groups=has_groups)
+
+
+@lru_cache(maxsize=1024)
+def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *, has_groups: bool) -> str:
+    """The query; only names of tables and columns are inserted, and values are parameters."""
+    is_mysql = vendor == "mysql"
+    quote = "`{}`" if is_mysql else '"{}"'
+    tables = {model.__name__.lower(): model._meta.db_table for model in _TABLES}
+    person = f"CAST(%s AS {person_type})" if person_type else "%s" if has_groups else "NULL"
+    of_networks = [
+        _NETWORKS.format(number=number, entity=tables["entity"], identifiers=", ".join(["%s"] * count))
+        for number, count in enumerate(networks)
+        if count
+    ]
+    return _QUERY.format(
+        **tables,
+        requests=" UNION ALL ".join(f"SELECT {number}, %s, %s, %s, %s, {person}" for number in range(len(networks))),
+        networks=" ".join(of_networks),
+        plan_of_groups=_plan_of_groups(tables, quote) if has_groups else "NULL",
+        columns=", ".join("l." + quote.format(column) for column in COLUMNS),
+        cascade=quote.format("cascade"),
+        length="CHAR_LENGTH" if is_mysql else "LENGTH",
+        pattern="CONCAT(SUBSTR(x.identifier, 1, x.size), '*')"
+        if is_mysql
+        else "SUBSTR(x.identifier, 1, x.size) || '*'",
+        separators=", ".join(f"'{one}'" for one in SEPARATORS),
+        about=" AND ".join(_is_about(column, owner, is_mysql=is_mysql) for column, owner in _ABOUT),
+        most=MAX_LEVELS - 1,
+        everybody=_EVERYBODY,
+    )
+
+
+_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch)
+_ABOUT: Final = (("resource_id", "place"), ("entity_id", "s"), ("plan_id", "s"))
+
+
+def _is_about(column: str, owner: str, *, is_mysql: bool) -> str:
+    """A condition for the policies of a subject, whose column is 0 where that of the policy is NULL."""
+    # MariaDB has no indexes over expressions, so there it uses the indexes of the foreign keys.
+    if is_mysql:
+        return f"p.{column} <=> NULLIF({owner}.{column}, 0)"
+    return f"COALESCE(p.{column}, 0) = {owner}.{column}"
+
+
+def _plan_of_groups(tables: Mapping[str, str], quote: str) -> str:
+    """The part of the query for the plan that the groups of a user have."""
+    field = memberships()
+    through = field.remote_field.through
+    return _PLAN_OF_GROUPS.format(
+        **tables,
+        members=quote.format(through._meta.db_table),
+        user=quote.format(through._meta.get_field(field.m2m_field_name()).column),
+        group=quote.format(through._meta.get_field(field.m2m_reverse_field_name()).column),
+    )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONSTRAINTS",
+    "Counted",
     "Enforcement",
     "PolicyEffect",
     "check_beginning",
@@ -35,6 +36,7 @@ __all__ = [
     "check_neighbours",
     "check_spans",
     "check_written_hours",
+    "has",
     "is_unsaved",
     "weakened",
 ]
@@ -56,22 +58,55 @@ class Enforcement(models.TextChoices):
     OFF = "off", _("off")
 
 
+class Counted(models.TextChoices):
+    """Whether a policy for all resources counts each of them, or all together."""
+
+    EACH = "each", _("for each resource separately")
+    TOTAL = "total", _("over all resources together")
+
+
+_ENTITY_AND_PLAN: Final = _("A policy is for an entity or for a plan, not for both: leave one of them empty.")
+_NOT_A_TOTAL: Final = _(
+    "A total is over all resources, and applies in addition to other policies: leave the resource empty, uncheck "
+    "“extends”, and choose the effect “limits” or “blocked”."
+)
 _EXTENDS_WITHOUT_LIMITS: Final = _("A policy that extends a broader one must have the effect “limits”.")
 _ENDS_FIRST: Final = _("The start must be before the end.")
+
+_SCOPE: Final = ("resource_id", "entity_id", "plan_id", "counted")
+"""The columns that policies of one scope have in common."""
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     # An index over expressions, because NULLs are distinct in a plain one.
     models.UniqueConstraint(
         Coalesce("resource", Value(0)),
         Coalesce("entity", Value(0)),
+        Coalesce("plan", Value(0)),
+        "counted",
         Coalesce("valid_from", Undated()),
         "weekly_hours",
         name="limits_app_policy_one_per_scope",
-        violation_error_message=_("A policy for this resource and entity already exists."),
+        violation_error_message=_("A policy for this resource and entity or plan already exists."),
     ),
     NoOverlap(
         name="limits_app_policy_no_overlap",
-        violation_error_message=_("A policy with overlapping dates for this resource and entity already exists."),
+        violation_error_message=_(
+            "A policy with overlapping dates for this resource and entity or plan already exists."
+        ),
+    ),
+    models.CheckConstraint(
+        name="limits_app_policy_entity_or_plan",
+        condition=Q(entity__isnull=True) | Q(plan__isnull=True),
+        violation_error_message=_ENTITY_AND_PLAN,
+    ),
+    models.CheckConstraint(
+        name="limits_app_policy_counted",
+        condition=Q(counted=Counted.EACH)
+        | (
+            Q(counted=Counted.TOTAL, resource__isnull=True, extends=False)
+            & Q(effect__in=[PolicyEffect.LIMITS, PolicyEffect.BLOCKED])
+        ),
+        violation_error_message=_NOT_A_TOTAL,
     ),
     models.CheckConstraint(
         name="limits_app_policy_effect",
@@ -135,6 +170,11 @@ def check_fields(policy: Policy) -> None:
     """Raise ValidationError for inconsistent fields, an unknown time zone or invalid weekly hours."""
     if policy.extends and policy.effect != PolicyEffect.LIMITS:
         raise ValidationError({"extends": _EXTENDS_WITHOUT_LIMITS})
+    if has(policy, "entity") and has(policy, "plan"):
+        raise ValidationError({"plan": _ENTITY_AND_PLAN})
+    is_each = has(policy, "resource") or policy.extends or policy.effect == PolicyEffect.UNLIMITED
+    if policy.counted == Counted.TOTAL and is_each:
+        raise ValidationError({"counted": _NOT_A_TOTAL})
     start, end = policy.valid_from, policy.valid_until
     if isinstance(start, datetime) and isinstance(end, datetime) and in_site_time(end) <= in_site_time(start):
         raise ValidationError({"valid_until": _ENDS_FIRST})
@@ -165,11 +205,13 @@ def check_written_hours(weekly_hours: str, time_zone: str) -> None:
 
 def check_neighbours(policy: Policy) -> None:
     """Reject dates or weekly hours that overlap with those of another policy of the same scope."""
-    if any(is_unsaved(policy, name) for name in ("resource", "entity")):
+    if any(is_unsaved(policy, name) for name in ("resource", "entity", "plan")):
         return  # an unsaved scope has no other policies
     using = policy._state.db or router.db_for_write(type(policy))
     others = type(policy).objects.using(using).exclude(pk=policy.pk)
-    others = others.filter(resource=policy.resource_id, entity=policy.entity_id)
+    others = others.filter(
+        resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted
+    )
     if policy.valid_from is not None:
         dated = others.filter(
             Q(valid_until__isnull=True) | Q(valid_until__gt=policy.valid_from), valid_from__isnull=False
@@ -191,20 +233,26 @@ def check_neighbours(policy: Policy) -> None:
 
 
 def is_unsaved(policy: Policy, name: str) -> bool:
-    """Whether the resource or the entity of a policy is not saved yet."""
+    """Whether the resource, the entity or the plan of a policy is not saved yet."""
     field: Any = policy._meta.get_field(name)
     row = field.get_cached_value(policy, None)
     return row is not None and row.pk is None
 
 
+def has(policy: Policy, name: str) -> bool:
+    """Whether a policy has a resource, an entity or a plan, also one that is not saved yet."""
+    return getattr(policy, f"{name}_id") is not None or is_unsaved(policy, name)
+
+
 def check_limits(before: Snapshot, now: Snapshot) -> None:
     """Raise IntegrityError for a policy with limits that it cannot have, on every write."""
-    if all(before.get(name) == now[name] for name in ("entity", "effect", "limits")):
+    if all(before.get(name) == now[name] for name in ("entity", "plan", "effect", "limits")):
         return
     if now["effect"] != PolicyEffect.LIMITS and now["limits"]:
         raise IntegrityError(f"a policy that is {now['effect']} has no limits: delete them first")
-    if now["entity"] is not None and any(limit.get("shared") for limit in now["limits"]):
-        raise IntegrityError("limits of an entity cannot be shared with other entities")
+    is_for_some = now["entity"] is not None or now["plan"] is not None
+    if is_for_some and any(limit.get("shared") for limit in now["limits"]):
+        raise IntegrityError("limits of an entity or a plan cannot be shared by all entities")
     check_definitions(now["limits"])
 
 
@@ -214,17 +262,16 @@ def check_spans(keys: Collection[Any], using: str) -> None:
     Only PostgreSQL has a constraint for it. Weekly hours are checked by validation only.
     """
     dated = apps.get_model("limits_app", "Policy")._base_manager.using(using).exclude(valid_from=None).order_by()
-    scopes: set[tuple[Any, Any]] = set()
+    scopes: set[tuple[Any, ...]] = set()
     for batch in batches(keys):
-        scopes |= {*dated.filter(pk__in=batch).values_list("resource_id", "entity_id")}
-    entities = {entity for _resource, entity in scopes}
+        scopes |= {*dated.filter(pk__in=batch).values_list(*_SCOPE)}
+    entities = {scope[1] for scope in scopes}
     beside = [dated.filter(entity__in=batch) for batch in batches(entities - {None})]
     if None in entities:
         beside.append(dated.filter(entity=None))
     for found in beside:
-        rows = found.order_by("resource_id", "entity_id", "valid_from")
-        spans = rows.values_list("resource_id", "entity_id", "valid_from", "valid_until")
-        for scope, of_scope in groupby(spans, lambda row: row[:2]):
+        spans = found.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, "valid_from", "valid_until")
+        for scope, of_scope in groupby(spans, lambda row: row[:-2]):
             if scope in scopes and _meet(of_scope):
                 raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have overlapping dates")
 

@@ -17,6 +17,7 @@ from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
+from limits_app.models.patterns import check_pattern
 
 __all__ = [
     "MEMBER_KEY",
@@ -53,8 +54,7 @@ def validate_identifier(value: str) -> None:
     """Reject invalid identifiers of entities."""
     _by_core(check_entity, value)
     validate_text(value)
-    if value.endswith("*"):
-        raise ValidationError(_("An identifier must not end with “*”: patterns are not supported, name one entity."))
+    check_pattern(value)
 
 
 def validate_resource_name(value: str) -> None:

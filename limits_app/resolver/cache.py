@@ -17,7 +17,15 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.models import changes, note_code_limits
 from limits_app.resolver.pools import pool_cache
-from limits_app.resolver.resolution import Limits, check_names, checked_defaults, home, resolve, resolve_pool
+from limits_app.resolver.resolution import (
+    Limits,
+    check_names,
+    check_plan,
+    checked_defaults,
+    home,
+    resolve,
+    resolve_pool,
+)
 from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.stores.registry import aliases, resilient_store
 
@@ -25,8 +33,8 @@ __all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "advance_version",
 
 logger = logging.getLogger("limits_app")
 
-Key = tuple[str, str | None, Limits]
-"""A resource, an entity, and the `default_limits` of the call."""
+Key = tuple[str, str | None, Limits, str | None]
+"""A resource, an entity, the `default_limits` of the call, and the name of the plan of the request."""
 
 _DATABASE_RETRY_SECONDS: Final = 1.0
 """How long an expired set is used again after the database failed."""
@@ -79,10 +87,12 @@ class Resolver:
         self._lock = Lock()
         self._key_locks: dict[Key, _KeyLock] = {}
 
-    def cached(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet | None:
+    def cached(
+        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
+    ) -> ResolvedSet | None:
         """The cached set; None where it is missing, outdated, or its store may be available again."""
         try:
-            entry = self._entries.get((resource, entity, default_limits))
+            entry = self._entries.get((resource, entity, default_limits, plan))
         except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
         if entry is None:
@@ -95,7 +105,9 @@ class Resolver:
         self._hits += 1
         return resolved
 
-    def get(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
+    def get(
+        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
+    ) -> ResolvedSet:
         """The cached set, else a new one; threads that need the same set read the database once.
 
         The set is not `available` while its store is down. A result is not cached while a transaction of this thread
@@ -103,29 +115,37 @@ class Resolver:
         set is used, even if expired; OperationalError or InterfaceError where there is none.
         Raises InvalidLimit for invalid arguments.
         """
-        found = self.cached(resource, entity, default_limits)
+        found = self.cached(resource, entity, default_limits, plan)
         if found is not None:
             return found
         check_names(resource, entity)
-        key = resource, entity, checked_defaults(default_limits)
+        check_plan(plan)
+        key = resource, entity, checked_defaults(default_limits), plan
         with self._locked(key):
             # Another thread may have resolved it in the meantime.
             return self.cached(*key) or self._resolved(key)
 
-    def latest(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
+    def latest(
+        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
+    ) -> ResolvedSet:
         """`get` for the current version of the configuration; StoreUnavailable while the store is down."""
         while True:
-            found = self.get(resource, entity, default_limits)
+            found = self.get(resource, entity, default_limits, plan)
             limit_set = found.in_store()
             if limit_set.version == limit_set.store.version():
                 return found
-            self.forget(resource, entity, default_limits, found)
+            self.forget(resource, entity, default_limits, plan, found)
 
-    def forget(
-        self, resource: str, entity: str | None, default_limits: Limits = (), stale: ResolvedSet | None = None
+    def forget(  # noqa: PLR0917 - a key, and the set that it was resolved to
+        self,
+        resource: str,
+        entity: str | None,
+        default_limits: Limits = (),
+        plan: str | None = None,
+        stale: ResolvedSet | None = None,
     ) -> None:
         """Drop a set from the cache, unless it was resolved again since `stale`."""
-        key = (resource, entity, tuple(default_limits))
+        key = (resource, entity, tuple(default_limits), plan)
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None and stale in {None, entry.resolved}:

@@ -1,13 +1,18 @@
 """Policy resolution: which policies apply to an entity at a time, and the limits that follow from them.
 
 The most specific level applies, as a whole: an entity that is itself blocked or unlimited, entity on this resource,
-entity on all resources, resource, system, and then the limits that code sets.
-Within a level, a policy with dates precedes one with weekly hours, and that precedes the one that always applies.
-A policy that extends is added to the next one instead of replacing it, and its keys take precedence.
+entity on all resources, then its plan and the patterns that match it, each on this resource and on all, then resource,
+system, and the limits that code sets.
+Within a level, a longer pattern precedes a shorter one, a policy with dates one with weekly hours, and that the one
+that always applies. A policy that extends is added to the next one instead of replacing it, and its keys take
+precedence.
+Totals over all resources apply in addition: the most specific one of the entity, its plan and patterns, and the one of
+the system. An entity that is unlimited has no totals, except that the system may block everything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +21,7 @@ from typing import Final
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
-from limits_app.models import ENTITY_FLAGS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
+from limits_app.models import ENTITY_FLAGS, TOTALS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
 
 __all__ = [
     "CODE",
@@ -34,7 +39,12 @@ __all__ = [
 CODE: Final = "code"
 """The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""
 
-PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CODE)
+_EXCLUSIVE: Final = (ENTITY_FLAGS, *[scope.value for scope in PolicyScope if scope not in TOTALS], CODE)
+_OF_CLIENT: Final = tuple(scope.value for scope in TOTALS if scope is not PolicyScope.SYSTEM_TOTAL)
+_GROUPS: Final = (_EXCLUSIVE, _OF_CLIENT, (PolicyScope.SYSTEM_TOTAL.value,))
+"""Groups of levels; of each group the most specific policy applies."""
+
+PRECEDENCE: Final = tuple(level for levels in _GROUPS for level in levels)
 
 
 class PolicyStatus(StrEnum):
@@ -50,6 +60,9 @@ class PolicyStatus(StrEnum):
     NOT_ROLLED_OUT = "not rolled out"
     SHADOW = "shadow"
     OFF = "off"
+
+
+_APPLIES: Final = frozenset({PolicyStatus.COUNTS, PolicyStatus.EXTENDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +84,21 @@ class EffectiveLimit:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The policies of one entity in order of precedence, each with its status, and the effective limits."""
+    """The policies of one entity in order of precedence, each with its status, and the effective limits.
+
+    `totals` are the limits over all resources, which apply in addition to the `limits`.
+    """
 
     entity: str | None
     verdicts: tuple[Verdict, ...]
     limits: tuple[EffectiveLimit, ...]
     on_unavailable: OnUnavailable | None
+    totals: tuple[EffectiveLimit, ...] = ()
 
     @property
     def uses_code(self) -> bool:
-        """Whether the limits that code sets are in force; their verdict is the last one."""
-        last = self.verdicts[-1]
-        return last.policy.level == CODE and last.status in {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
+        """Whether the limits that code sets are in force."""
+        return any(one.policy.level == CODE and one.status in _APPLIES for one in self.verdicts)
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
@@ -91,20 +107,43 @@ def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choi
     The first policy in order of precedence applies; the next one only while all before it extend.
     """
     position = rollout_position(link.entity)
+    found = sorted(link.policies, key=_precedence)
+    exclusive, of_client, of_system = [
+        _judged([one for one in found if one.level in levels], now, position, shadow=shadow) for levels in _GROUPS
+    ]
+    totals = [*of_client, *of_system]
+    if any(one.policy.level == ENTITY_FLAGS and one.policy.effect == PolicyEffect.UNLIMITED for one in exclusive):
+        totals = [one if _blocks_everything(one.policy) else _not_applied(one) for one in totals]
+    verdicts = (*exclusive, *totals)
+    on_unavailable = next((one.on_unavailable for one in _applied(verdicts) if one.on_unavailable), None)
+    limits_of_totals = [limit for one in _applied(totals) for limit in _merged([one])]
+    return Choice(link.entity, verdicts, _merged(_applied(exclusive)), on_unavailable, tuple(limits_of_totals))
+
+
+def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, shadow: bool) -> list[Verdict]:
+    """The status of policies in order of precedence, of which one applies with those that it extends."""
     verdicts: list[Verdict] = []
-    applied: list[PolicyValue] = []
-    is_extended = True
-    for policy in sorted(link.policies, key=_precedence):
+    is_extended, applied = True, PolicyStatus.COUNTS
+    for policy in policies:
         status = _reason_not_applied(policy, now, position, shadow=shadow)
         if status is None:
-            status = PolicyStatus.REPLACED
-            if is_extended:
-                status = PolicyStatus.EXTENDED if applied else PolicyStatus.COUNTS
-                applied.append(policy)
-                is_extended = policy.extends
+            status = applied if is_extended else PolicyStatus.REPLACED
+            is_extended, applied = is_extended and policy.extends, PolicyStatus.EXTENDED
         verdicts.append(Verdict(policy, status))
-    on_unavailable = next((one.on_unavailable for one in applied if one.on_unavailable), None)
-    return Choice(link.entity, tuple(verdicts), _merged(applied), on_unavailable)
+    return verdicts
+
+
+def _applied(verdicts: Iterable[Verdict]) -> list[PolicyValue]:
+    return [one.policy for one in verdicts if one.status in _APPLIES]
+
+
+def _not_applied(verdict: Verdict) -> Verdict:
+    """The verdict on a total of an entity that is unlimited."""
+    return replace(verdict, status=PolicyStatus.REPLACED) if verdict.status in _APPLIES else verdict
+
+
+def _blocks_everything(policy: PolicyValue) -> bool:
+    return policy.level == PolicyScope.SYSTEM_TOTAL and policy.effect == PolicyEffect.BLOCKED
 
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
@@ -115,8 +154,7 @@ def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
 
 def lifted(choice: Choice, status: PolicyStatus) -> Choice:
     """The choice without limits; `status`, SHADOW or OFF, replaces that of the policies that applied."""
-    applied = {PolicyStatus.COUNTS, PolicyStatus.EXTENDED}
-    verdicts = tuple(replace(one, status=status) if one.status in applied else one for one in choice.verdicts)
+    verdicts = tuple(replace(one, status=status) if one.status in _APPLIES else one for one in choice.verdicts)
     return Choice(choice.entity, verdicts, (), None)
 
 
@@ -125,9 +163,10 @@ def rollout_position(entity: str | None) -> int:
     return int.from_bytes(blake2b((entity or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()) % 100
 
 
-def _precedence(policy: PolicyValue) -> tuple[int, bool, bool, int]:
+def _precedence(policy: PolicyValue) -> tuple[int, int, bool, bool, int]:
     return (
         PRECEDENCE.index(policy.level),
+        -policy.specificity,
         policy.valid_from is None,
         policy.hours is None,
         policy.policy_id or 0,

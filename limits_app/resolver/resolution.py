@@ -11,7 +11,8 @@ from typing import Final, cast
 from django.db import router
 
 from limits_app import conf
-from limits_app.core.errors import UnknownPool
+from limits_app.core.amounts import shown
+from limits_app.core.errors import InvalidLimit, UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
@@ -26,7 +27,7 @@ from limits_app.models import (
     code_limits,
     emergency,
 )
-from limits_app.models.policy_lookup import PolicyChain, policies_for
+from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for
 from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose, lifted
 from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
@@ -36,6 +37,7 @@ __all__ = [
     "Limits",
     "Source",
     "check_names",
+    "check_plan",
     "checked_defaults",
     "home",
     "latest_code_limits",
@@ -53,11 +55,11 @@ _DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
 class Source:
     """Where policies are read: the database, or what a test sets.
 
-    `read` takes a resource, an entity, the alias of a database and a time; `code_limits` a resource.
+    `read` takes a subject, the alias of a database and a time; `code_limits` a resource.
     """
 
     def __init__(self) -> None:
-        self.read: Callable[[str, str | None, str, datetime], PolicyChain] = policies_for
+        self.read: Callable[[Subject, str, datetime], PolicyChain] = policies_for
         self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
 
 
@@ -73,20 +75,23 @@ def resolve(
     resource: str,
     entity: str | None,
     default_limits: Limits = (),
+    plan: str | None = None,
     *,
     store: Store | None = None,
     now: float | None = None,
 ) -> Resolution:
     """Read the policies that apply `now` (seconds of the system's clock) in one query, and compile them.
 
+    `plan` is the name of the plan of the request, which applies to an entity without one; an unknown one is ignored.
     They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`.
     Raises InvalidLimit for an invalid resource, entity or default limit.
     """
     check_names(resource, entity)
+    check_plan(plan)
     default_limits = checked_defaults(default_limits)
     versions = StoreVersions(store)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
-    found, members, store_version = _read(resource, entity, at, versions)
+    found, members, store_version = _read(Subject(resource, entity, plan), at, versions)
     links = found.links
     if default_limits:
         own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
@@ -136,6 +141,12 @@ def check_names(resource: object, entity: object) -> None:
         check_entity(entity)
 
 
+def check_plan(plan: object) -> None:
+    """Raise InvalidLimit for a plan of a request that is not the name of one."""
+    if plan is not None and not isinstance(plan, str):
+        raise InvalidLimit(f"plan must be the name of a plan or None, not {shown(plan)}")
+
+
 def checked_defaults(limits: Iterable[object]) -> Limits:
     """The `default_limits` of a call as a tuple; raises InvalidLimit for an invalid one.
 
@@ -147,12 +158,12 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
 
 
 def _read(
-    resource: str, entity: str | None, at: datetime, versions: StoreVersions
+    subject: Subject, at: datetime, versions: StoreVersions
 ) -> tuple[PolicyChain, PoolMembers | None, StoreVersion]:
     """The entities that are charged with their policies, the members of the pool, and the store."""
     missing = None
     while True:
-        found = source.read(resource, entity, home(), at)
+        found = source.read(subject, home(), at)
         store_version = versions.of(found.store)
         try:
             members = None if found.pool is None else pool_cache.members(found.pool, home(), store_version)

@@ -8,11 +8,9 @@ from typing import Final
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
+from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope, shared_total_scope, total_scope
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import Schema
 from limits_app.core.store import Store
 from limits_app.models import ENFORCED, Emergency, PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
@@ -22,7 +20,9 @@ from limits_app.stores.registry import resilient_store
 
 __all__ = ["Resolution", "ResolvedSet", "compiled", "scopes_of"]
 
-_OF_AN_ENTITY: Final = frozenset({PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value})
+_OF_AN_ENTITY: Final = frozenset(
+    {PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value, PolicyScope.ENTITY_TOTAL.value}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -163,38 +163,40 @@ def compiled(
     accepts_all: bool = False,
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one."""
-    shadow_schemas = schemas_of(store_version.store, counts_usage=False)
+    store = store_version.store
     shadow_scopes = [
-        replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, shadow_schemas)
+        replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, store, counts_usage=False)
     ]
     return ResolvedSet.of(
-        scopes_of(resource, choices, schemas_of(store_version.store)),
+        scopes_of(resource, choices, store),
         store_version,
         members,
         resource=resource,
         identity=(resource, choices[0].entity),
         changes_at=changes_at,
         on_unavailable=next((choice.on_unavailable for choice in choices if choice.on_unavailable), None),
-        shadow=LimitSet.composed(shadow_scopes, store_version.store, version=store_version.version)
-        if shadow_scopes
-        else None,
+        shadow=LimitSet.composed(shadow_scopes, store, version=store_version.version) if shadow_scopes else None,
         accepts_all=accepts_all,
     )
 
 
 def scopes_of(
-    resource: str, choices: Iterable[Choice], schema_of: Callable[[tuple[AnyLimit, ...]], Schema]
+    resource: str, choices: Sequence[Choice], store: Store, *, counts_usage: bool = True
 ) -> list[ScopedLimits]:
-    """The scopes of all choices; a scope that an entity and its parent share is charged once, as the entity has it."""
+    """The scopes of all choices, totals last; a scope that an entity and its parent share is charged once, as the
+    entity has it. Totals do not count usage, which the limits of each resource count.
+    """
+    counting, not_counting = schemas_of(store, counts_usage=counts_usage), schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    for choice in choices:
-        for scope, limits in _scopes(resource, choice):
-            if scope.key not in scoped:
-                levels = tuple([one.policy.level for one in limits])
-                level = min(levels, key=PRECEDENCE.index)
-                schema = schema_of(tuple([one.limit for one in limits]))
-                lasting = level in _OF_AN_ENTITY
-                scoped[scope.key] = ScopedLimits(scope, schema, level, levels=levels, lasting=lasting)
+    of_resource = [one for choice in choices for one in _scopes(resource, choice)]
+    for scope, limits in (*of_resource, *[one for choice in choices for one in _total_scopes(choice)]):
+        if scope.key not in scoped:
+            levels = tuple([one.policy.level for one in limits])
+            level = min(levels, key=PRECEDENCE.index)
+            schema_of = not_counting if scope.total else counting
+            schema = schema_of(tuple([one.limit for one in limits]))
+            lasting = level in _OF_AN_ENTITY
+            scoped[scope.key] = ScopedLimits(scope, schema, level, levels=levels, lasting=lasting)
     return list(scoped.values())
 
 
@@ -205,6 +207,20 @@ def _scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[Eff
     for one in choice.limits:
         if one.shared:
             yield shared_scope(resource, one.limit.key), [one]
+
+
+def _total_scopes(choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
+    for of_system in (False, True):
+        own = [
+            one
+            for one in choice.totals
+            if not one.shared and (one.policy.level == PolicyScope.SYSTEM_TOTAL) is of_system
+        ]
+        if own:
+            yield total_scope(choice.entity, of_system=of_system), own
+    for one in choice.totals:
+        if one.shared:
+            yield shared_total_scope(one.limit.key), [one]
 
 
 def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
@@ -17,14 +19,16 @@ from limits_app.services.several import SharesSource, shares_of
 __all__ = ["aacquire", "acheck", "acquire", "atry_acquire", "check", "limit_set", "try_acquire"]
 
 
-def limit_set(resource: str, entity: str | None = None, default_limits: Limits = ()) -> LimitSet:
+def limit_set(
+    resource: str, entity: str | None = None, default_limits: Limits = (), plan: str | None = None
+) -> LimitSet:
     """The effective limits of an entity (None: the site itself) on a resource, ready to be acquired.
 
     When the configuration changes, the set raises StaleConfiguration; the other functions resolve again by themselves.
     Raises InvalidLimit (a ValueError) for an invalid resource or entity, and StoreUnavailable while the store is down:
     policies for that case apply to the other functions only.
     """
-    return resolver.latest(resource, entity, default_limits).limit_set
+    return resolver.latest(resource, entity, default_limits, plan).limit_set
 
 
 def try_acquire(
@@ -34,15 +38,17 @@ def try_acquire(
     requested: RequestedAmounts = None,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
+    plan: str | None = None,
 ) -> Acquisition:
     """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
-    `default_limits` apply where no policy does. Amounts and errors are those of `LimitSet.try_acquire`.
+    `default_limits` apply where no policy does. `plan` is the name of the plan of an entity that has none.
+    Amounts and errors are those of `LimitSet.try_acquire`.
     A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
     A request that was admitted and is repeated with its `idempotency_key` is admitted without being charged again,
     and holds nothing, for `LIMITS["IDEMPOTENCY_SECONDS"]`.
     """
-    return _request(resource, entity, requested, default_limits, idempotency_key).try_acquire()
+    return _request(resource, entity, requested, default_limits, idempotency_key, plan).try_acquire()
 
 
 def acquire(
@@ -53,13 +59,14 @@ def acquire(
     timeout: float | None = 0,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
+    plan: str | None = None,
 ) -> Acquisition:
     """Acquire, waiting up to `timeout` seconds (by default not at all; None: as long as it takes).
 
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
-    request = _request(resource, entity, requested, default_limits, idempotency_key)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan)
     return request.acquire_now() if timeout == 0 else request.acquire(timeout)
 
 
@@ -70,9 +77,10 @@ async def atry_acquire(
     requested: RequestedAmounts = None,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
+    plan: str | None = None,
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
-    return await _request(resource, entity, requested, default_limits, idempotency_key).atry_acquire()
+    return await _request(resource, entity, requested, default_limits, idempotency_key, plan).atry_acquire()
 
 
 async def aacquire(
@@ -83,24 +91,36 @@ async def aacquire(
     timeout: float | None = 0,
     default_limits: Limits = (),
     idempotency_key: str | None = None,
+    plan: str | None = None,
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
-    request = _request(resource, entity, requested, default_limits, idempotency_key)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan)
     return await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
 
 
 def check(
-    resource: str, *, entity: str | None = None, requested: RequestedAmounts = None, default_limits: Limits = ()
+    resource: str,
+    *,
+    entity: str | None = None,
+    requested: RequestedAmounts = None,
+    default_limits: Limits = (),
+    plan: str | None = None,
 ) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
-    return Request((resource, entity, default_limits), requested).peek()
+    return Request((resource, entity, default_limits, plan), requested).peek()
 
 
 async def acheck(
-    resource: str, *, entity: str | None = None, requested: RequestedAmounts = None, default_limits: Limits = ()
+    resource: str,
+    *,
+    entity: str | None = None,
+    requested: RequestedAmounts = None,
+    default_limits: Limits = (),
+    plan: str | None = None,
 ) -> Outcome:
     """`check` for asyncio."""
-    return await sync_to_async(check)(resource, entity=entity, requested=requested, default_limits=default_limits)
+    peek = partial(check, resource, entity=entity, requested=requested, default_limits=default_limits, plan=plan)
+    return await sync_to_async(peek)()
 
 
 def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
@@ -109,14 +129,15 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     requested: RequestedAmounts,
     default_limits: Limits,
     idempotency_key: str | None,
+    plan: str | None,
 ) -> Request:
     if isinstance(resource, str):
-        key = resource, entity, default_limits
+        key = resource, entity, default_limits, plan
         if idempotency_key is None:
             return Request(key, requested)
         check_resource(resource)
         return IdempotentRequest(idempotency_key, key, requested, resolver)
-    source = SharesSource(shares_of(resource, entity, requested, default_limits))
+    source = SharesSource(shares_of(resource, entity, requested, default_limits, plan))
     if idempotency_key is None:
         return source.request()
     names = [share.resource for share in source.shares]

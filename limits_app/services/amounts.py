@@ -37,6 +37,7 @@ class CheckOptions(TypedDict, total=False):
     entity: str | None
     requested: RequestedAmounts
     default_limits: Limits
+    plan: str | None
 
 
 class TryOptions(CheckOptions, total=False):

@@ -29,6 +29,7 @@ from limits_app.models import (
     Endpoint,
     Entity,
     Limit,
+    Plan,
     Policy,
     PolicyEffect,
     Pool,
@@ -66,10 +67,13 @@ FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
         Pool: ("name", "description", "load_balancing", "failover"),
         PoolMember: ("name", "weight", "order", "config", "enabled"),
         Resource: ("name", "description", "pool", "store"),
-        Entity: ("identifier", "name", "parent", "cascade", "unlimited", "blocked", "metadata"),
+        Plan: ("name", "description", "priority"),
+        Entity: ("identifier", "name", "parent", "plan", "cascade", "unlimited", "blocked", "metadata"),
         Policy: (
             "resource",
             "entity",
+            "plan",
+            "counted",
             "effect",
             "extends",
             "enforcement",
@@ -128,8 +132,8 @@ _OWNERS: Final[Mapping[type[Configuration], str]] = {Pool: "pool", PoolMember: "
 
 _REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
     Resource: ("pool",),
-    Entity: ("parent",),
-    Policy: ("resource", "entity"),
+    Entity: ("parent", "plan"),
+    Policy: ("resource", "entity", "plan"),
     Endpoint: ("resource",),
 }
 """The fields in which a definition names other rows."""

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.db.models import Q
 from django.utils import timezone
 
-from limits_app.models import Enforcement, Policy, PolicyEffect
+from limits_app.models import Counted, Enforcement, Policy, PolicyEffect
 
 __all__ = ["Broader", "DroppedKey", "Ruling", "dropped_by_each", "dropped_keys", "dropped_message", "dropped_messages"]
 
 Scope = tuple[str, str]
-"""Names of the resource and the entity, empty for all of them."""
+"""Names of the resource, and of the entity or plan; empty for all of them."""
+
+_PLAN: Final = "\0plan:"
+"""Before the name of a plan, which no identifier begins with."""
+_TOTAL: Final = "\0total"
+"""In place of the resource of a total, which replaces no policy for a resource and is replaced by none."""
+
+
+def scope_named(resource: str, entity: str, plan: str, counted: str) -> Scope:
+    """Return the scope of a policy, by the names of its resource, entity and plan."""
+    subject = f"{_PLAN}{plan}" if plan else entity
+    return (_TOTAL if counted == Counted.TOTAL else resource, subject)
 
 
 class DroppedKey(NamedTuple):
@@ -82,7 +93,7 @@ class Broader:
                 self._scopes.setdefault(policy.scope, []).append(policy)
                 self._resources_of.setdefault(entity, set()).add(resource)
         self._everybody: dict[str, list[Ruling]] = {}
-        for resource in sorted(self._resources_of.get("", ())):
+        for resource in sorted(self._resources_of.get("", set()) - {_TOTAL}):
             for key, found in _by_key(self._down([(resource, "")])):
                 self._everybody.setdefault(key, []).append(found)
 
@@ -91,7 +102,8 @@ class Broader:
 
         A policy that is off or in shadow mode is treated as enforced, unless it has ended.
         """
-        if not policy.has_limits or policy.extends or (policy.ends is not None and policy.ends <= self._now):
+        has_ended = policy.ends is not None and policy.ends <= self._now
+        if not policy.has_limits or policy.extends or has_ended or policy.scope[0] == _TOTAL:
             return
         for key, levels in self._replaced(policy):
             if key not in policy.keys:
@@ -157,7 +169,7 @@ def dropped_messages(policy: Policy) -> list[str]:
     """Return a sentence for each key that a policy, read again from the database, drops."""
     levels: dict[str, list[str]] = {}
     # With its rows: a database router may have other ones elsewhere.
-    rows = Policy.objects.using(policy._state.db).select_related("resource", "entity")
+    rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")
     for key, level in dropped_keys(rows.get(pk=policy.pk)):
         levels.setdefault(key, []).append(level)
     return [dropped_message(str(policy), key, found) for key, found in levels.items()]
@@ -174,11 +186,13 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     found = list(policies)
     if not found:
         return
-    about = Q(entity=None) | Q(entity__in={policy.entity_id for policy in found if policy.entity_id is not None})
-    if all(policy.resource_id is not None or policy.entity_id is None for policy in found):
+    about = Q(entity=None, plan=None)
+    about |= Q(entity__in={policy.entity_id for policy in found} - {None})
+    about |= Q(plan__in={policy.plan_id for policy in found} - {None})
+    if all(policy.resource_id is not None or policy.is_for_everybody for policy in found):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in found} - {None})
     others = Policy.objects.using(found[0]._state.db).filter(about, enforcement=Enforcement.ENFORCE)
-    rows = others.select_related("resource", "entity").prefetch_related("limits")
+    rows = others.select_related("resource", "entity", "plan").prefetch_related("limits")
     broader = Broader(map(_ruling, rows), datetime.now(UTC))
     for policy in found:
         dropped = broader.dropped_by(_ruling(policy))
@@ -189,7 +203,7 @@ def _ruling(policy: Policy) -> Ruling:
     has_limits = policy.effect == PolicyEffect.LIMITS
     return Ruling(
         label=str(policy),
-        scope=(str(policy.resource or ""), str(policy.entity or "")),
+        scope=scope_named(str(policy.resource or ""), str(policy.entity or ""), str(policy.plan or ""), policy.counted),
         has_limits=has_limits,
         keys=tuple(limit.key for limit in policy.limits.all()) if has_limits else (),
         extends=policy.extends,

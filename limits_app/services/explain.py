@@ -14,7 +14,7 @@ from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import ENFORCED, Emergency, PolicyValue
+from limits_app.models import ENFORCED, TOTALS, Emergency, PolicyScope, PolicyValue
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -150,7 +150,12 @@ class Explanation:
 
 
 def explain(
-    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
+    resource: str,
+    *,
+    entity: str | None = None,
+    requested: Requested = None,
+    default_limits: Limits = (),
+    plan: str | None = None,
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
 
@@ -161,18 +166,23 @@ def explain(
     default_limits = default_limits if default_limits != () else next((row.definitions for row in noted), ())
     while True:
         try:
-            resolution = resolve(resource, entity, default_limits, now=resolver.clock())
+            resolution = resolve(resource, entity, default_limits, plan, now=resolver.clock())
             return replace(_explained(resolution, requested), other_code_limits=tuple(row.limits for row in noted[1:]))
         except StaleConfiguration:
             continue
 
 
 async def aexplain(
-    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
+    resource: str,
+    *,
+    entity: str | None = None,
+    requested: Requested = None,
+    default_limits: Limits = (),
+    plan: str | None = None,
 ) -> Explanation:
     """`explain` for asyncio."""
     ask = sync_to_async(explain)
-    return await ask(resource, entity=entity, requested=requested, default_limits=default_limits)
+    return await ask(resource, entity=entity, requested=requested, default_limits=default_limits, plan=plan)
 
 
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
@@ -184,7 +194,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     else:
         outcome = _peeked(limit_set, shadow, asked)
     all_limits = (*outcome.violations, *outcome.passed)
-    statuses = {(status.entity, status.key): status for status in all_limits if status.level != MEMBER_LEVEL}
+    statuses = {_place(status): status for status in all_limits if status.level != MEMBER_LEVEL}
     changes_at = limit_set.changes_at
     return Explanation(
         resolution.resource,
@@ -212,24 +222,39 @@ def _peeked(limit_set: LimitSet, shadow: LimitSet | None, asked: Requested) -> O
         return error.outcome
 
 
-def _link(
-    choice: Choice, statuses: dict[tuple[str | None, str], LimitStatus], binding: LimitStatus | None
-) -> ExplainedLink:
+def _link(choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None) -> ExplainedLink:
     limits = []
-    for effective in choice.limits:
-        status = statuses.get((None if effective.shared else choice.entity, effective.limit.key))
+    for effective in (*choice.limits, *choice.totals):
+        total = _kind_of_total(effective.policy.level)
+        status = statuses.get((total, None if effective.shared else choice.entity, effective.limit.key))
         binds = status is not None and status is binding
         limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds))
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 
+_Place = tuple[str, str | None, str]
+"""The kind of a total (empty: none), an entity, and the key of a limit."""
+
+
+def _place(status: LimitStatus) -> _Place:
+    return _kind_of_total(status.level), status.entity, status.key
+
+
+def _kind_of_total(level: str) -> str:
+    if level not in TOTALS:
+        return ""
+    return "system" if level == PolicyScope.SYSTEM_TOTAL else "client"
+
+
 def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[PolicyValue, ...]:
     """The policies whose limit with the same key is replaced by this one."""
+    total = _kind_of_total(effective.policy.level)
     return tuple(
         verdict.policy
         for verdict in choice.verdicts
         if verdict.status in {PolicyStatus.EXTENDED, PolicyStatus.REPLACED}
         and verdict.policy is not effective.policy
+        and _kind_of_total(verdict.policy.level) == total
         and any(limit.key == effective.limit.key for limit in verdict.policy.limits)
     )
 
@@ -238,14 +263,19 @@ def _dropped(choice: Choice) -> tuple[str, ...]:
     kept = {effective.limit.key for effective in choice.limits}
     if not kept or Blocked.key in kept:
         return ()
-    replaced = [one.policy for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
+    replaced = [one.policy for one in choice.verdicts if _is_replaced(one)]
     return tuple(dict.fromkeys(limit.key for one in replaced for limit in one.limits if limit.key not in kept))
+
+
+def _is_replaced(verdict: Verdict) -> bool:
+    return verdict.status is PolicyStatus.REPLACED and verdict.policy.level not in TOTALS
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
     policy = verdict.policy
     return {
         "level": str(policy.level),
+        "subject": policy.subject,
         "policy": policy.policy_id,
         "effect": str(policy.effect),
         "standing": str(verdict.status),

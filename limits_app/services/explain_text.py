@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, Emergency, Enforcement, PolicyScope, PolicyValue
+from limits_app.models import ENTITY_FLAGS, TOTALS, Emergency, Enforcement, PolicyScope, PolicyValue
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
@@ -19,8 +19,16 @@ _WORDS: Final[Mapping[str, str]] = {
     ENTITY_FLAGS: "the entity itself",
     PolicyScope.ENTITY_ON_RESOURCE: "the policy of the entity on this resource",
     PolicyScope.ENTITY: "the policy of the entity on all resources",
+    PolicyScope.PLAN_ON_RESOURCE: "the policy of the plan {subject} on this resource",
+    PolicyScope.PLAN: "the policy of the plan {subject} on all resources",
+    PolicyScope.PATTERN_ON_RESOURCE: "the policy of {subject} on this resource",
+    PolicyScope.PATTERN: "the policy of {subject} on all resources",
     PolicyScope.RESOURCE: "the policy of the resource",
     PolicyScope.SYSTEM: "the policy of the system",
+    PolicyScope.ENTITY_TOTAL: "the total of the entity over all resources",
+    PolicyScope.PLAN_TOTAL: "the total of the plan {subject} over all resources",
+    PolicyScope.PATTERN_TOTAL: "the total of {subject} over all resources",
+    PolicyScope.SYSTEM_TOTAL: "the total of the system over all resources",
     CODE: "the limits that code sets",
 }
 
@@ -121,11 +129,15 @@ def _named(policy: PolicyValue) -> str:
         details.append("at weekly hours")
     if policy.rollout_percent < 100:
         details.append(f"for {policy.rollout_percent} % of the entities")
-    return f"{_WORDS[policy.level]} ({', '.join(details)})"
+    return f"{_WORDS[policy.level].format(subject=policy.subject)} ({', '.join(details)})"
 
 
 def _limit(limit: ExplainedLimit) -> str:
-    key = f"{limit.effective.limit.key}, shared by all" if limit.effective.shared else limit.effective.limit.key
+    key = limit.effective.limit.key
+    if limit.effective.policy.level in TOTALS:
+        key = f"{key}, over all resources"
+    if limit.effective.shared:
+        key = f"{key}, shared by all"
     if limit.status is None:
         return f"{key}: nothing requested."
     said = _status(limit.status, key)

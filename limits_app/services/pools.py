@@ -103,7 +103,7 @@ class NamedPool:
         return self._request(requested).peek()
 
     def _request(self, requested: Requested) -> Request:
-        return Request((self.name, None, ()), requested, pool_resolver)
+        return Request((self.name, None, (), None), requested, pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
         """Do not use a member, given by its index or its name, in this process. See `LimitPool.cool_down`."""

@@ -44,12 +44,14 @@ _IN_A_COROUTINE: Final = (
 class Source(Protocol):
     """Resolves the effective limits of a key, and drops stale ones from its cache."""
 
-    def cached(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet | None: ...
+    def cached(
+        self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, /
+    ) -> ResolvedSet | None: ...
 
-    def get(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+    def get(self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, /) -> ResolvedSet: ...
 
-    def forget(
-        self, resource: str, entity: str | None, default_limits: Limits, stale: ResolvedSet | None, /
+    def forget(  # noqa: PLR0917 - a key, and the set that it was resolved to
+        self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, stale: ResolvedSet | None, /
     ) -> None: ...
 
 

@@ -33,11 +33,12 @@ class Share(NamedTuple):
     entity: str | None = None
     requested: RequestedAmounts = None
     default_limits: Limits = ()
+    plan: str | None = None
 
     @property
     def key(self) -> Key:
         """The key of the resolver."""
-        return self.resource, self.entity, self.default_limits
+        return self.resource, self.entity, self.default_limits, self.plan
 
 
 def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
@@ -56,8 +57,12 @@ async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
     return await SharesSource(shares).request().atry_acquire()
 
 
-def shares_of(
-    resources: Mapping[str, RequestedAmounts], entity: str | None, requested: RequestedAmounts, default_limits: Limits
+def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
+    resources: Mapping[str, RequestedAmounts],
+    entity: str | None,
+    requested: RequestedAmounts,
+    default_limits: Limits,
+    plan: str | None = None,
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.
 
@@ -73,7 +78,7 @@ def shares_of(
     for name, amounts in resources.items():
         if not (amounts is None or isinstance(amounts, Mapping) or callable(amounts)):
             raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(amounts)}")
-    return [Share(check_resource(name), entity, amounts, default_limits) for name, amounts in resources.items()]
+    return [Share(check_resource(name), entity, amounts, default_limits, plan) for name, amounts in resources.items()]
 
 
 class SharesSource:
@@ -124,12 +129,12 @@ class SharesSource:
     def forget(self, *_key: object) -> None:
         """Drop the limits of all shares from the cache."""
         for share, resolved in zip(self.shares, self._sets or [None] * len(self.shares), strict=True):
-            resolver.forget(*share.key, resolved)
+            resolver.forget(*share.key, stale=resolved)
         self._sets = ()
 
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
         """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
-        known = {one.prefix + rule.key for one in limits.scoped for rule in one.schema.rules}
+        known = {key for one in limits.scoped for rule in one.schema.rules for key in one.keys_of(rule)}
         requested: dict[str, Amount] = {}
         for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, resolved.limit_set)
@@ -199,11 +204,15 @@ def _members(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> PoolMember
 
 
 def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:
-    """The scopes of all sets, each once."""
+    """The scopes of all sets, each once; a total is for the sum of what its shares request."""
     scoped: dict[str, ScopedLimits] = {}
     for limits, prefix in zip(sets, prefixes, strict=True):
         for one in limits:
-            scoped.setdefault(one.scope.key, _prefixed(one, prefix))
+            there = scoped.get(one.scope.key)
+            if there is None:
+                scoped[one.scope.key] = _prefixed(one, prefix)
+            elif one.scope.total:
+                scoped[one.scope.key] = replace(there, more_prefixes=(*there.more_prefixes, prefix))
     return list(scoped.values())
 
 

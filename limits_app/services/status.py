@@ -98,7 +98,7 @@ def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stat
             limits = found.in_store()
             return found.alias, limits.get_stats(), _members(limits)
         except StaleConfiguration:
-            resolver.forget(resource, entity, default_limits, found)
+            resolver.forget(resource, entity, default_limits, stale=found)
 
 
 def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:
@@ -183,7 +183,7 @@ class RowState:
 
 
 def overview(pairs: Collection[Pair]) -> list[RowState]:
-    """Return the state of entities (None: the site itself) on resources, in their order, with two queries.
+    """Return the state of entities (None: the site itself) on resources, in their order, one query for 100 of them.
 
     A pair without a resource is about the policies for all resources, whose limits have no state: they are unused.
     While a store is down, the amounts of its resources are unknown.

@@ -14,7 +14,7 @@ from limits_app.core.limits import Limit, checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
-from limits_app.models.policy_lookup import PolicyChain
+from limits_app.models.policy_lookup import PolicyChain, Subject
 from limits_app.resolver import CODE, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
@@ -99,11 +99,11 @@ def _code_limits(resource: str) -> Sequence[CodeLimits]:
     return () if overridden else code_limits(resource)
 
 
-def _read(resource: str, entity: str | None, database: str, now: datetime) -> PolicyChain:
+def _read(subject: Subject, database: str, now: datetime) -> PolicyChain:
     for override in reversed(_IN_FORCE):
-        if override.is_about(resource, entity):
-            return override.chain(entity)
-    return _in_database(resource, entity, database, now)
+        if override.is_about(str(subject.resource), subject.entity):
+            return override.chain(subject.entity)
+    return _in_database(subject, database, now)
 
 
 def _read_endpoints(database: str) -> Iterable[Endpoint]:

@@ -182,6 +182,8 @@ SOUND = {
     "rollout_percent": 100,
     "resource": "api",
     "entity": "",
+    "plan": "",
+    "counted": "each",
     "valid_from": "",
     "weekly_hours": "",
 }

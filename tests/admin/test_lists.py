@@ -131,7 +131,7 @@ def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> No
 def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("more", [TPM], extends=True)
-    form = {"effect": "blocked", "enforcement": "enforce", "rollout_percent": 100, "reason": ""}
+    form = {"effect": "blocked", "enforcement": "enforce", "counted": "each", "rollout_percent": 100, "reason": ""}
     form |= {"limits-TOTAL_FORMS": 0, "limits-INITIAL_FORMS": 0}
     done = admin_client.post(address("policy_add"), form)
     [warning] = [one for one in said(done) if "override this block" in one]
@@ -372,7 +372,7 @@ def test_dates_beyond_the_calendar_filter_nothing(model: str, query: str, admin_
 
 def test_an_end_that_no_database_knows_is_asked_for_again(admin_client: Client, settings: Settings) -> None:
     settings.TIME_ZONE = "America/Los_Angeles"
-    says = {"effect": "blocked", "enforcement": "enforce", "rollout_percent": "100"}
+    says = {"effect": "blocked", "enforcement": "enforce", "counted": "each", "rollout_percent": "100"}
     until = {"valid_until_0": "9999-12-31", "valid_until_1": "23:59:59"}
     limits = {"limits-TOTAL_FORMS": "0", "limits-INITIAL_FORMS": "0"}
     refused = admin_client.post(address("policy_add"), says | until | limits)

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.api.permissions import BOOST, RESET, TOP_UP
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
-from limits_app.models import Endpoint, Entity, Limit, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import Endpoint, Entity, Limit, Period, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]
 
@@ -52,6 +52,7 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
         member = PoolMember.objects.create(pool=pool, name=f"member{n}", config={"region": f"r{n}"})
         Limit.objects.create(member=member, key="tpm", capacity=10 * n, window_seconds=60, algorithm="gcra")
         resource = Resource.objects.create(name=f"resource{n}", pool=pool)
+        Plan.objects.create(name=f"plan{n}")
         tenant = Entity.objects.create(identifier=f"tenant:{n}")
         Entity.objects.create(identifier=f"user:{n}", parent=tenant, cascade=True, metadata={"plan": n})
         calls, permits = CallLimit(100 * n, 60), ResourceLimit("slots", 3)

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from limits_app.api import urls
 from limits_app.api.permissions import BOOST, RESET, TOP_UP
 from limits_app.integrations.identity import entity_of_key
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from tests.api.site import ROOT, as_user, fill, person
 
 pytestmark = pytest.mark.django_db
@@ -24,6 +24,7 @@ MODELS: Final = {
     "entities": Entity,
     "policies": Policy,
     "pools": Pool,
+    "plans": Plan,
     "endpoints": Endpoint,
     "audit-events": AuditEvent,
 }

@@ -59,7 +59,7 @@ WRONG: Final = {
     "an unknown section": ("policy: []", "line 1: policy: Unknown field: did you mean “policies”?"),
     "nothing like it": (
         "zzz: 1",
-        "line 1: zzz: Unknown field: choose one of version, name, pools, resources, entiti",
+        "line 1: zzz: Unknown field: choose one of version, name, pools, resources, plans, en",
     ),
     "another version": ("version: 2", "line 1: version: The version of this format is 1."),
     "a long name": (

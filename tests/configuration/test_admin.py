@@ -29,7 +29,7 @@ LIMIT = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60
 
 def policy_form(*limits: dict[str, Any], existing: Any = 0, **fields: Any) -> dict[str, Any]:
     """What a browser sends for a policy and its limits."""
-    form = {"effect": "limits", "enforcement": "enforce", "rollout_percent": 100}
+    form = {"effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100}
     form |= {"limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
     for number, limit in enumerate(limits):
         form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
@@ -411,7 +411,7 @@ def test_what_is_no_json_is_shown_again_as_it_was_typed(admin_client: Client) ->
 
 def test_a_second_policy_for_one_scope_is_explained(admin_client: Client, policy: Policy) -> None:
     found = errors(send(admin_client, "policy_add", policy_form(LIMIT, resource=policy.resource_id)))
-    assert found["__all__"] == ["A policy for this resource and entity already exists."]
+    assert found["__all__"] == ["A policy for this resource and entity or plan already exists."]
 
 
 def test_two_limits_of_one_key_are_explained(admin_client: Client) -> None:

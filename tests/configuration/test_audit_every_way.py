@@ -94,7 +94,7 @@ class Site:
     def inline(self) -> int:
         limit = self.policy.limits.get()
         form = {
-            "effect": "limits", "enforcement": "enforce", "rollout_percent": 100,
+            "effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100,
             "limits-TOTAL_FORMS": 1, "limits-INITIAL_FORMS": 1,
             "limits-0-id": limit.pk, "limits-0-policy": self.policy.pk, "limits-0-kind": "call",
             "limits-0-key": "call_count", "limits-0-capacity": self._count + 1, "limits-0-window_seconds": 60,

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit
-from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, policies_for
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, Subject, policies_for
 from limits_app.models.constraints import NoOverlap, Undated
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
@@ -57,7 +57,7 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     put(4, valid_from=NOW, valid_until=NOW + HOUR, extends=True, enforcement="shadow", rollout_percent=7)
     put(5, resource=other)
     put(6, valid_from=NOW - HOUR, valid_until=NOW)
-    first, second = policies_for("api", "user:1", ALIAS, NOW).links
+    first, second = policies_for(Subject("api", "user:1"), ALIAS, NOW).links
     assert (first.entity, second.entity) == ("user:1", "tenant:acme")
     assert {one.level: one.limits[0].capacity for one in first.policies} == {
         PolicyScope.ENTITY_ON_RESOURCE: 1,
@@ -71,8 +71,8 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     assert (dated.valid_from, dated.valid_until) == (NOW, NOW + HOUR)
     assert (dated.extends, dated.enforcement, dated.rollout_percent) == (True, "shadow", 7)
     assert {str(one.level): one.effect for one in second.policies}["entity_row"] == "unlimited"
-    assert [link.entity for link in policies_for("api", None, ALIAS, NOW).links] == [None]
-    assert [link.entity for link in policies_for("api", "user:2", ALIAS, NOW).links] == ["user:2"]
+    assert [link.entity for link in policies_for(Subject("api", None), ALIAS, NOW).links] == [None]
+    assert [link.entity for link in policies_for(Subject("api", "user:2"), ALIAS, NOW).links] == ["user:2"]
 
 
 def test_a_scope_has_one_policy_that_always_holds(vendor: str) -> None:

@@ -42,7 +42,7 @@ def test_a_scope_has_one_policy(on_resource: bool, on_entity: bool, api: Resourc
     first = Policy.objects.create(**scope)
     first.full_clean()
     said = complaint(Policy(**scope).full_clean)
-    assert said == "A policy for this resource and entity already exists."
+    assert said == "A policy for this resource and entity or plan already exists."
     with pytest.raises(IntegrityError, match="limits_app_policy_one_per_scope"), transaction.atomic():
         Policy.objects.bulk_create([Policy(**scope)])
 
@@ -380,7 +380,7 @@ def test_no_way_of_writing_makes_a_limit_of_an_entity_shared(api: Resource, user
         lambda: everybody.limits.all().update(policy=own, key="rpm"),
         lambda: Policy.objects.filter(pk=everybody.pk).update(entity=Entity.objects.create(identifier="user:43")),
     ):
-        with pytest.raises(IntegrityError, match="limits of an entity cannot be shared"), transaction.atomic():
+        with pytest.raises(IntegrityError, match="cannot be shared by all entities"), transaction.atomic():
             write()
     assert [limit.shared for limit in Limit.objects.order_by("pk")] == [True, False]
 

@@ -1,4 +1,4 @@
-"""Overviews: the state of many rows in two queries and one look at the store."""
+"""Overviews: the state of many rows in one query and one look at the store."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def state(resource: Any, entity: Any = None) -> RowState:
     return overview([(resource, entity)])[0]
 
 
-def test_many_rows_are_read_in_two_queries(django_assert_num_queries: Callable[[int], Any]) -> None:
+def test_many_rows_are_read_in_one_query(django_assert_num_queries: Callable[[int], Any]) -> None:
     limits.set_resource_limits("api", [TPM, CallLimit(10, 60)], shared=["call_count"])
     limits.set_entity_limits("user:1", [RateLimit("tpm", 50, 60)], resource="api")
     api, ada, bob = rows("api", "user:1", "user:2")
     limits.acquire("api", entity="user:1", requested={"tpm": 40})
     limits.acquire("api", entity="user:2", requested={"tpm": 5})
-    with django_assert_num_queries(2):
+    with django_assert_num_queries(1):
         first, second, site = overview([(api, ada), (api, bob), (api, None)])
     assert first.limits == (LimitState("tpm", "entity_on_resource", False, 50, 40, 10),)
     assert {one.key: (one.used, one.available) for one in second.limits} == {"tpm": (5, 95), "call_count": (1, 9)}

@@ -15,7 +15,6 @@ from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
-from limits_app.models.policy_lookup import _sql
 from limits_app.resolver import Resolver, advance_version, resolve, resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -279,15 +278,13 @@ def test_a_store_that_cannot_be_told_is_logged(
 def test_many_policies_are_found_by_their_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     Resource.objects.bulk_create(Resource(name=f"r{number}") for number in range(2000))
     Policy.objects.bulk_create(Policy(resource=resource) for resource in Resource.objects.all())
+    with CaptureQueriesContext(connection) as queries:
+        resolver.get("r1", "user:1")
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN QUERY PLAN " + _sql("sqlite"), ["r1", "r1", "r1", None, None])
+        cursor.execute("EXPLAIN QUERY PLAN " + queries[0]["sql"])
         plan = [row[3] for row in cursor.fetchall()]
     assert any("SEARCH p USING INDEX" in line for line in plan)
-    assert not any(line.startswith("SCAN p") for line in plan)
-
-
-def test_a_column_that_is_a_word_of_mysql_is_quoted_its_way() -> None:
-    assert "l.`key`" in _sql("mysql")
+    assert not any(line.split()[:2] in (["SCAN", "p"], ["SCAN", "e"]) for line in plan)
 
 
 def _changed(limit: Limit, **values: object) -> Limit:

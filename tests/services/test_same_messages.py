@@ -35,7 +35,7 @@ MISTAKES: Final = {
     ),
     "shared by one entity": (
         {"entity": "user:1", "limits": [f"{RPM}:shared"]},
-        "Only limits of a resource or of the system can be shared, not those of an entity.",
+        "Only limits of a resource or of the system can be shared, not those of an entity or of a plan.",
     ),
     "hours": ({"weekly_hours": "never", "limits": [RPM]}, "'never' is not a day: use"),
     "time zone": (
@@ -107,6 +107,7 @@ def by_admin(policy: dict[str, Any]) -> str:
         "resource": Resource.objects.get().pk,
         "effect": "limits",
         "enforcement": "enforce",
+        "counted": "each",
         "rollout_percent": 100,
         "limits-TOTAL_FORMS": len(parts),
         "limits-INITIAL_FORMS": 0,

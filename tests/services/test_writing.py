@@ -293,8 +293,16 @@ def test_one_key_to_reset_needs_no_list() -> None:
         limits.reset("api", keys=[5, "no"])
 
 
-@pytest.mark.parametrize("entity", ["key:*", "*"])
-def test_an_entity_must_not_look_like_a_pattern(entity: str) -> None:
-    with pytest.raises(InvalidLimit, match="patterns are not supported"):
+@pytest.mark.parametrize(
+    ("entity", "error"),
+    [
+        ("*", "A pattern needs one of"),
+        ("user:eu*", "A pattern needs one of"),
+        ("ip:10.0.0.0/33", "is not a network"),
+        ("ip:10.1.0.0/8", "Write the network as “ip:10.0.0.0/8”"),
+    ],
+)
+def test_a_pattern_that_is_wrong_says_what_to_write(entity: str, error: str) -> None:
+    with pytest.raises(InvalidLimit, match=error):
         limits.set_entity_limits(entity, LIMITS)
     assert not Entity.objects.exists()

@@ -35,10 +35,10 @@ _MOST_RESOURCES: Final = 200
 
 _LEVELS: Final[Mapping[str, _StrPromise]] = {
     ENTITY_FLAGS: _("the entity itself"),
+    **{scope.value: scope.label for scope in PolicyScope},
     PolicyScope.ENTITY_ON_RESOURCE: _("entity on this resource"),
-    PolicyScope.ENTITY: _("entity on all resources"),
-    PolicyScope.RESOURCE: _("resource"),
-    PolicyScope.SYSTEM: _("system"),
+    PolicyScope.PLAN_ON_RESOURCE: _("plan on this resource"),
+    PolicyScope.PATTERN_ON_RESOURCE: _("pattern on this resource"),
     CODE: _("code"),
 }
 _STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {

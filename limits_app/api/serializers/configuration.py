@@ -15,6 +15,7 @@ from limits_app.models import (
     Endpoint,
     Entity,
     Limit,
+    Plan,
     Policy,
     PolicyScope,
     Pool,
@@ -32,6 +33,7 @@ __all__ = [
     "DoneSerializer",
     "EndpointSerializer",
     "EntitySerializer",
+    "PlanSerializer",
     "PolicySerializer",
     "PoolSerializer",
     "ResetSerializer",
@@ -127,10 +129,20 @@ class ResourceSerializer(DefinitionSerializer[Resource]):
         validators = ()
 
 
+class PlanSerializer(DefinitionSerializer[Plan]):
+    """A plan, such as free or pro."""
+
+    class Meta:
+        model = Plan
+        fields = ("id", *FIELDS[Plan])
+        validators = ()
+
+
 class EntitySerializer(DefinitionSerializer[Entity]):
-    """A client, user or tenant."""
+    """A client, user or tenant, or a pattern of them."""
 
     parent = _name_of(Entity)
+    plan = _name_of(Plan)
 
     class Meta:
         model = Entity
@@ -144,6 +156,7 @@ class PolicySerializer(DefinitionSerializer[Policy]):
     scope = serializers.ChoiceField(PolicyScope.choices, read_only=True)
     resource = _name_of(Resource)
     entity = _name_of(Entity)
+    plan = _name_of(Plan)
     limits = _parts(PolicyLimitSerializer)
 
     class Meta:

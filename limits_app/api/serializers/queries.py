@@ -11,7 +11,7 @@ from rest_framework import serializers
 
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers.fields import DateTimeField, Exact, StrictSerializer
-from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb
+from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb, in_scope
 from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By
 
@@ -23,6 +23,7 @@ __all__ = [
     "ExplainQuery",
     "ListQuery",
     "MeQuery",
+    "PlanQuery",
     "PolicyQuery",
     "PoolQuery",
     "ResourceQuery",
@@ -33,12 +34,6 @@ __all__ = [
 
 MAX_PAGE_SIZE: Final = 200
 
-_SCOPES: Final[Mapping[str, Q]] = {
-    PolicyScope.SYSTEM: Q(resource=None, entity=None),
-    PolicyScope.RESOURCE: Q(resource__isnull=False, entity=None),
-    PolicyScope.ENTITY: Q(resource=None, entity__isnull=False),
-    PolicyScope.ENTITY_ON_RESOURCE: Q(resource__isnull=False, entity__isnull=False),
-}
 _HOLDS: Final[Mapping[str, Q]] = {
     "always": Q(valid_from=None, weekly_hours=""),
     "dates": Q(valid_from__isnull=False),
@@ -101,6 +96,14 @@ class ChoiceOfRows(serializers.ChoiceField):
         return self._conditions[super().to_internal_value(data)]
 
 
+class ScopeField(serializers.ChoiceField):
+    """A level of policies, as a filter condition."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the condition of a level."""
+        return in_scope(str(super().to_internal_value(data)))
+
+
 class ResourceQuery(ListQuery):
     """Parameters of the list of resources."""
 
@@ -111,11 +114,20 @@ class ResourceQuery(ListQuery):
     ordering = _ordering("name")
 
 
+class PlanQuery(ListQuery):
+    """Parameters of the list of plans."""
+
+    name = Exact(required=False)
+    search = _search()
+    ordering = _ordering("name", "priority")
+
+
 class EntityQuery(ListQuery):
     """Parameters of the list of entities."""
 
     identifier = Exact(required=False)
     parent = Exact(source="parent__identifier", required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
+    plan = Exact(source="plan__name", required=False)
     blocked = serializers.BooleanField(required=False)
     unlimited = serializers.BooleanField(required=False)
     search = _search()
@@ -127,7 +139,8 @@ class PolicyQuery(ListQuery):
 
     resource = Exact(source="resource__name", required=False)
     entity = Exact(source="entity__identifier", required=False)
-    scope = ChoiceOfRows(_SCOPES, required=False)
+    plan = Exact(source="plan__name", required=False)
+    scope = ScopeField(PolicyScope.choices, required=False)
     holds = ChoiceOfRows(_HOLDS, required=False)
     effect = serializers.ChoiceField(PolicyEffect.choices, required=False)
     enforcement = serializers.ChoiceField(Enforcement.choices, required=False)

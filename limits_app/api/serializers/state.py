@@ -136,6 +136,7 @@ class LimitStatusSerializer(StrictSerializer):
     overdrawn = Number()
     member = _name()
     shared = serializers.BooleanField()
+    total = serializers.BooleanField(help_text="Whether it is over all resources.")
 
 
 class OutcomeSerializer(StrictSerializer):
@@ -161,6 +162,7 @@ class CandidateSerializer(StrictSerializer):
 class VerdictSerializer(CandidateSerializer):
     """A policy that was evaluated, and the result."""
 
+    subject = serializers.CharField(allow_blank=True, help_text="The plan or the pattern that it is for.")
     effect = _text()
     standing = _text()
     counts = serializers.BooleanField()

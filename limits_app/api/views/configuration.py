@@ -21,6 +21,7 @@ from limits_app.api.serializers.configuration import (
     AuditEventSerializer,
     EndpointSerializer,
     EntitySerializer,
+    PlanSerializer,
     PolicySerializer,
     PoolSerializer,
     ResourceSerializer,
@@ -28,10 +29,19 @@ from limits_app.api.serializers.configuration import (
 )
 from limits_app.api.serializers.fields import validated
 from limits_app.api.views.base import ApiView, ConfigurationView
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
 
-__all__ = ["AuditEventView", "EndpointView", "EntityView", "PolicyView", "PoolView", "ResourceView", "RevertView"]
+__all__ = [
+    "AuditEventView",
+    "EndpointView",
+    "EntityView",
+    "PlanView",
+    "PolicyView",
+    "PoolView",
+    "ResourceView",
+    "RevertView",
+]
 
 
 class ResourceView(ConfigurationView):
@@ -43,10 +53,19 @@ class ResourceView(ConfigurationView):
     search_fields = ("name", "description")
 
 
+class PlanView(ConfigurationView):
+    """Plans."""
+
+    queryset = Plan.objects.all()
+    serializer_class = PlanSerializer
+    query = queries.PlanQuery
+    search_fields = ("name", "description")
+
+
 class EntityView(ConfigurationView):
     """Entities: users, API keys, tenants."""
 
-    queryset = Entity.objects.select_related("parent")
+    queryset = Entity.objects.select_related("parent", "plan")
     serializer_class = EntitySerializer
     query = queries.EntityQuery
     search_fields = ("identifier", "name")
@@ -55,10 +74,10 @@ class EntityView(ConfigurationView):
 class PolicyView(ConfigurationView):
     """Policies with their limits."""
 
-    queryset = Policy.objects.select_related("resource", "entity").prefetch_related("limits")
+    queryset = Policy.objects.select_related("resource", "entity", "plan").prefetch_related("limits")
     serializer_class = PolicySerializer
     query = queries.PolicyQuery
-    search_fields = ("resource__name", "entity__identifier", "entity__name", "reason")
+    search_fields = ("resource__name", "entity__identifier", "entity__name", "plan__name", "reason")
 
     def saved(self, serializer: Any) -> Any:
         """Save it; a policy in force that would be enforced no longer, or for fewer, needs `confirm=true`."""

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from limits_app import conf
 from limits_app.models import Enforcement, PolicyEffect
+from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
 from limits_app.services.doctor.endpoints import hidden, pointless, unseen
@@ -67,7 +68,7 @@ def _unreachable(policies: list[Entry], entities: Mapping[str, Mapping[str, Any]
 
 
 def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
-    state, (_, entity, _, hours) = policy.state, policy.key
+    state, (_, entity, _, hours, *_) = policy.state, policy.key
     row = entities.get(entity, {})
     if row.get("blocked") or row.get("unlimited"):
         return f"the entity is {'blocked' if row['blocked'] else 'unlimited'} itself"
@@ -123,7 +124,7 @@ def _spread(resources: list[Entry]) -> Iterator[Finding]:
 
 def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
     """Resources without any limit."""
-    general = {policy.key[0] for policy in policies if not policy.key[1] and _says(policy)}
+    general = {policy.key[0] for policy in policies if not policy.key[1] and not policy.key[4] and _says(policy)}
     limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
     found = [
         f"{resource.label} has no limits for entities without a specific policy"
@@ -182,7 +183,7 @@ def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
 
 def _unknown(policies: list[Entry]) -> Iterator[Finding]:
     """Policies of entities that no request ever had, where usage is counted."""
-    names = {policy.key[1] for policy in policies} - {""}
+    names = {policy.key[1] for policy in policies if not is_pattern(policy.key[1])} - {""}
     if not is_counted():
         return
     found = [f"the entity {name!r} has a policy and never used anything" for name in sorted(names - used_by(names))]

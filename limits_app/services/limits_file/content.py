@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text, parse_limit
-from limits_app.models import Configuration, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import Configuration, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, PoolMember, Resource
 from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, PARTS, Definition, InvalidDefinition, Path
@@ -106,6 +106,7 @@ class Section:
         return state | ({self.parts.name: {}} if self.parts else {})
 
 
+_POLICY: Final = ("resource", "entity", "valid_from", "weekly_hours", "plan", "counted")
 MEMBERS: Final = Section("members", PoolMember, ("name",))
 SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
     {
@@ -113,8 +114,9 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         for section in (
             Section("pools", Pool, ("name",)),
             Section("resources", Resource, ("name",)),
+            Section("plans", Plan, ("name",)),
             Section("entities", Entity, ("identifier",)),
-            Section("policies", Policy, ("resource", "entity", "valid_from", "weekly_hours"), named=False),
+            Section("policies", Policy, _POLICY, named=False),
             Section("endpoints", Endpoint, ("name", "order"), named=False, counted=True),
         )
     }
@@ -146,17 +148,28 @@ class Entry:
             name, order, place = self.key
             among = "" if order == self.section.default("order") else f" of order {order}"
             return f"{self.section.kind} {name}{among}" + (f" ({place + 1})" if place else "")
-        resource, entity, valid_from, hours = self.key
-        whom = f"entity {entity}" if entity else "" if resource else "system"
-        where = f"on {resource}" if entity and resource else f"resource {resource}" if resource else ""
+        resource, entity, valid_from, hours, plan, counted = self.key
+        subject = f"entity {entity}" if entity else f"plan {plan}" if plan else ""
+        where = f"on {resource}" if subject and resource else f"resource {resource}" if resource else ""
+        total = "in total" if counted == Counted.TOTAL else ""
         when = f"from {valid_from}" if valid_from else hours
-        return " ".join(filter(None, ["policy", whom, where, when]))
+        whom = subject or ("" if resource else "system")
+        return " ".join(filter(None, ["policy", whom, where, total, when]))
+
+
+_REFERENCES: Final = {
+    "pool": "pools",
+    "resource": "resources",
+    "plan": "plans",
+    "entity": "entities",
+    "parent": "entities",
+}
 
 
 def references(entry: Entry) -> Iterator[Name]:
     """The objects that an object names."""
     said = dict(zip(entry.section.identity, entry.key, strict=False)) | dict(entry.state)
-    for name, section in (("pool", "pools"), ("resource", "resources"), ("entity", "entities"), ("parent", "entities")):
+    for name, section in _REFERENCES.items():
         if said.get(name):
             yield section, (said[name],)
 

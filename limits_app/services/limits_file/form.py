@@ -10,7 +10,7 @@ from django.utils.dateparse import parse_datetime
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from limits_app.core.amounts import shown
-from limits_app.models import Configuration, Endpoint, Entity, Policy, Pool, PoolMember, Resource
+from limits_app.models import Configuration, Endpoint, Entity, Plan, Policy, Pool, PoolMember, Resource
 from limits_app.services.definitions import Path, nearest
 
 __all__ = ["LimitsFile", "check_form"]
@@ -97,12 +97,21 @@ class ResourceSection(Section):
     store: str = ""
 
 
+class PlanSection(Section):
+    """A plan."""
+
+    row = Plan
+    description: str = ""
+    priority: int = 0
+
+
 class EntitySection(Section):
     """An entity."""
 
     row = Entity
     name: str = ""
     parent: str = ""
+    plan: str = ""
     cascade: bool = False
     unlimited: bool = False
     blocked: bool = False
@@ -115,6 +124,8 @@ class PolicySection(Section):
     row = Policy
     resource: str = ""
     entity: str = ""
+    plan: str = ""
+    counted: str = "each"
     valid_from: Moment | None = None
     valid_until: Moment | None = None
     weekly_hours: str = ""
@@ -160,6 +171,7 @@ class LimitsFile(_Fields):
     name: Annotated[str, Field(min_length=1, max_length=64, description="Whose objects these are.")] = "limits"
     pools: dict[str, PoolSection | None] | None = None
     resources: dict[str, ResourceSection | None] | None = None
+    plans: dict[str, PlanSection | None] | None = None
     entities: dict[str, EntitySection | None] | None = None
     policies: list[PolicySection] | None = None
     endpoints: list[EndpointSection] | None = None
@@ -168,6 +180,7 @@ class LimitsFile(_Fields):
 _SECTIONS: Final[Mapping[str, type[BaseModel]]] = {
     "pools": PoolSection,
     "resources": ResourceSection,
+    "plans": PlanSection,
     "entities": EntitySection,
     "policies": PolicySection,
     "endpoints": EndpointSection,

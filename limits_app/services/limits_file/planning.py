@@ -12,7 +12,7 @@ from typing import Any
 from limits_app.models import MAX_LEVELS, Enforcement, Manifest, PolicyEffect
 from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.services.dropped import Broader, Ruling, dropped_message
+from limits_app.services.dropped import Broader, Ruling, dropped_message, scope_named
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -215,7 +215,7 @@ def overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
     scopes: dict[tuple[object, ...], list[Entry]] = {}
     for (section, key), entry in after.items():
         if section == "policies" and (key[2] or key[3]):
-            scopes.setdefault((*key[:2], bool(key[2])), []).append(entry)
+            scopes.setdefault((*key[:2], *key[4:], bool(key[2])), []).append(entry)
     for entries in scopes.values():
         for index, entry in enumerate(entries):
             for other in entries[:index]:
@@ -268,13 +268,13 @@ def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[
 
 
 def _ruling(policy: Entry) -> Ruling:
-    resource, entity, valid_from, hours = policy.key
+    resource, entity, valid_from, hours, plan, counted = policy.key
     state = policy.state
     has_limits = state["effect"] == PolicyEffect.LIMITS
     begins, ends = (datetime.fromisoformat(text) if text else None for text in (valid_from, state["valid_until"]))
     return Ruling(
         label=policy.label,
-        scope=(resource, entity),
+        scope=scope_named(resource, entity, plan, counted),
         has_limits=has_limits,
         keys=tuple(noted(text).limit.key for text in state[LIMITS]) if has_limits else (),
         extends=state["extends"],

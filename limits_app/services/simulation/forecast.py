@@ -17,7 +17,7 @@ from limits_app.core.amounts import MILLI
 from limits_app.core.clock import EPOCH
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.models import Bucket, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
+from limits_app.models import Bucket, Counted, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.events import share_of
 
@@ -172,7 +172,8 @@ def forecast(policy: Policy, proposed: Sequence[Proposed], *, now: datetime) -> 
     else:
         told = [one for one in proposed if can_be_replayed(one.limit) and not one.limit.soft]
         untold = tuple(one.limit.key for one in proposed if not can_be_replayed(one.limit))
-        found = [list(_replayed(one, recorded)) for one in told]
+        whole = policy.counted == Counted.TOTAL
+        found = [list(_replayed(one, recorded, over_all_resources=whole)) for one in told]
     refused = [one for some in found for one in some[:MOST] if one.refused]
     refused.sort(key=lambda one: (one.key, -one.lost, one.resource, one.entity or ""))
     looked_at = sum(len(some[:MOST]) for some in found)
@@ -189,6 +190,10 @@ def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageS
     """The usage under the policy, without consumers for which a more specific policy replaces it."""
     if policy.resource is not None:
         recorded = recorded.filter(resource=policy.resource.name)
+    if policy.plan is not None:
+        return recorded.filter(entity__in=policy.plan.entities.values("identifier"))
+    if policy.entity is not None and policy.entity.is_pattern:
+        return recorded.filter(entity__startswith=policy.entity.identifier.removesuffix("*"))
     if policy.entity is not None:
         recorded = recorded.filter(entity=policy.entity.identifier)
     replacing = Policy.objects.filter(extends=False, enforcement=Enforcement.ENFORCE, valid_from=None, weekly_hours="")
@@ -213,16 +218,18 @@ def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
         yield Consumer(resource, entity, key, hours, {hour: milli for hour, milli in hours.items() if milli > 0})
 
 
-def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
+def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot], *, over_all_resources: bool) -> Iterator[Consumer]:
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
-    whose = ("resource",) if proposed.shared else ("resource", "entity")
+    place = [] if over_all_resources else ["resource"]
+    whose = (*place, *([] if proposed.shared else ["entity"])) or ("key",)
     recorded = recorded.filter(key=key)
     at_once = int(in_steps(limit).ceiling * MILLI)
     heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=at_once)
     names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
-    for (resource, *entity), hours in _hours(recorded, names, whose):
-        yield Consumer(resource, entity[0] if entity else None, key, hours, replay_hours(limit, hours))
+    for name, hours in _hours(recorded, names, whose):
+        about = dict(zip(whose, name, strict=True))
+        yield Consumer(about.get("resource", ""), about.get("entity"), key, hours, replay_hours(limit, hours))
 
 
 def _hours(

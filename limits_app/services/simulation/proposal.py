@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from limits_app.core.notation import Noted, limit_text
 from limits_app.core.record import Schema
-from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Enforcement, EntityPolicies, PolicyEffect, PolicyValue
-from limits_app.models.policy import PolicyScope
+from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Counted, Enforcement, EntityPolicies, PolicyEffect, PolicyValue
+from limits_app.models.patterns import is_pattern, patterns_of, specificity
+from limits_app.models.policy import scope_by_names
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import StoreVersion, home
 from limits_app.resolver.policies import changes_at, choose, rollout_position
@@ -40,23 +41,27 @@ class Proposal:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
-        self._policy_values: dict[tuple[str, str], list[PolicyValue]] = {}
+        self._policy_values: dict[tuple[str, str, str], list[PolicyValue]] = {}
         self._entities: dict[str, State] = {}
         for number, entry in enumerate(entries, 1):
             if entry.section.name == "policies":
-                self._policy_values.setdefault(entry.key[:2], []).append(_policy_value(number, entry))
+                resource, entity, _valid_from, _hours, plan, _counted = entry.key
+                self._policy_values.setdefault((resource, entity, plan), []).append(_policy_value(number, entry))
             elif entry.section.name == "entities":
                 self._entities[entry.key[0]] = entry.state
-        self._known = {entity for _, entity in self._policy_values} | self._entities.keys()
+        named = {entity for _, entity, _ in self._policy_values} | self._entities.keys()
+        self._known = {one for one in named if not is_pattern(one)}
+        self._patterns = named - self._known
         self._rolls_out = any(one.rollout_percent < 100 for found in self._policy_values.values() for one in found)
-        self._alike: dict[tuple[str, bool, int], Tried] = {}
+        self._alike: dict[tuple[str, bool, int, tuple[str, ...]], Tried] = {}
 
     @classmethod
     def of_limits(cls, limits: Iterable[Noted]) -> Proposal:
         """Propose limits for all entities on every resource."""
         policies = SECTIONS["policies"]
         texts = tuple(limit_text(one.limit, shared=one.shared) for one in limits)
-        return cls([Entry(policies, ("", "", "", ""), policies.defaults() | {LIMITS: texts})])
+        key = ("", "", "", "", "", Counted.EACH.value)
+        return cls([Entry(policies, key, policies.defaults() | {LIMITS: texts})])
 
     @classmethod
     def of_content(cls, content: Content) -> Proposal:
@@ -73,7 +78,7 @@ class Proposal:
         if entity in self._known:
             return self._tried(resource, entity, now_us)
         position = rollout_position(entity) if self._rolls_out else 0
-        alike = (resource, entity is None, position)
+        alike = (resource, entity is None, position, tuple(self._matching(entity)))
         found = self._alike.get(alike)
         if found is None or now_us >= found.until_us:
             found = self._alike[alike] = self._tried(resource, entity, now_us)
@@ -89,26 +94,47 @@ class Proposal:
         parts = []
         for one in found.limit_set.scoped:
             scope = one.scope
-            own = not scope.shared and scope.entity == entity
+            own = not (scope.shared or scope.total) and scope.entity == entity
             whose = (resource, None, one.schema.limits[0].key) if scope.shared else (resource, scope.entity)
-            parts.append((None if own else whose, one.schema))
+            parts.append((None if own else (scope.key,) if scope.total else whose, one.schema))
         return Tried(tuple(parts), until)
 
     def _links(self, resource: str, entity: str | None) -> Iterator[EntityPolicies]:
         """The entity, and the entities above it as far as each one cascades."""
-        everybody = (*self._policy_values.get((resource, ""), ()), *self._policy_values.get(("", ""), ()))
+        everybody = tuple(self._about(resource))
         current = entity
         for _ in range(MAX_LEVELS):
             row = self._entities.get(current or "")
-            yield EntityPolicies(current, (*_own(row), *self._about(resource, current), *everybody))
+            own = [*_own(row)]
+            for name in (current, *self._matching(current)) if current else ():
+                own += self._about(resource, entity=name)
+            if plan := self._plan_of(current):
+                own += self._about(resource, plan=plan)
+            yield EntityPolicies(current, (*own, *everybody))
             if row is None or not row["cascade"] or not row["parent"]:
                 return
             current = row["parent"]
 
-    def _about(self, resource: str, entity: str | None) -> Iterator[PolicyValue]:
-        if entity:
-            yield from self._policy_values.get((resource, entity), ())
-            yield from self._policy_values.get(("", entity), ())
+    def _about(self, resource: str, *, entity: str = "", plan: str = "") -> Iterator[PolicyValue]:
+        yield from self._policy_values.get((resource, entity, plan), ())
+        yield from self._policy_values.get(("", entity, plan), ())
+
+    def _matching(self, entity: str | None) -> list[str]:
+        """The patterns that match an entity."""
+        if not entity or not self._patterns:
+            return []
+        return [pattern for pattern in patterns_of(entity) if pattern in self._patterns]
+
+    def _plan_of(self, entity: str | None) -> str:
+        """The plan of an entity, or of the nearest one above it that has one; plans of groups are left out."""
+        for _ in range(MAX_LEVELS):
+            row = self._entities.get(entity or "")
+            if row is None:
+                return ""
+            if row["plan"]:
+                return str(row["plan"])
+            entity = row["parent"]
+        return ""
 
 
 def _own(row: State | None) -> Iterator[PolicyValue]:
@@ -117,13 +143,12 @@ def _own(row: State | None) -> Iterator[PolicyValue]:
 
 
 def _policy_value(number: int, entry: Entry) -> PolicyValue:
-    resource, entity, valid_from, hours = entry.key
+    resource, entity, valid_from, hours, plan, counted = entry.key
     state = entry.state
     read = sorted((noted(text) for text in state[LIMITS]), key=lambda one: one.limit.key)
-    scopes = {(True, True): PolicyScope.ENTITY_ON_RESOURCE, (False, True): PolicyScope.ENTITY}
-    broad = PolicyScope.RESOURCE if resource else PolicyScope.SYSTEM
+    scope = scope_by_names(entity or None, has_plan=bool(plan), has_resource=bool(resource), counted=counted)
     return PolicyValue(
-        level=scopes.get((bool(resource), bool(entity)), broad).value,
+        level=scope.value,
         effect=PolicyEffect(state["effect"]),
         limits=tuple(one.limit for one in read),
         policy_id=number,
@@ -134,6 +159,8 @@ def _policy_value(number: int, entry: Entry) -> PolicyValue:
         valid_from=datetime.fromisoformat(valid_from) if valid_from else None,
         valid_until=datetime.fromisoformat(state["valid_until"]) if state["valid_until"] else None,
         hours=_hours(hours, state["time_zone"]) if hours else None,
+        subject=plan or entity,
+        specificity=specificity(entity) if is_pattern(entity) else 0,
     )
 
 

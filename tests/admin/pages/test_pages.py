@@ -339,7 +339,7 @@ def _calls(capacity: int) -> dict[str, Any]:
 
 
 def _form(*rows: dict[str, Any], initial: int = 0, **fields: Any) -> dict[str, Any]:
-    form = {"effect": "limits", "enforcement": "enforce", "rollout_percent": 100, **fields}
+    form = {"effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100, **fields}
     form |= {"limits-TOTAL_FORMS": len(rows), "limits-INITIAL_FORMS": initial}
     return form | {f"limits-{place}-{name}": value for place, row in enumerate(rows) for name, value in row.items()}
 

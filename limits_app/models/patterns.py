@@ -1,0 +1,94 @@
+"""Patterns: entities that stand for all clients whose identifiers begin alike, or whose addresses are in a network."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from limits_app import conf
+from limits_app.core.amounts import shown
+
+__all__ = ["SEPARATORS", "check_pattern", "is_pattern", "networks_of", "patterns_in", "patterns_of", "specificity"]
+
+SEPARATORS: Final = ":/.-_@"
+"""The characters after which the “*” of a pattern may be."""
+
+_ADDRESS: Final = "ip:"
+_NETWORK_RANK: Final = 1000
+"""Networks are more specific than any prefix."""
+
+
+def check_pattern(identifier: str) -> None:
+    """Raise ValidationError for an identifier that looks like a pattern and is not a valid one."""
+    if identifier.endswith("*") and identifier[-2:-1] not in tuple(SEPARATORS):
+        raise ValidationError(
+            _("A pattern needs one of %(separators)s before its “*”, such as “key:*” or “user:eu-*”."),
+            params={"separators": " ".join(SEPARATORS)},
+        )
+    if not identifier.startswith(_ADDRESS) or "/" not in identifier or identifier.endswith("*"):
+        return
+    try:
+        network = ip_network(identifier.removeprefix(_ADDRESS), strict=False)
+    except ValueError:
+        raise ValidationError(
+            _("%(value)s is not a network: write one such as “ip:10.0.0.0/8”."), params={"value": shown(identifier)}
+        ) from None
+    if identifier != f"{_ADDRESS}{network}":
+        raise ValidationError(
+            _("Write the network as “ip:%(network)s”, not %(value)s."),
+            params={"network": network, "value": shown(identifier)},
+        )
+
+
+def is_pattern(identifier: str) -> bool:
+    """Whether an identifier is a pattern: it ends in “*”, or it is a network that is not a single client.
+
+    A client with an IPv6 address is identified by its network of LIMITS["IPV6_PREFIX"] bits.
+    """
+    if identifier.endswith("*"):
+        return True
+    network = _network_of(identifier)
+    if network is None or "/" not in identifier:
+        return False
+    return isinstance(network, IPv4Network) or network.prefixlen != conf.get(conf.IPV6_PREFIX)
+
+
+def patterns_in(field: str) -> Q:
+    """The filter for rows with a pattern in a field."""
+    is_network = Q(**{f"{field}__startswith": _ADDRESS, f"{field}__contains": "/"})
+    is_client = Q(**{f"{field}__contains": "::", f"{field}__endswith": f"/{conf.get(conf.IPV6_PREFIX)}"})
+    return Q(**{f"{field}__endswith": "*"}) | (is_network & ~is_client)
+
+
+def specificity(identifier: str) -> int:
+    """A number that is higher for the more specific one of two patterns that match the same client."""
+    network = None if identifier.endswith("*") else _network_of(identifier)
+    return len(identifier) if network is None else _NETWORK_RANK + network.prefixlen
+
+
+def networks_of(identifier: str) -> list[str]:
+    """The identifiers of all networks that the address of a client is in; none for clients without an address."""
+    network = _network_of(identifier)
+    if network is None:
+        return []
+    return [f"{_ADDRESS}{network.supernet(new_prefix=bits)}" for bits in range(network.prefixlen + 1)]
+
+
+def patterns_of(identifier: str) -> list[str]:
+    """All patterns that match the identifier of a client, as the query for policies finds them."""
+    ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
+    return [f"{identifier[:end]}*" for end in ends] + [one for one in networks_of(identifier) if is_pattern(one)]
+
+
+def _network_of(identifier: str) -> IPv4Network | IPv6Network | None:
+    """The network, or the address as a network, of an identifier that begins with `ip:`."""
+    if not identifier.startswith(_ADDRESS):
+        return None
+    try:
+        return ip_network(identifier.removeprefix(_ADDRESS))
+    except ValueError:
+        return None

@@ -1,0 +1,111 @@
+"""Plans: limits that many entities have in common, such as free, pro and enterprise."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+from django.db import models, router
+from django.db.models.signals import m2m_changed
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.models.base import Configuration
+from limits_app.models.changes import announce
+from limits_app.models.fields import ExactTextField
+from limits_app.models.validators import validate_text
+
+__all__ = ["Plan", "PlanGroup", "memberships", "user_key", "watch_groups"]
+
+_USER_PREFIX: Final = "user:"
+
+
+class Plan(Configuration):
+    """A plan has policies as an entity has; each entity on it has buckets of its own."""
+
+    always_validated = ("name",)
+
+    name = ExactTextField(
+        _("name"),
+        max_length=64,
+        unique=True,
+        validators=[validate_text],
+        help_text=_("The name, such as “free” or “pro”. Case and spaces are significant."),
+    )
+    description = models.TextField(
+        _("description"), blank=True, validators=[validate_text], help_text=_("A description for other administrators.")
+    )
+    priority = models.PositiveIntegerField(
+        _("priority"),
+        default=0,
+        help_text=_("If the groups of a user have several plans, the one with the highest priority applies."),
+    )
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("plan")
+        verbose_name_plural = _("plans")
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                name="limits_app_plan_has_name",
+                condition=~models.Q(name=""),
+                violation_error_message=_("Enter a name."),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PlanGroup(Configuration):
+    """A Django group whose users are on a plan, unless their entity or the request has another one."""
+
+    part_of = ("plan",)
+
+    plan = models.ForeignKey(Plan, verbose_name=_("plan"), on_delete=models.CASCADE, related_name="groups")
+    group = models.OneToOneField(
+        Group,
+        verbose_name=_("group"),
+        on_delete=models.CASCADE,
+        related_name="+",
+        db_constraint=False,  # users may be in another database
+        help_text=_("A group has at most one plan."),
+    )
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("group of a plan")
+        verbose_name_plural = _("groups of a plan")
+        ordering = ["group__name"]
+
+    def __str__(self) -> str:
+        return str(self.group)
+
+
+def memberships() -> Any:
+    """The many-to-many field from users to their groups; None where the user model has no groups."""
+    field: Any = next((one for one in get_user_model()._meta.many_to_many if one.related_model is Group), None)
+    return field
+
+
+def user_key(identifier: str) -> Any:
+    """The primary key of the user that an entity `user:<primary key>` stands for; None for other entities."""
+    if not identifier.startswith(_USER_PREFIX):
+        return None
+    try:
+        return get_user_model()._meta.pk.clean(identifier.removeprefix(_USER_PREFIX), None)
+    except ValidationError:
+        return None
+
+
+def watch_groups() -> None:
+    """Announce a change when users join or leave groups, as far as a group has a plan."""
+    if (field := memberships()) is not None:
+        m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
+
+
+def _groups_changed(*, action: str, using: str, **details: object) -> None:
+    if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
+        return
+    if PlanGroup.objects.using(using).exists():
+        announce(using)

@@ -1,0 +1,246 @@
+"""Which policies apply: a table of configurations with plans, patterns and totals, through the service and explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import CallLimit, limits
+from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
+from limits_app.models.limit import Limit
+from limits_app.resolver import resolver
+
+WHO = "user:eu-1"
+LEVELS = [
+    "entity_on_resource",
+    "entity",
+    "plan_on_resource",
+    "plan",
+    "pattern_on_resource",
+    "pattern",
+    "resource",
+    "system",
+    "code",
+]
+TOTALS = ["entity_total", "plan_total", "pattern_total", "system_total"]
+CAPACITY = {level: 10 * number for number, level in enumerate([*LEVELS, *TOTALS], 1)}
+
+
+def put(level: str, **fields: Any) -> None:
+    """Set a policy of a level for the entity, its plan or its pattern, with a capacity of its own."""
+    subject = level.partition("_")[0]
+    fields["resource"] = Resource.objects.get(name="api") if level.endswith("resource") else None
+    if subject == "entity":
+        fields["entity"] = Entity.objects.get_or_create(identifier=WHO)[0]
+    elif subject == "pattern":
+        fields["entity"] = Entity.objects.get_or_create(identifier="user:eu-*")[0]
+    elif subject == "plan":
+        fields["plan"] = Plan.objects.get(name="pro")
+    policy = Policy.objects.create(counted="total" if level.endswith("total") else "each", **fields)
+    if policy.effect == "limits":
+        Limit.from_definition(policy, CallLimit(CAPACITY[level], 60)).save()
+
+
+def found(entity: str | None = WHO, plan: str | None = "pro") -> set[str]:
+    """The levels of the limits that apply, which `explain`, `check` and the acquisition agree about."""
+    code = (CallLimit(CAPACITY["code"], 60),)
+    outcome = limits.check("api", entity=entity, plan=plan, default_limits=code)
+    explained = limits.explain("api", entity=entity, plan=plan, default_limits=code)
+    levels = {status.level: status.capacity for status in (*outcome.passed, *outcome.violations)}
+    in_effect = {one.effective.policy.level: one.status for link in explained.chain for one in link.limits}
+    assert {level: None if status is None else status.capacity for level, status in in_effect.items()} == levels
+    acquired = limits.try_acquire("api", entity=entity, plan=plan, default_limits=code).outcome
+    assert {status.level for status in (*acquired.passed, *acquired.violations)} == set(levels)
+    assert all(capacity in {0, CAPACITY[level]} for level, capacity in levels.items() if level in CAPACITY)
+    return set(levels)
+
+
+@pytest.fixture(autouse=True)
+def rows(clock: object) -> None:
+    Resource.objects.create(name="api")
+    Plan.objects.create(name="pro")
+
+
+@pytest.mark.parametrize(("upper", "lower"), list(combinations(LEVELS[:-1], 2)))
+def test_the_more_specific_policy_replaces_the_other_one(upper: str, lower: str) -> None:
+    put(lower)
+    put(upper)
+    assert found() == {upper}
+
+
+@pytest.mark.parametrize("level", LEVELS[:-1])
+@pytest.mark.parametrize("total", TOTALS)
+def test_a_total_applies_in_addition(level: str, total: str) -> None:
+    put(level)
+    put(total)
+    assert found() == {level, total}
+
+
+@pytest.mark.parametrize(("upper", "lower"), list(combinations(TOTALS, 2)))
+def test_of_the_totals_of_a_client_the_most_specific_one_applies_and_always_that_of_the_system(
+    upper: str, lower: str
+) -> None:
+    put(lower)
+    put(upper)
+    assert found() == {upper, "code"} | ({lower} if lower == "system_total" else set())
+
+
+@pytest.mark.parametrize("level", [*LEVELS[:-1], *TOTALS])
+@pytest.mark.parametrize(("entity", "plan"), [("user:us-1", None), (None, None), (WHO, None), ("user:eu-2", "pro")])
+def test_a_policy_is_for_those_it_names(level: str, entity: str | None, plan: str | None) -> None:
+    put(level)
+    subject = level.partition("_")[0]
+    applies = {
+        "entity": entity == WHO,
+        "plan": plan == "pro",
+        "pattern": entity is not None and entity.startswith("user:eu-"),
+    }.get(subject, True)
+    assert (level in found(entity, plan)) is applies
+
+
+BLOCKS: list[tuple[Callable[[], object], set[str]]] = [
+    (lambda: put("system_total", effect="blocked"), {"entity", "entity_total", "system_total"}),
+    (lambda: put("plan_total", effect="blocked"), {"entity", "entity_total"}),
+    (lambda: Entity.objects.filter(identifier=WHO).update(unlimited=True), set()),
+    (lambda: Entity.objects.filter(identifier=WHO).update(blocked=True), {"entity_row", "entity_total"}),
+    (
+        lambda: (put("system_total", effect="blocked"), Entity.objects.filter(identifier=WHO).update(unlimited=True)),
+        {"system_total"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "levels"), BLOCKS)
+def test_blocks_and_exemptions_with_totals(change: Callable[[], object], levels: set[str]) -> None:
+    put("entity")
+    put("entity_total")
+    change()
+    assert found() == levels
+
+
+def policy_for(identifier: str, capacity: int, **fields: Any) -> None:
+    entity = Entity.objects.create(identifier=identifier)
+    policy = Policy.objects.create(entity=entity, **fields)
+    Limit.from_definition(policy, CallLimit(capacity, 60)).save()
+
+
+@pytest.mark.parametrize(
+    ("entity", "capacity"),
+    [
+        ("key:a", 1),
+        ("key:eu-a", 2),
+        ("key:eu-", 2),
+        ("key:", 1),
+        ("key", None),
+        ("KEY:a", None),
+        ("ip:10.1.2.3", 4),
+        ("ip:10.2.2.3", 3),
+        ("ip:11.2.2.3", 6),
+        ("ip:2001:db8:1:2::/64", 5),
+        ("ip:2001:db9:1:2::/64", 6),
+        ("ip:unknown", 6),
+        ("key:*", 1),
+        ("a%b.c", 7),
+        ("axb.c", None),
+        (None, None),
+    ],
+)
+def test_the_longest_pattern_applies(entity: str | None, capacity: int | None) -> None:
+    names = ["key:*", "key:eu-*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "ip:*", "a%b.*"]
+    for number, identifier in enumerate(names, 1):
+        policy_for(identifier, number)
+    capacities = [limit.capacity for limit in limits.limit_set("api", entity)]
+    assert capacities == ([] if capacity is None else [capacity])
+
+
+def test_each_entity_that_matches_a_pattern_has_its_own_bucket_and_so_have_parents() -> None:
+    policy_for("tenant:*", 2)
+    acme = Entity.objects.create(identifier="tenant:acme")
+    for name in ("user:1", "user:2"):
+        Entity.objects.create(identifier=name, parent=acme, cascade=True)
+    assert [bool(limits.try_acquire("api", entity=name)) for name in ("user:1", "user:2", "user:1")] == [
+        True,
+        True,
+        False,
+    ]
+    assert limits.try_acquire("api", entity="tenant:other")
+
+
+@pytest.mark.parametrize("field", ["parent", "plan", "cascade", "unlimited", "blocked"])
+def test_a_pattern_has_no_parent_plan_or_flags(field: str) -> None:
+    from django.core.exceptions import ValidationError
+    from django.db import IntegrityError
+
+    value = {"parent": Entity.objects.create(identifier="tenant:1"), "plan": Plan.objects.get()}.get(field, True)
+    with pytest.raises(ValidationError, match="A pattern has no"):
+        Entity(identifier="key:*", **{field: value}).full_clean()
+    with pytest.raises(IntegrityError, match="a pattern has no"):
+        Entity.objects.create(identifier="key:*", **{field: value})
+    pattern = Entity.objects.create(identifier="ip:10.0.0.0/8")
+    with pytest.raises(ValidationError, match="cannot be a parent"):
+        Entity(identifier="user:1", parent=pattern).full_clean()
+    with pytest.raises(IntegrityError, match="cannot be a parent"):
+        Entity.objects.create(identifier="user:1", parent=pattern)
+
+
+def test_a_plan_is_that_of_the_entity_its_ancestors_the_request_and_the_groups() -> None:
+    for number, name in enumerate(["pro", "free", "staff", "gold"], 1):
+        plan = Plan.objects.get_or_create(name=name)[0]
+        policy = Policy.objects.create(plan=plan)
+        Limit.from_definition(policy, CallLimit(number, 60)).save()
+    plans = {plan.name: plan for plan in Plan.objects.all()}
+    user = User.objects.create(username="ann")
+    who = f"user:{user.pk}"
+
+    def capacity(plan: str | None = None) -> object:
+        found = [limit.capacity for limit in limits.limit_set("api", who, (), plan)]
+        return found[0] if found else None
+
+    assert capacity() is None
+    assert capacity("unknown") is None
+    for name in ("staff", "gold"):
+        PlanGroup.objects.create(plan=plans[name], group=Group.objects.create(name=name))
+    user.groups.add(*Group.objects.all())
+    assert capacity() == 4, "of equal priority, the first by name"
+    Plan.objects.filter(name="staff").update(priority=1)
+    assert capacity() == 3
+    assert capacity("free") == 2
+    top = Entity.objects.create(identifier="tenant:top", plan=plans["pro"])
+    middle = Entity.objects.create(identifier="tenant:middle", parent=top)
+    entity = Entity.objects.create(identifier=who, parent=middle)
+    assert capacity("free") == 1
+    entity.plan = plans["gold"]
+    entity.save()
+    assert capacity("free") == 4
+    entity.delete()
+    assert capacity() == 3
+    user.groups.remove(Group.objects.get(name="staff"))
+    assert capacity() == 4
+    Group.objects.get(name="gold").delete()
+    assert capacity() is None
+
+
+def test_a_change_of_plan_keeps_what_was_used() -> None:
+    free, pro = Plan.objects.create(name="free"), Plan.objects.get(name="pro")
+    for plan, capacity in ((free, 3), (pro, 5)):
+        for counted in ("each", "total"):
+            policy = Policy.objects.create(plan=plan, counted=counted)
+            Limit.from_definition(policy, CallLimit(capacity, 86_400)).save()
+    entity = Entity.objects.create(identifier="user:1", plan=free)
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(4)] == [True] * 3 + [False]
+    entity.plan = pro
+    entity.save()
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(3)] == [True] * 2 + [False]
+
+
+def test_a_miss_is_one_query_with_all_of_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    for level in (*LEVELS[:-1], *TOTALS):
+        put(level)
+    resolver.clear()
+    with django_assert_num_queries(1):
+        limits.limit_set("api", WHO, (), "pro")
