@@ -23,7 +23,7 @@ from django.utils.dateparse import parse_datetime
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import AnyLimit
-from limits_app.core.notation import Noted, parse_limit
+from limits_app.core.notation import Noted, parse_amount, parse_limit, parse_seconds
 from limits_app.models import (
     Configuration,
     Endpoint,
@@ -365,7 +365,7 @@ class _Reader:
             case models.IntegerField():
                 return _of_type(int, value, "a whole number")
             case models.DecimalField():
-                return _decimal(value)
+                return _decimal(value, is_time=column.name.endswith("_seconds"))
             case _:
                 return _text(column, value)
 
@@ -433,9 +433,15 @@ def _of_type(wanted: type, value: object, words: str) -> object:
     return value
 
 
-def _decimal(value: object) -> Decimal | None:
+def _decimal(value: object, *, is_time: bool) -> Decimal | None:
+    """A number, also as text such as "1M", or for a time "1 min" or "60"."""
     if value is None or isinstance(value, Decimal):
         return value
+    if isinstance(value, str):
+        try:
+            value = parse_seconds(value) if is_time and value[-1:].isalpha() else parse_amount(value)
+        except InvalidLimit as error:
+            raise ValidationError(f"{error}.") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValidationError(f"Write a number, not {shown(value)}.")
     return Decimal(value) if isinstance(value, int) else Decimal(repr(value))

@@ -354,13 +354,24 @@ def test_several_calls_may_have_been_fewer(calls: int, store: MemoryStore) -> No
     assert used(limits) == {"call_count": calls}
 
 
-@pytest.mark.parametrize("limits_of", [lambda store: limit_set(store, CALLS), limit_set])
+@pytest.mark.parametrize(
+    ("limits_of", "requested"),
+    [
+        (lambda store: limit_set(store, CALLS), {"call_count": 1}),
+        (lambda store: limit_set(store, CALLS), None),
+        (limit_set, {"call_count": 1}),
+        (limit_set, {"db": 1}),
+    ],
+)
 @pytest.mark.parametrize("finish", [Acquisition.release, leave, leave_async])
 def test_one_call_may_have_been_none(
-    finish: Callable[[Acquisition], None], limits_of: Callable[[MemoryStore], LimitSet], store: MemoryStore
+    finish: Callable[[Acquisition], None],
+    limits_of: Callable[[MemoryStore], LimitSet],
+    requested: dict[str, float] | None,
+    store: MemoryStore,
 ) -> None:
     limits = limits_of(store)
-    acquisition = limits.try_acquire({"call_count": 1})
+    acquisition = limits.try_acquire(requested)
     acquisition.update({"call_count": 0})
     finish(acquisition)
     assert used(limits)["call_count"] == 0

@@ -65,6 +65,20 @@ def test_what_a_partial_definition_leaves_out_stays_as_it_is() -> None:
     assert "limits[0]" in errors(policy, {"effect": "blocked"}, partial=True)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "window", "read_as"),
+    [
+        ("1M", "1 min", (1_000_000, 60)),
+        ("1,000,000", "2h", (1_000_000, 7200)),
+        ("2.5", "90", (Decimal("2.5"), 90)),
+    ],
+)
+def test_numbers_of_limits_can_be_text(capacity: str, window: str, read_as: tuple[object, object]) -> None:
+    fields = {"key": "tpm", "kind": "rate", "capacity": capacity, "window_seconds": window}
+    (limit,) = read_limits([fields])
+    assert (limit.capacity, limit.window_seconds) == read_as
+
+
 def test_members_keep_their_rows_by_name() -> None:
     pool = saved(Pool, {"name": "p", "members": [{"name": "a", "limits": ["x=1/s"]}, {"name": "b", "weight": 3}]})
     first = pool.members.get(name="a")
@@ -126,6 +140,11 @@ def test_rows_of_every_other_kind() -> None:
             Policy,
             {"limits": [CALLS | {"capacity": True, "shared": "x"}, CALLS | {"capacity": Decimal(0)}]},
             {"limits[0].capacity": "Write a number, not True.", "limits[0].shared": "Write", "limits[1].capacity": "0"},
+        ),
+        (
+            Policy,
+            {"limits": [CALLS | {"capacity": "many", "window_seconds": "soon"}]},
+            {"limits[0].capacity": "amount 'many' must be", "limits[0].window_seconds": "time 'soon' must look like"},
         ),
         (Policy, {"limits": [{"key": "x", "capacity": 0.5, "algorithm": "none"}]}, {"limits[0].algorithm": "choice"}),
         (Entity, {"identifier": "u", "blocked": True, "unlimited": True}, {"blocked": "both unlimited and blocked"}),
