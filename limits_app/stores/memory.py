@@ -36,6 +36,9 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
+_Usage = tuple[HourlyUsage | None, list[int] | None, list[FinishedUsage]]
+"""The usage of a record, and copies of its amounts and of what is finished."""
+
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
@@ -161,6 +164,8 @@ class MemoryStore:
             with self._lock:
                 if self._in_step:
                     raise InStep
+                if is_new and claim.plan.version is not None and claim.plan.version != self._version:
+                    raise StaleConfiguration
                 try:
                     self._in_step = True
                     return self._work(work, claim, is_new, saves)
@@ -172,24 +177,24 @@ class MemoryStore:
 
     def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
         """Do the work of a step completely or not at all, also when a signal handler raises meanwhile."""
-        plan, now, version = claim.plan, self._now(), claim.plan.version
-        if is_new and version is not None and version != self._version:
-            raise StaleConfiguration
-        records, states = [], []
+        plan, now = claim.plan, self._now()
+        records, states, usages = [], [], []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
             states.append(record.states[:])
+            if plan.counts_usage:
+                usage = record.usage
+                usages.append((usage, None if usage is None else usage.amounts[:], record.finished[:]))
         decision = claim.admitted, claim.settled
-        usage = [_copied_usage(record) for record in records] if plan.counts_usage else ()
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
         except BaseException:
             claim.admitted, claim.settled = decision
-            _restore(records, states, usage, leases)
+            _restore(records, states, usages, leases)
             raise
         if saves and (self._unsaved or plan.counts_usage):
             try:
@@ -261,12 +266,6 @@ class MemoryStore:
             call()
 
 
-def _copied_usage(record: Record) -> tuple[HourlyUsage | None, list[FinishedUsage]]:
-    """Return copies of what a step may change in the usage of a record."""
-    usage = record.usage
-    return None if usage is None else HourlyUsage(usage.until, usage.amounts[:]), record.finished[:]
-
-
 def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
     """Return the leases of a claim, one for each of its resource limits."""
     leases = []
@@ -279,14 +278,16 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
 def _restore(
     records: Sequence[Record],
     states: Sequence[list[State]],
-    usage: Sequence[tuple[HourlyUsage | None, list[FinishedUsage]]],
+    usages: Sequence[_Usage],
     leases: Sequence[_HeldLease],
 ) -> None:
     """Restore what an interrupted step may have changed in records."""
     for place, record in enumerate(records):
         record.states = states[place]
-        if usage:
-            record.usage, record.finished = usage[place]
+        if usages:
+            record.usage, amounts, record.finished = usages[place]
+            if record.usage is not None and amounts is not None:
+                record.usage.amounts = amounts
     for held, lease_id, lease in leases:
         held.pop(lease_id, None)
         if lease is not None:
