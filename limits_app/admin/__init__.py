@@ -5,14 +5,27 @@ from __future__ import annotations
 from django.contrib import admin
 
 from limits_app.admin.audit_log import AuditEventAdmin
+from limits_app.admin.emergency import EmergencyAdmin
 from limits_app.admin.pages import UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
-from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
+from limits_app.models import (
+    AuditEvent,
+    EmergencySwitch,
+    Endpoint,
+    Entity,
+    Plan,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+    UsageSnapshot,
+)
 
 __all__ = [
     "AuditEventAdmin",
+    "EmergencyAdmin",
     "EndpointAdmin",
     "EntityAdmin",
     "PlanAdmin",
@@ -30,5 +43,6 @@ admin.site.register(Resource, ResourceAdmin)
 admin.site.register(Entity, EntityAdmin)
 admin.site.register(Plan, PlanAdmin)
 admin.site.register(Endpoint, EndpointAdmin)
+admin.site.register(EmergencySwitch, EmergencyAdmin)
 admin.site.register(AuditEvent, AuditEventAdmin)
 admin.site.register(UsageSnapshot, UsageAdmin)

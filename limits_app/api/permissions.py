@@ -15,6 +15,7 @@ from limits_app.integrations.identity import entity_of_key
 
 __all__ = [
     "BOOST",
+    "EMERGENCY",
     "REASON_HEADER",
     "RESET",
     "REVERT",
@@ -36,6 +37,7 @@ RESET: Final = "limits_app.reset_resource"
 REVERT: Final = "limits_app.revert_auditevent"
 TOP_UP: Final = "limits_app.top_up_resource"
 BOOST: Final = "limits_app.boost_policy"
+EMERGENCY: Final = {"GET": "limits_app.view_emergencyswitch", "PUT": "limits_app.change_emergencyswitch"}
 USAGE: Final = "limits_app.view_usagesnapshot"
 
 _VERBS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,8 +66,11 @@ class Permission(BasePermission):
     """Requires the permission in the view's `permission` attribute."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Check that permission."""
-        return _may(request, view.permission)
+        """Check that permission, or the one of the verb."""
+        permission = view.permission
+        if isinstance(permission, dict):
+            permission = permission.get("GET" if request.method == "HEAD" else request.method, "")
+        return _may(request, permission) or not permission  # the view answers other verbs with 405
 
 
 class Callers(BasePermission):

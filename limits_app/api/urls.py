@@ -34,6 +34,7 @@ _v1 = [
     path("audit-events/<int:pk>/revert/", configuration.RevertView.as_view(), name="revert"),
     path("boosts/", state.BoostView.as_view(), name="boost"),
     path("denials/", state.DenialView.as_view(), name="denial-list"),
+    path("emergency/", state.EmergencyView.as_view(), name="emergency"),
     path("explain/", state.ExplainView.as_view(), name="explain"),
     path("me/", state.MeView.as_view(), name="me"),
     path("resets/", state.ResetView.as_view(), name="reset"),

@@ -20,7 +20,7 @@ from limits_app.core.retry import monotonic_us
 from limits_app.core.runtime import on_fork
 from limits_app.metrics.decisions import Decisions, KnownNames
 from limits_app.metrics.instruments import Labels, Recorder
-from limits_app.models import CollectedBatch
+from limits_app.models import CollectedBatch, Enforcement
 from limits_app.resolver import resolver
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage import denials
@@ -30,7 +30,7 @@ logger = logging.getLogger("limits_app")
 K = TypeVar("K", bound=Labels)
 
 _SECOND: Final = 1_000_000
-_LAG_SECONDS: Final = 60.0
+_DATABASE_SECONDS: Final = 60.0
 
 
 class Collection:
@@ -47,7 +47,7 @@ class Collection:
         self._by_itself = by_itself
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
         self._totals: dict[str, Mapping[Any, int]] = {}
-        self._lag_read_at = 0.0
+        self._database_read_at = 0.0
         self.after_fork()
         on_fork(self)
 
@@ -86,13 +86,13 @@ class Collection:
 
     def collect(self) -> None:
         """Record all counts and states as of now."""
-        self._lag_read_at = 0.0
+        self._database_read_at = 0.0
         self._collect()
 
     def _collect(self) -> None:
         with self._lock:
             try:
-                for read in (self._decisions, self._stores, self._resolver, self._shadow_refusals, self._lag):
+                for read in (self._decisions, self._stores, self._resolver, self._shadow_refusals, self._database):
                     self._attempt(read)
             finally:
                 close_old_connections()
@@ -147,11 +147,13 @@ class Collection:
         self._record("resolver_kept", info.size)
         self._record("denials_unwritten", denials.waiting)
 
-    def _lag(self) -> None:
-        if self._lag_read_at and monotonic() < self._lag_read_at + _LAG_SECONDS:
+    def _database(self) -> None:
+        if self._database_read_at and monotonic() < self._database_read_at + _DATABASE_SECONDS:
             return
-        self._lag_read_at = monotonic()
+        self._database_read_at = monotonic()
         self._record("usage_lag_seconds", nan)  # unknown, unless it can be read
+        self._record("emergency_mode", nan)
+        self._record("emergency_mode", [*Enforcement].index(services.emergency().mode))
         using = router.db_for_read(CollectedBatch)
         latest = CollectedBatch.objects.using(using).order_by("-collected_at").first()
         if latest is not None:

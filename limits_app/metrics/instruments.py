@@ -69,6 +69,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
         _counter("resolver_misses", "Limits that were read from the database"),
         _gauge("resolver_kept", "Limits in the cache"),
         _gauge("usage_lag_seconds", "Time since usage was last rolled up", combined="livemostrecent"),
+        _gauge("emergency_mode", "Emergency switch: 0 enforce, 1 shadow, 2 off", combined="livemostrecent"),
         _gauge("denials_unwritten", "Refusals that are not in the database yet"),
         _histogram("worker_call_seconds", "Calls of workers, waits included", _CALLS, "worker", "result"),
         _histogram("outbound_wait_seconds", "Waits for a turn or for limits", _CALLS, "upstream"),

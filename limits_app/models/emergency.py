@@ -29,6 +29,10 @@ class Emergency:
     reason: str = ""
     until: datetime | None = None
 
+    def as_dict(self) -> dict[str, object]:
+        """The switch as plain data, for JSON."""
+        return {"mode": self.mode.value, "reason": self.reason, "until": self.until}
+
     def at(self, now: datetime) -> Emergency:
         """The switch at a time; after its end, limits are enforced."""
         return ENFORCED if self.until is not None and self.until <= now else self
@@ -86,7 +90,7 @@ class EmergencySwitch(Configuration):
         ]
 
     def __str__(self) -> str:
-        return "emergency switch"
+        return "site"
 
     def clean_alone(self) -> None:
         """Reject a mode other than “enforce” without a reason."""

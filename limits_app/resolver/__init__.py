@@ -18,7 +18,15 @@ from limits_app.resolver.cache import (
 )
 from limits_app.resolver.policies import CODE, Choice, EffectiveLimit, PolicyStatus, Verdict
 from limits_app.resolver.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers
-from limits_app.resolver.resolution import Limits, check_names, home, latest_code_limits, resolve, source
+from limits_app.resolver.resolution import (
+    Limits,
+    check_names,
+    home,
+    latest_code_limits,
+    resolve,
+    source,
+    switch_in_force,
+)
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet
 from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, StoreVersions
 
@@ -53,4 +61,5 @@ __all__ = [
     "resolver",
     "scopes",
     "source",
+    "switch_in_force",
 ]

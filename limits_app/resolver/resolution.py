@@ -44,6 +44,7 @@ __all__ = [
     "resolve",
     "resolve_pool",
     "source",
+    "switch_in_force",
 ]
 
 Limits = tuple[Limit, ...]
@@ -120,13 +121,18 @@ def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
     check_resource(pool)
     store_version = StoreVersions().of(alias)
     members = pool_cache.members(pool, home(), store_version)
-    switch = emergency(home(), datetime.now(UTC)) if conf.get(conf.ENABLED) else _DISABLED
+    switch = switch_in_force(datetime.now(UTC))
     is_lifted = switch.mode != Enforcement.ENFORCE
     members = members.without_limits() if is_lifted else members
     until = None if switch.until is None else switch.until.timestamp()
     return ResolvedSet.of(
         (), store_version, members, resource=pool, identity=(pool,), changes_at=until, accepts_all=is_lifted
     )
+
+
+def switch_in_force(now: datetime) -> Emergency:
+    """The emergency switch at a time; off where `LIMITS["ENABLED"]` is False."""
+    return emergency(home(), now) if conf.get(conf.ENABLED) else _DISABLED
 
 
 def home() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.core.exceptions import ValidationError
 from django.utils import timezone
@@ -10,8 +10,7 @@ from django.utils import timezone
 from limits_app import audit
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
-from limits_app.models import emergency as stored
-from limits_app.resolver import home
+from limits_app.resolver import home, switch_in_force
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.writing import checked_datetime
 
@@ -19,8 +18,8 @@ __all__ = ["emergency", "set_emergency"]
 
 
 def emergency() -> Emergency:
-    """The emergency switch as it is in force now."""
-    return stored(home(), timezone.now())
+    """The emergency switch as it is in force now; off where `LIMITS["ENABLED"]` is False."""
+    return switch_in_force(datetime.now(UTC))
 
 
 def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None, actor: str = "") -> Emergency:

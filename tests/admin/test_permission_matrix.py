@@ -49,6 +49,8 @@ def table() -> Iterator[tuple[str, str]]:
     yield "view_usagesnapshot", usage
     yield "view_usagesnapshot add_policy", f"{usage} policy_add preview"
     yield "boost_policy", "policy_boost"
+    yield "view_emergencyswitch", "emergencyswitch_changelist"
+    yield "change_emergencyswitch", "emergencyswitch_changelist"
     yield "reset_resource top_up_resource", ""
 
 

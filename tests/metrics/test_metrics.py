@@ -225,7 +225,7 @@ def test_what_cannot_be_read_does_not_keep_the_rest(
         with connections["default"].cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO limits_app_collectedbatch")
             cursor.execute("ALTER TABLE nowhere RENAME TO limits_app_resource")
-    assert "metrics cannot be read (lag)" in caplog.text
+    assert "metrics cannot be read (database)" in caplog.text
     assert "the names in the configuration" in caplog.text
 
 

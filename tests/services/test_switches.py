@@ -8,17 +8,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.db import IntegrityError
+from django.test import Client
+from django.urls import reverse
 from pytest_django import Settings
+from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, limits
 from limits_app.audit import revert
 from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable
+from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
 from limits_app.resolver import resolver
+from limits_app.services.doctor import diagnose
 from limits_app.stores import registry
 from limits_app.testing import freeze_limits
 from limits_app.workers import Worker
+from tests.commands.running import run
 from tests.services.pool_rows import make_pool, serve
 
 WAYS: list[Callable[[], Any]] = [
@@ -206,3 +213,68 @@ def test_the_switch_is_audited_and_can_be_reverted(limited: None) -> None:
     assert limits.emergency().mode == "enforce"
     resolver.clear()
     assert not limits.try_acquire("api", entity="user:1")
+
+
+def test_the_admin_sets_the_switch_after_a_confirmation(client: Client) -> None:
+    client.force_login(User.objects.create_superuser("ann"))
+    page = reverse("admin:limits_app_emergencyswitch_changelist")
+    assert b"Now:" in client.get(page).content
+    assert b"reason: Enter a reason" in client.post(page, {"mode": "off", "confirmed": "1"}).content
+    form = {"mode": "off", "reason": "an outage"}
+    asked = client.post(page, form).content.decode()
+    assert "Nothing will be limited on this site" in asked
+    assert 'name="confirmed"' in asked
+    assert limits.emergency().mode == "enforce"
+    assert client.post(page, {**form, "confirmed": "1"}).status_code == 302
+    assert limits.emergency().reason == "an outage"
+    [event] = AuditEvent.objects.filter(object_type="emergencyswitch")
+    assert (event.actor, event.source, event.reason) == ("ann", "admin", "an outage")
+    assert b"an outage" in client.get(page).content
+    viewer = User.objects.create_user("vic", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_emergencyswitch"))
+    client.force_login(viewer)
+    assert b'<form method="post" novalidate' not in client.get(page).content
+    assert client.post(page, {"mode": "enforce", "confirmed": "1"}).status_code == 403
+    client.force_login(User.objects.create_user("bob", is_staff=True))
+    assert client.get(page).status_code == 403
+
+
+def test_the_api_reads_and_sets_the_switch() -> None:
+    client = APIClient()
+    client.force_authenticate(User.objects.create_superuser("ann"))
+    address = "/limits/api/v1/emergency/"
+    assert client.get(address).json() == {"mode": "enforce", "reason": "", "until": None}
+    for wrong in ({"mode": "off"}, {"mode": "of", "reason": "x"}, {"mode": "off", "reason": "x", "since": 1}):
+        assert client.put(address, wrong, format="json").status_code == 400
+    given = {"mode": "off", "reason": "an outage", "until": "2100-01-01T00:00:00Z"}
+    assert client.put(address, given, format="json").json() == given
+    assert client.post(address, given, format="json").status_code == 405
+    [event] = AuditEvent.objects.filter(object_type="emergencyswitch")
+    assert (event.actor, event.source) == ("ann", "api")
+
+
+def test_the_command_sets_the_switch_and_other_commands_show_it(limited: None) -> None:
+    assert run("emergency off").code == 2
+    assert run("emergency off --reason 'an outage' --dry-run").code == 0
+    assert limits.emergency().mode == "enforce"
+    assert "switch is off" not in run("status api").err
+    assert "D028" not in {one.id for one in diagnose()}
+    assert run("emergency shadow --reason 'an outage' --for 1h --yes").code == 0
+    assert "never reject until" in run("status api").err
+    assert '"mode": "shadow"' in run("emergency --format json").out
+    assert "limits_app.D028" in {one.id for one in diagnose()}
+    assert run("emergency enforce").code == 0
+    assert run("emergency").out == "The emergency switch enforces limits.\n"
+
+
+@pytest.mark.parametrize(("mode", "value"), [("enforce", 0), ("shadow", 1), ("off", 2)])
+def test_a_metric_has_the_mode(mode: str, value: int) -> None:
+    class Recorded(dict[str, float]):
+        def record(self, name: str, value: float, labels: object = ()) -> None:
+            self[name] = value
+
+    limits.set_emergency(mode, reason="an outage")
+    collection, recorded = Collection(), Recorded()
+    collection.recorders.append(recorded)
+    collection.collect()
+    assert recorded["emergency_mode"] == value

@@ -139,6 +139,14 @@ class LimitStatusSerializer(StrictSerializer):
     total = serializers.BooleanField(help_text="Whether it is over all resources.")
 
 
+class EmergencySerializer(StrictSerializer):
+    """The mode of the emergency switch, its reason, and its end (null: until it is set again)."""
+
+    mode = serializers.CharField(max_length=8, help_text="enforce, shadow or off.")
+    reason = serializers.CharField(max_length=1000, required=False, allow_blank=True, default="")
+    until = DateTimeField(required=False, allow_null=True, default=None)
+
+
 class OutcomeSerializer(StrictSerializer):
     """The decision about a request."""
 

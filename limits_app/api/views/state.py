@@ -34,6 +34,7 @@ from limits_app.usage import Use, denied
 __all__ = [
     "BoostView",
     "DenialView",
+    "EmergencyView",
     "ExplainView",
     "MeView",
     "ResetView",
@@ -76,6 +77,26 @@ class ExplainView(ApiView):
         explanation = services.explain(given["resource"], entity=given.get("entity"), requested=requested)
         _check_keys(requested or (), explanation)
         return _live({**explanation.as_dict(), "text": explanation.text()})
+
+
+class EmergencyView(ApiView):
+    """The emergency switch."""
+
+    permission_classes = (permissions.Permission,)
+    permission = permissions.EMERGENCY
+
+    @extend_schema(responses=state.EmergencySerializer)
+    def get(self, request: Request) -> Response:
+        """Read the mode that is in force."""
+        return _live(state.EmergencySerializer(services.emergency()).data)
+
+    @extend_schema(request=state.EmergencySerializer, responses=state.EmergencySerializer)
+    def put(self, request: Request) -> Response:
+        """Set it; shadow and off require a reason."""
+        given = validated(state.EmergencySerializer, request.data)
+        with acting(**who(request)):
+            services.set_emergency(**given)
+        return self.get(request)
 
 
 class ShadowRefusalView(ApiView):

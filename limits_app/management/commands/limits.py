@@ -31,6 +31,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "top": state.TOP,
     "boost": boosts.BOOST,
     "reset": boosts.RESET,
+    "emergency": boosts.EMERGENCY,
     "usage": usage.USAGE,
     "snapshot": usage.SNAPSHOT,
     "prune": usage.PRUNE,

@@ -1,4 +1,4 @@
-"""`boost` and `reset`: temporary overrides, and resetting usage."""
+"""`boost`, `reset` and `emergency`: temporary overrides, resetting usage, and the emergency switch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from limits_app.management.limits.arguments import (
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail
 from limits_app.management.limits.tables import Table
+from limits_app.models import Enforcement
+from limits_app.services.explain_text import emergency_text
 
-__all__ = ["BOOST", "RESET"]
+__all__ = ["BOOST", "EMERGENCY", "RESET"]
 
 _NO_LIMIT: Final = "There are no limits here."
 
@@ -83,6 +85,26 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
+def _emergency(options: Namespace, out: Output) -> ExitCode:
+    if options.mode is None:
+        switch = limits.emergency()
+        table = Table(("mode", "until", "reason"), [(str(switch.mode), switch.until, switch.reason)])
+        out.show(table, data=switch.as_dict(), text=emergency_text(switch))
+        return ExitCode.OK
+    if options.mode != Enforcement.ENFORCE and not options.dry_run:
+        out.confirm(f"Set all limits of the site to {options.mode}?", yes=options.yes)
+    with changing(options, out):
+        limits.set_emergency(options.mode, reason=options.reason, until=options.until)
+    return ExitCode.OK
+
+
+def _takes_emergency(parser: ArgumentParser) -> None:
+    parser.add_argument("mode", nargs="?", choices=Enforcement.values, help="without it, show the switch")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h")
+    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
+
+
 def _takes_boost(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
     parser.add_argument(
@@ -119,5 +141,12 @@ RESET: Final = Subcommand(
     _reset,
     _takes_reset,
     ("reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",),
+    writes=True,
+)
+EMERGENCY: Final = Subcommand(
+    "show the emergency switch, or set it: enforce all limits, shadow them, or switch them off",
+    _emergency,
+    _takes_emergency,
+    ("emergency", "emergency off --reason 'incident 4711' --for 2h --yes", "emergency enforce"),
     writes=True,
 )

@@ -25,11 +25,12 @@ from limits_app.management.limits.arguments import (
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table, printable
-from limits_app.models import Entity, Policy, Resource
+from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.resolver import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
+from limits_app.services.explain_text import emergency_text
 
 __all__ = ["CHECK", "DOCTOR", "EXPLAIN", "STATUS", "TOP", "status_rows"]
 
@@ -106,6 +107,8 @@ def _status(options: Namespace, out: Output) -> ExitCode:
     with out.working("Reading the store"):  # all known entities, without --entity
         status = limits.status(options.resource, entity=options.entity)
     out.show(Table(_STATUS, list(status_rows(status)), "There are no limits here."), data=status.as_dict())
+    if (switch := limits.emergency()).mode != Enforcement.ENFORCE:
+        out.note(emergency_text(switch))
     if status.used_by_all:
         used = ", ".join(f"{key} {amount}" for key, amount in status.used_by_all.items())
         out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")

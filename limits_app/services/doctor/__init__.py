@@ -8,10 +8,13 @@ from typing import Final
 from django.db import DatabaseError
 
 from limits_app import conf
+from limits_app.models import Enforcement
 from limits_app.resolver import home
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used, waiting
+from limits_app.services.emergency import emergency
+from limits_app.services.explain_text import emergency_text
 from limits_app.services.limits_file.content import stored_content
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
@@ -52,10 +55,23 @@ def _of_database() -> Iterator[Finding]:
         return  # tables that are not there cannot be read
     using = home()
     try:
+        yield from _lifted()
         stored = stored_content(using)
         yield from configured(stored)
         yield from used({key[0]: one.entry for (name, key), one in stored.items() if name == "resources"}, using)
     except DatabaseError as error:
         yield Finding(
             "limits_app.D005", Severity.ERROR, f"the database {using!r} failed on the way: {error}", "Ask again."
+        )
+
+
+def _lifted() -> Iterator[Finding]:
+    """Whether the emergency switch lifts all limits."""
+    switch = emergency()
+    if conf.get(conf.ENABLED) and switch.mode != Enforcement.ENFORCE:
+        yield Finding(
+            "limits_app.D028",
+            Severity.WARNING,
+            emergency_text(switch).rstrip("."),
+            "When the emergency is over, run manage.py limits emergency enforce.",
         )

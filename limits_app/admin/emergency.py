@@ -1,0 +1,84 @@
+"""The page of the emergency switch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import services
+from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.forms import DateTimeField, ReasonForm
+from limits_app.core.errors import InvalidLimit
+from limits_app.models import Enforcement
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+__all__ = ["EmergencyAdmin"]
+
+
+class EmergencyForm(ReasonForm):
+    """The mode, its end and its reason; `services.set_emergency` validates them together."""
+
+    mode = forms.ChoiceField(label=_("Mode"), choices=Enforcement.choices, widget=forms.RadioSelect)
+    until = DateTimeField(
+        label=_("Until"), required=False, help_text=_("After this, limits are enforced again. Leave empty for no end.")
+    )
+    field_order = ["mode", "until", "reason"]
+
+
+class EmergencyAdmin(AuditedAdmin):
+    """One page: the present mode, a form for another one, and its confirmation."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the URL of the page; there are no rows to list."""
+        view = self.admin_site.admin_view(self.changelist_view)
+        return [path("", view, name="limits_app_emergencyswitch_changelist")]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: there is one switch."""
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Show the switch, ask for confirmation, or set it."""
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        may_change = self.has_change_permission(request)
+        if request.method == "POST" and not may_change:
+            raise PermissionDenied
+        switch = services.emergency()
+        form = EmergencyForm(request.POST or None, initial={"mode": switch.mode, "reason": switch.reason})
+        confirming = form.is_valid()
+        if "confirmed" in request.POST and confirming and self._set(request, form):
+            return HttpResponseRedirect(request.path)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": self.opts.verbose_name,
+            "opts": self.opts,
+            "switch": switch,
+            "form": form,
+            "may_change": may_change,
+            "confirming": confirming and not form.non_field_errors(),
+            "media": self.media + form.media,
+        }
+        return TemplateResponse(request, "admin/limits_app/emergency.html", context)
+
+    def _set(self, request: HttpRequest, form: EmergencyForm) -> bool:
+        """Set the switch; an error is shown in the form."""
+        try:
+            with self._acting(request):
+                services.set_emergency(**form.cleaned_data)
+        except InvalidLimit as error:
+            form.add_error(None, str(error))
+            return False
+        self.message_user(request, gettext("The emergency switch was set."), messages.SUCCESS)
+        return True
