@@ -26,9 +26,10 @@ from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.formatting import short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
-from limits_app.models import Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
+from limits_app.models import Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.models.fields import in_site_time
 from limits_app.services import PolicyStatus
+from limits_app.services.dropped import overriding_block
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -112,7 +113,6 @@ else:
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
-_MOST_NAMED: Final = 10
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 
 _COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
@@ -285,12 +285,6 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
 
 def _replaced_block(policy: Policy) -> str:
     """Return a warning that names the policies that override a saved block of the whole system; empty without any."""
-    if policy.effect != PolicyEffect.BLOCKED or policy.scope != PolicyScope.SYSTEM:
-        return ""
-    others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
-    others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
-    found = [str(one) for one in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
-    if not found:
-        return ""
-    named = ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
-    return gettext("Other policies override this block: %(others)s. Block these too.") % {"others": named}
+    warning = gettext("Other policies override this block: %(others)s. Block these too.")
+    others = ", ".join(overriding_block(policy))
+    return warning % {"others": others} if others else ""

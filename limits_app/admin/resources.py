@@ -20,7 +20,7 @@ from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.services.doctor.endpoints import SiteUrls
-from limits_app.usage import is_counted, used_by
+from limits_app.usage import never_used
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -172,7 +172,7 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
                 "The identifier begins or ends with a space, which is significant. Remove it unless it is intended."
             )
             self.message_user(request, warning, messages.WARNING)
-        elif not change and is_counted() and not used_by([obj.identifier]):
+        elif not change and never_used([obj.identifier]):
             hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
             self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
 

@@ -10,13 +10,23 @@ from typing import Final, NamedTuple
 from django.db.models import Q
 from django.utils import timezone
 
-from limits_app.models import Counted, Enforcement, Policy, PolicyEffect
+from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
 
-__all__ = ["Broader", "DroppedKey", "Ruling", "dropped_by_each", "dropped_keys", "dropped_message", "dropped_messages"]
+__all__ = [
+    "Broader",
+    "DroppedKey",
+    "Ruling",
+    "dropped_by_each",
+    "dropped_keys",
+    "dropped_message",
+    "dropped_messages",
+    "overriding_block",
+]
 
 Scope = tuple[str, str]
 """Names of the resource, and of the entity or plan; empty for all of them."""
 
+_MOST_NAMED: Final = 10
 _PLAN: Final = "\0plan:"
 """Before the name of a plan, which no identifier begins with."""
 _TOTAL: Final = "\0total"
@@ -165,8 +175,20 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
     return dropped
 
 
+def overriding_block(policy: Policy) -> list[str]:
+    """Return the first policies that override a saved block of the whole system; none for any other policy."""
+    if policy.effect != PolicyEffect.BLOCKED or policy.scope != PolicyScope.SYSTEM:
+        return []
+    others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
+    others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
+    found = [str(one) for one in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
+    return found if len(found) <= _MOST_NAMED else [*found[:_MOST_NAMED], "…"]
+
+
 def dropped_messages(policy: Policy) -> list[str]:
-    """Return a sentence for each key that a policy, read again from the database, drops."""
+    """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
+    if others := overriding_block(policy):
+        return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block these too"]
     levels: dict[str, list[str]] = {}
     # With its rows: a database router may have other ones elsewhere.
     rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")

@@ -7,7 +7,7 @@ and `reading` sums them up. `denial_counter` counts rejections, `denied` reads t
 from __future__ import annotations
 
 from limits_app.usage.denial_counter import denials
-from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, is_counted, read, used_by
+from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, never_used, read
 from limits_app.usage.rollup import roll_up
 
-__all__ = ["By", "DenialCount", "Use", "Uses", "denials", "denied", "is_counted", "read", "roll_up", "used_by"]
+__all__ = ["By", "DenialCount", "Use", "Uses", "denials", "denied", "never_used", "read", "roll_up"]

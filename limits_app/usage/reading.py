@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -32,12 +32,11 @@ __all__ = [
     "bucket_of",
     "chosen",
     "denied",
-    "is_counted",
+    "never_used",
     "read",
     "since_1970",
     "snapshot_row",
     "storable",
-    "used_by",
 ]
 
 HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
@@ -235,18 +234,15 @@ def denied(
     return rows.order_by("-minute", "-count", "pk")
 
 
-def is_counted() -> bool:
-    """Whether any usage of entities has been rolled up, so that an unknown identifier means something."""
-    return _used().exists()
-
-
-def used_by(names: Collection[str]) -> set[str]:
-    """Return which of these entities used or were refused something, as far as usage is kept."""
+def never_used(names: Iterable[str]) -> list[str]:
+    """Return which of these entities have no recorded usage, sorted; none before any usage was rolled up."""
     stored = {storable(name): name for name in names}
-    found: set[str] = set()
+    if not _used().exists():
+        return []
+    used: set[str] = set()
     for batch in batches(stored):
-        found |= {stored[name] for name in _used().filter(entity__in=batch).values_list("entity", flat=True).distinct()}
-    return found
+        used.update(_used().filter(entity__in=batch).values_list("entity", flat=True).distinct())
+    return sorted(name for key, name in stored.items() if key not in used)
 
 
 def _used() -> QuerySet[UsageSnapshot]:

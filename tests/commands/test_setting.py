@@ -15,7 +15,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.management.limits.subcommand import actor
-from limits_app.models import AuditEvent, Entity, Policy, Pool, PoolMember, Resource
+from limits_app.models import AuditEvent, Bucket, Entity, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
 from tests.commands.running import run
 
 RPM = RateLimit("rpm", 5, 60)
@@ -86,6 +86,26 @@ def test_setting_warns_of_the_broader_limits_that_are_dropped() -> None:
     ran = run("resource set api tpm=50k/min rpm=500/min --dry-run")
     assert (ran.code, "warning: resource api drops 'call_count' of system: limit it too" in ran.err) == (0, True)
     assert "warning" not in run("resource set api tpm=50k/min calls=500/min").err
+
+
+def test_setting_warns_of_policies_that_override_a_block_of_everything() -> None:
+    run("resource set api rpm=5/min")
+    warning = "warning: system is blocked, but other policies override this: resource api; block these too"
+    assert warning in run("system set blocked").err
+    run("resource set api blocked")
+    assert "warning" not in run("system set blocked").err
+
+
+def test_an_entity_without_recorded_usage_may_be_misspelled() -> None:
+    hint = "note: there is no recorded usage of the entity 'gina': check the spelling"
+    lines = ("entity set gina rpm=5/min --on api", "check api --entity gina", "explain api --entity gina")
+    assert not any(hint in run(line).err for line in lines)  # no usage is recorded
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    about = {"resource": "api", "bucket": Bucket.ENTITY, "key": "rpm", "period": Period.HOUR, "start": now}
+    UsageSnapshot.objects.create(entity="user:7", **about)
+    assert all(hint in run(line).err for line in lines)
+    UsageSnapshot.objects.create(entity="gina", **about)
+    assert not any(hint in run(line).err for line in lines)
 
 
 def test_an_unreachable_database_is_one_line_and_the_rest_is_chained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from limits_app.management.limits.arguments import (
     takes_resource,
 )
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments, note_unused
 from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement, Policy, Resource
 from limits_app.models.policy_rules import weakened
@@ -57,6 +57,7 @@ def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> Ex
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
+    note_unused(getattr(options, "entity", None), out)
     return ExitCode.OK
 
 

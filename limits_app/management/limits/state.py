@@ -23,7 +23,7 @@ from limits_app.management.limits.arguments import (
     takes_resource,
 )
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, note_unused
 from limits_app.management.limits.tables import Table, printable
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.resolver import Pair, latest_code_limits
@@ -71,6 +71,7 @@ def _check(options: Namespace, out: Output) -> ExitCode:
 
 def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
     """Warn about a resource that does not exist; returns ERROR in that case, otherwise OK."""
+    note_unused(options.entity, out)
     if Resource.objects.filter(name=options.resource).exists() or latest_code_limits(options.resource):
         return ExitCode.OK
     out.note(f"warning: the resource {options.resource!r} does not exist: check the spelling")

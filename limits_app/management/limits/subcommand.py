@@ -20,6 +20,8 @@ from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.tables import Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.patterns import is_pattern
+from limits_app.usage import never_used
 
 __all__ = [
     "SOURCE",
@@ -31,6 +33,7 @@ __all__ = [
     "changing",
     "fail",
     "no_arguments",
+    "note_unused",
 ]
 
 
@@ -96,6 +99,12 @@ def actor() -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:  # a number without a name, as in many containers
         return f"uid {number}"
+
+
+def note_unused(entity: str | None, out: Output) -> None:
+    """Hint that an entity without recorded usage may be misspelled."""
+    for name in never_used([entity] if entity and not is_pattern(entity) else []):
+        out.note(f"note: there is no recorded usage of the entity {name!r}: check the spelling")
 
 
 @contextmanager

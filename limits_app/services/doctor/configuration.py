@@ -19,7 +19,7 @@ from limits_app.services.doctor.endpoints import hidden, pointless, unseen
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
-from limits_app.usage import is_counted, used_by
+from limits_app.usage import never_used
 
 __all__ = ["configured"]
 
@@ -184,9 +184,7 @@ def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
 def _unknown(policies: list[Entry]) -> Iterator[Finding]:
     """Policies of entities that no request ever had, where usage is counted."""
     names = {policy.key[1] for policy in policies if not is_pattern(policy.key[1])} - {""}
-    if not is_counted():
-        return
-    found = [f"the entity {name!r} has a policy and never used anything" for name in sorted(names - used_by(names))]
+    found = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
     for message in _few(found, "entities with policies never used anything"):
         yield Finding("limits_app.D026", Severity.INFO, message, "Check that it is spelled as your code does.")
 
