@@ -180,7 +180,7 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
 class EndpointAdmin(ExchangeAdmin):
     """Endpoints."""
 
-    list_display = ["name", "order", "where", "methods", "counted_by", "resource", "stop", "enabled"]
+    list_display = ["name", "order", "where", "methods", "counted_by", "charged", "stop", "enabled"]
     list_filter = ["enabled"]
     list_select_related = ["resource"]
     search_fields = ["name", "description", "path", "view_name", "resource__name"]
@@ -191,6 +191,11 @@ class EndpointAdmin(ExchangeAdmin):
     def where(self, endpoint: Endpoint) -> str:
         """Say which requests it is about."""
         return endpoint.path or endpoint.view_name
+
+    @admin.display(description=_("limits or resource"))
+    def charged(self, endpoint: Endpoint) -> str:
+        """Show the limits of the rule, or else the resource that it charges."""
+        return endpoint.limits or endpoint.resource_name
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Save the endpoint, and say so where the site has nothing that it could be about."""

@@ -183,7 +183,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
         raise InvalidLimit(f"amounts must be an object, not {shown(amounts)}")
     return Rule(
         name=row.name,
-        resource=check_resource(row.resource.name),
+        resource=check_resource(row.resource_name),
         amounts=amounts,
         methods=row.method_set,
         route=_route(row.path) if is_route else None,

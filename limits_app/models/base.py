@@ -142,6 +142,13 @@ class Configuration(models.Model):
                 if before.get(name) != now.get(name):
                     check_validators(cls._meta.get_field(name), now.get(name))
 
+    @classmethod
+    def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
+        """Write other rows that follow from those that were written or deleted in a unit of change, before it ends.
+
+        `before` has their states before the change by primary key; those of new rows are empty.
+        """
+
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for invalid fields.
 

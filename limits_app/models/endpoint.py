@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import models
@@ -13,9 +14,17 @@ from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models.base import Configuration
+from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.resource import Resource
+from limits_app.models.rule_limits import (
+    make_resource,
+    normalize_limits,
+    remove_resource,
+    validate_limits,
+    write_limits,
+)
+from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import (
     validate_amounts,
     validate_entities,
@@ -33,6 +42,7 @@ WILDCARD: Final = "*"
 """A segment of a path that matches any one segment; at the end of the path, everything below."""
 
 _PATH_OR_VIEW_NAME: Final = _("Enter either a path or a view name.")
+_LIMITS_OR_RESOURCE: Final = _("Enter either limits or a resource.")
 
 
 class CountedBy(models.TextChoices):
@@ -139,12 +149,26 @@ class Endpoint(Configuration):
         validators=[validate_header],
         help_text=_("The request header to count by, such as “X-Tenant”; only for “a request header”."),
     )
+    limits = models.CharField(
+        _("limits"),
+        max_length=500,
+        blank=True,
+        validators=[validate_text, validate_limits],
+        help_text=_(
+            "Limits of this rule alone, separated by spaces, such as “60/min” for requests or “tokens=1M/day”. "
+            "A resource and a policy are made for them."
+        ),
+    )
+    limits_resource = ExactTextField(_("resource of the limits"), max_length=64, blank=True, default="", editable=False)
+    """The name of the resource that was made for the limits."""
     resource = models.ForeignKey(
         Resource,
         verbose_name=_("resource"),
         on_delete=models.PROTECT,
+        null=True,
+        blank=True,
         related_name="endpoints",
-        help_text=_("The resource that matching requests use."),
+        help_text=_("The resource that matching requests use, instead of limits of this rule alone."),
     )
     amounts = models.JSONField(
         _("amounts"),
@@ -196,6 +220,11 @@ class Endpoint(Configuration):
                 condition=(Q(path="") & ~Q(view_name="")) | (~Q(path="") & Q(view_name="")),
                 violation_error_message=_PATH_OR_VIEW_NAME,
             ),
+            models.CheckConstraint(
+                name="limits_app_endpoint_limits_or_resource",
+                condition=Q(resource=None) & ~Q(limits="") | Q(resource__isnull=False, limits=""),
+                violation_error_message=_LIMITS_OR_RESOURCE,
+            ),
         ]
 
     def __str__(self) -> str:
@@ -207,10 +236,37 @@ class Endpoint(Configuration):
         for name in ("exempt_groups", "exempt_networks", "exempt_entities"):
             setattr(self, name, "\n".join(lines_of(getattr(self, name))))
         self.methods = ",".join(sorted(self.method_set))
+        self.limits = normalize_limits(self.limits)
+        if bool(self.limits) is (self.resource is not None):
+            raise ValidationError({"limits": _LIMITS_OR_RESOURCE})
         if bool(self.path) is bool(self.view_name):
             raise ValidationError({"path": _PATH_OR_VIEW_NAME})
         if (self.counted_by == CountedBy.HEADER) is not bool(self.header):
             raise ValidationError({"header": _("Enter a header for “counted by: a request header”, and only then.")})
+
+    @classmethod
+    def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
+        """Write the resources and policies for the limits of changed rules, and remove those that are not needed."""
+        rows = cls._base_manager.using(using)
+        found = rows.in_bulk([*before])
+        for key, state in before.items():
+            row, made = found.get(key), state.get("limits_resource", "")
+            if row is None or not row.limits:
+                remove_resource(made, using) if made else None
+                wanted = ""
+            else:
+                check_validators(cls._meta.get_field("limits"), row.limits)
+                others = rows.filter(limits_resource=row.limits_resource).exclude(pk=key)
+                resource = make_resource(row.name, "" if others.exists() else row.limits_resource, using)
+                write_limits(resource, row.limits, using)
+                wanted = resource.name
+            if row is not None and row.limits_resource != wanted:
+                rows.filter(pk=key).update(limits_resource=wanted)
+
+    @property
+    def resource_name(self) -> str:
+        """The name of the resource that it charges."""
+        return self.limits_resource if self.resource is None else self.resource.name
 
     @property
     def method_set(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator
 from django.db import models
 from django.db.models import F, Q
@@ -234,6 +235,10 @@ class Policy(Configuration):
             self.valid_from = timezone.now()
         super().clean()
         check_neighbours(self)
+        is_permanent = self.valid_from is None and not self.weekly_hours
+        is_for_each = self.entity is None and self.plan is None
+        if is_permanent and is_for_each and self.resource is not None and self.resource.made_for_rule:
+            raise ValidationError(_("The limits of this resource are those of its URL rule: change them there."))
 
     def clean_alone(self) -> None:
         """Fill in the time zone of weekly hours, and reject inconsistent fields."""

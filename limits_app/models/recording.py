@@ -166,9 +166,9 @@ class Unit:
         """Append the events of all changed objects, in the order of their first change."""
         if transaction.get_rollback(self._using):
             return
-        keys: dict[Model, list[Any]] = {}
-        for model, key in self._before:
-            keys.setdefault(model, []).append(key)
+        for model, there in self._keys().items():
+            model.complete_written({key: _state(self._before[model, key][0]) or {} for key in there}, self._using)
+        keys = self._keys()
         after = {model: snapshots(model, there, self._using) for model, there in keys.items()}
         self._check(after)
         events = [
@@ -178,6 +178,13 @@ class Unit:
         ]
         if events:
             AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
+
+    def _keys(self) -> dict[Model, list[Any]]:
+        """The primary keys of all changed objects."""
+        keys: dict[Model, list[Any]] = {}
+        for model, key in self._before:
+            keys.setdefault(model, []).append(key)
+        return keys
 
     def _check(self, after: Mapping[Model, Mapping[Any, Taken]]) -> None:
         """Let the models check their rows; the lock of the audit log excludes other writers."""

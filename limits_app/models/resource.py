@@ -53,6 +53,8 @@ class Resource(Configuration):
         ),
     )
 
+    made_for_rule = models.BooleanField(_("made for a URL rule"), default=False, db_default=False, editable=False)
+
     class Meta(Configuration.Meta):
         verbose_name = _("resource")
         verbose_name_plural = _("resources")

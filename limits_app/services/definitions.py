@@ -107,6 +107,7 @@ FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
             "methods",
             "counted_by",
             "header",
+            "limits",
             "resource",
             "amounts",
             "exempt_staff",

@@ -51,7 +51,8 @@ def test_with_several_there_is_a_choice_and_what_it_does_is_said(admin_client: C
     resource = Resource.objects.get()
     assert resource.store == "scratch"
     assert offered(form(admin_client, resource)) == ["", "default", "scratch*"]
-    assert AuditEvent.objects.get().after == {"name": "api", "description": "", "pool": None, "store": "scratch"}
+    after = {"name": "api", "description": "", "pool": None, "store": "scratch", "made_for_rule": False}
+    assert AuditEvent.objects.get().after == after
     assert 'field-store">scratch' in changelist(admin_client, "resource").content.decode()
 
 

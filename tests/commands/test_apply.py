@@ -193,14 +193,14 @@ WRONG: Final = {
         "policies:\n- limits: [x=1/s]\n- limits: [y=1/s]",
         "line 3: policies[1]: policy system is there already, in line 2",
     ),
-    "an endpoint of nothing": ("endpoints: [{name: e}]", "line 1: endpoints[0].resource: This field cannot be null."),
+    "an endpoint of nothing": ("endpoints: [{name: e}]", "endpoints[0].limits: Enter either limits or a resource."),
     "an endpoint without a name": (
         "endpoints: [{path: /a/, resource: a}]",
         "line 1: endpoints[0].name: This field cannot be blank.",
     ),
     "an endpoint without resource": (
         "endpoints: [{name: e, path: /a/}]",
-        "line 1: endpoints[0].resource: This field cannot be null.",
+        "line 1: endpoints[0].limits: Enter either limits or a resource.",
     ),
     "no method": ("endpoints: [{name: e, path: /a/, resource: a, methods: FETCH}]", "'FETCH' is not an HTTP method"),
     "a pool that is not there": ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),

@@ -371,7 +371,7 @@ BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
     ("endpoint", {"amounts": "[1]"}, "amounts", "Must be a JSON object such as"),
     ("endpoint", {"order": "-1"}, "order", "greater than or equal to 0"),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
-    ("endpoint", {"resource": ""}, "resource", "This field is required"),
+    ("endpoint", {"resource": ""}, "limits", "Enter either limits or a resource."),
     ("endpoint", {"counted_by": "header"}, "header", "Enter a header for"),
     ("endpoint", {"header": "X-Tenant"}, "header", "and only then"),
     ("endpoint", {"counted_by": "header", "header": "X Tenant"}, "header", "is not the name of a header"),

@@ -41,7 +41,7 @@ def limit(resource: str, *limits: Limit) -> Resource:
     return Resource.objects.get(name=resource)
 
 
-def endpoint(resource: Resource, path: str = "/", **fields: Any) -> Endpoint:
+def endpoint(resource: Resource | None, path: str = "/", **fields: Any) -> Endpoint:
     """Set an endpoint."""
     given = {"name": path, "path": "" if "view_name" in fields else path, "resource": resource} | fields
     return Endpoint.objects.create(**given)

@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.identity import entity_of_key
-from limits_app.models import Resource
+from limits_app.models import Endpoint, Resource
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, endpoint, fine, left, limit
 
@@ -200,3 +200,15 @@ def test_rules_in_several_stores_are_charged_one_after_the_other(
     endpoint(Resource.objects.get(name="there"), "/x/", order=2)
     assert [ask("/x/").status_code for _ in range(4)] == [200, 200, 429, 429]
     assert left("here") == {"call_count": 8}
+
+
+@pytest.mark.parametrize("counted_by", ["entity", "everyone"])
+def test_limits_of_a_rule_count_on_the_next_request(ask: Ask, serve: Any, counted_by: str) -> None:
+    serve({"x/": fine})
+    row = endpoint(None, "/x/", limits="2/h tpm=100/min", counted_by=counted_by)
+    assert [ask("/x/").status_code for _ in range(3)] == [200, 200, 429]
+    assert ask("/x/", who="bob").status_code == (200 if counted_by == "entity" else 429)
+    Endpoint.objects.update(limits="9/h:sliding_window")
+    assert ask("/x/", who="eve").status_code == 200
+    row.delete()
+    assert ask("/x/").status_code == 200

@@ -177,9 +177,9 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
-    """A rule that maps requests of the site to a resource."""
+    """A rule for URLs, with limits of its own or with a resource."""
 
-    resource = _name_of(Resource, required=True)
+    resource = _name_of(Resource)
 
     class Meta:
         model = Endpoint

@@ -62,7 +62,9 @@ def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[s
 
 _ID: Final = "limits_app.D019"
 _ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written."
-_TARGET: Final = tuple(name for name in FIELDS[Endpoint] if name not in {"name", "resource", "amounts", "order"})
+_TARGET: Final = tuple(
+    name for name in FIELDS[Endpoint] if name not in {"name", "limits", "resource", "amounts", "order"}
+)
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.db import IntegrityError
 
 from limits_app import audit
-from limits_app.models import Entity, Limit, Manifest, PoolMember
+from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource
 from limits_app.models.snapshots import batches
 from limits_app.resolver import home
 from limits_app.services.definitions import Definition
@@ -36,6 +36,8 @@ DEFAULT_NAME: Final = "limits"
 _BATCH: Final = 500
 _DELETED_FIRST: Final = ("endpoints", "policies")
 """Nothing refers to them, and new ones may take their place."""
+_MADE: Final = ("resources", "policies")
+"""Those that were made for the limits of rules are made again where a file is applied."""
 
 
 def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
@@ -227,15 +229,17 @@ def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     found: dict[str, Any] = {"version": 1, "name": name}
     using = home()
     _, others = managed(name, using)
+    made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
     for one in stored_content(using).values():
         section, entry = one.entry.section, one.entry
-        if (section.kind, one.pk) in others:
+        identity = dict(zip(section.identity, entry.key, strict=False))
+        said = {field: value for field, value in identity.items() if value != section.default(field)}
+        is_made = section.name in _MADE and said.keys() <= {"name", "resource"} and entry.key[0] in made
+        if is_made or (section.kind, one.pk) in others:
             continue
         if section.named:
             found.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
         else:
-            identity = dict(zip(section.identity, entry.key, strict=False))
-            said = {field: value for field, value in identity.items() if value != section.default(field)}
             found.setdefault(section.name, []).append(said | dict(_written(section, entry.state)))
     return found
 

@@ -151,6 +151,7 @@ class EndpointSection(Section):
     methods: str = ""
     counted_by: str = "entity"
     header: str = ""
+    limits: str = ""
     amounts: dict[str, Any] = {}
     exempt_staff: bool = False
     exempt_superusers: bool = False

@@ -158,7 +158,7 @@ def _left_out(entry: Entry) -> State:
 def _flat(state: State, within: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in state.items():
-        if name == LIMITS:
+        if name == LIMITS and not isinstance(value, str):  # the limits of a rule for URLs are a text
             pairs = (text.partition("=") for text in value)
             flat |= {f"{within}limit {key}": text for key, _, text in pairs}
         elif name == "members":
