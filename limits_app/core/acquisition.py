@@ -51,6 +51,7 @@ class Acquisition:
     __slots__ = (
         "__weakref__",
         "_cancelled",
+        "_config",
         "_forks",
         "_outcome",
         "_releasing",
@@ -62,6 +63,7 @@ class Acquisition:
         "lost_lease",
         "reports",
         "requested",
+        "requires_usage",
         "source",
         "used",
     )
@@ -78,6 +80,9 @@ class Acquisition:
         self.extensions: list[Acquisition] = []
         """What `extend` has acquired, also while the store decides on it."""
         self.source: LimitsSource | None = None
+        self.requires_usage = limit_set.require_usage
+        """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
+        self._config: dict[str, object] | None = None
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._releasing = False
@@ -108,8 +113,10 @@ class Acquisition:
 
     @property
     def config(self) -> dict[str, object]:
-        """A copy of the configuration of the limit set that decided on the request."""
-        return self.limit_set.config
+        """A copy of the configuration of the limit set that decided on the request, the same one each time."""
+        if self._config is None:
+            self._config = self.limit_set.config
+        return self._config
 
     @property
     def outcome(self) -> Outcome:
@@ -327,7 +334,7 @@ class Acquisition:
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
-        if self.claim.admitted and not self._cancelled:
+        if self.claim.admitted and self.requires_usage and not self._cancelled:
             missing = unreported_keys(self)
             if missing:
                 raise UsageNotReported(missing)

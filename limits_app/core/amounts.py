@@ -38,10 +38,11 @@ def _exact_milli(value: object, *, decimals: bool) -> int:
     if isinstance(value, bool):
         raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - one error type for bad input
     if isinstance(value, float | Decimal):
-        if not decimals:
-            raise ValueError("must be a whole number")
         # Not by repr: numeric libraries write their floats in their own way.
-        return _milli_of_decimal(Decimal(float.__repr__(value)) if isinstance(value, float) else value)
+        exact = Decimal(float.__repr__(value)) if isinstance(value, float) else value
+        if not decimals and not (exact.is_finite() and exact == exact.to_integral_value()):
+            raise ValueError("must be a whole number")
+        return _milli_of_decimal(exact)
     try:
         return operator.index(value) * MILLI  # type: ignore[arg-type]  # anything integer-like, or TypeError
     except TypeError:

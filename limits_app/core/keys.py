@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
@@ -100,6 +100,16 @@ def unique_name() -> str:
     return os.urandom(16).hex()
 
 
+class Account(Protocol):
+    """A user of Django's authentication, or one that looks like it."""
+
+    @property
+    def pk(self) -> object: ...
+
+    @property
+    def is_authenticated(self) -> bool: ...
+
+
 def check_resource(name: object) -> str:
     """Return a resource's name, or raise InvalidLimit with the rule."""
     if not isinstance(name, str) or not RESOURCE_PATTERN.fullmatch(name):
@@ -112,6 +122,24 @@ def check_resource(name: object) -> str:
 def check_entity(identifier: object) -> str:
     """Return an entity's identifier, or raise InvalidLimit with the rule."""
     return _checked_text("entity", identifier, InvalidLimit)
+
+
+def entity_name(entity: str | Account | None) -> str | None:
+    """Return the identifier of an entity, which may be given as a user of Django: `user:<primary key>`.
+
+    Text and None (the site itself) are returned as they are, for `check_entity`.
+    Raises InvalidLimit for a user that is not logged in, or not saved.
+    """
+    if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
+        return entity  # type: ignore[return-value]  # other values are rejected when they are used
+    if not entity.is_authenticated:
+        raise InvalidLimit(
+            "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
+            "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"
+        )
+    if entity.pk is None:
+        raise InvalidLimit(f"entity must be text or a saved user, and {shown(entity)} has no primary key")
+    return f"user:{entity.pk}"
 
 
 def check_idempotency_key(key: object) -> str:

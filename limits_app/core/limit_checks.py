@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Final
 
@@ -46,6 +47,14 @@ def check_seconds(key: str, field: str, value: object) -> None:
             f"limit {key!r}: {field} must be between 0.001 seconds and 366 days "
             f"({MAX_WINDOW_MILLI // MILLI} seconds), not {shown(value)}"
         )
+
+
+def keep_seconds(limit: object, *fields: str) -> None:
+    """Convert fields that were given as a `timedelta` to seconds."""
+    for field in fields:
+        value = getattr(limit, field)
+        if isinstance(value, timedelta):
+            object.__setattr__(limit, field, value.total_seconds())
 
 
 def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int:

@@ -16,8 +16,9 @@ from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.extension import cancel_all
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
-from limits_app.core.limits import AnyLimit, Limit, checked_limits
+from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.modes import HOOKS, Mode, check_store, checked_mode, store_for
+from limits_app.core.notation import checked_limits
 from limits_app.core.outcome import Outcome, Stats, stats_of
 from limits_app.core.plan import Claim, Plan, ScopedLimits
 from limits_app.core.planning import Plans
@@ -34,9 +35,11 @@ _WARNED: Final[set[object]] = set()
 class LimitSet:
     """Limits that are acquired together: all are checked first, and charged only if all pass.
 
+    `limits` are definitions, or text such as `"100/min tokens=1M/day"`.
     Thread safe. `shared=False` is private state and needs `mode="sync"`;
     with `shared=True` the mode says which users share: `sync`, `thread`, `asyncio` (one process), `process` (one
-    machine) and more. `config` travels with every acquisition; `store` replaces the store that the mode would choose.
+    machine) and more. With `require_usage=False`, a block need not report the usage of
+    rates. `config` travels with every acquisition; `store` replaces the store that the mode would choose.
     `changes_at` is the next time at which a date or an hour may change the limits, in seconds of the system's clock;
     None for never. `resource` names a set without limits; other sets have the name in their scopes.
     Raises InvalidLimit (a ValueError) for repeated keys, ValueError for an invalid mode or store.
@@ -44,6 +47,8 @@ class LimitSet:
 
     mode: Mode | None = None
     """The mode that chose the store; None for a given store."""
+    require_usage = True
+    """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
     is_private = False
     """Whether the set was made with `shared=False` and has a store of its own."""
     accepts_all = False
@@ -51,12 +56,13 @@ class LimitSet:
 
     def __init__(
         self,
-        limits: Iterable[Limit] = (),
+        limits: Iterable[Limit | str] = (),
         *,
         shared: bool = False,
         mode: str = "sync",
         config: Mapping[str, object] | None = None,
         store: Store | None = None,
+        require_usage: bool = True,
     ) -> None:
         checked = checked_mode(mode, shared=shared)
         if store is not None:
@@ -66,6 +72,7 @@ class LimitSet:
         self._compose([ScopedLimits(private_scope(), schema)] if schema.rules else [], chosen, config, None)
         self.mode = checked if store is None else None
         self.is_private = store is None and not shared
+        self.require_usage = require_usage
 
     @classmethod
     def composed(
@@ -112,7 +119,8 @@ class LimitSet:
         self._free = FreeAcquisition(self, self._plans.all()) if is_free else None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(LimitSet.composed, config=self._config, version=self.version), (self.scoped, self.store)
+        make = partial(LimitSet.composed, config=self._config, version=self.version)
+        return make, (self.scoped, self.store), {"require_usage": self.require_usage}
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
@@ -183,8 +191,9 @@ class LimitSet:
         return acquisition
 
     def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
-        """Acquire, waiting up to `timeout` seconds (None: as long as it takes; 0: no waiting).
+        """Acquire; by default this waits as long as it takes, other than `limits.acquire`, which does not wait.
 
+        `timeout` is the longest wait in seconds (0: no waiting).
         Waiters of this process for the same limit are served in the order of their arrival.
         A thread or task inside a block that holds an unnamed permit of this set does not take it again; name the key
         to take one, as in `acquire({"connections": 1})`.

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import ClassVar, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypedDict, Unpack
 
 from limits_app.core.amounts import MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
 from limits_app.core.clock import DEFAULT_ZONE, zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import (
-    check_differ,
     check_key,
     check_positive,
     check_seconds,
     check_soft,
     checked_milli,
     keep_plain,
+    keep_seconds,
     parse_rate,
 )
 
@@ -34,6 +34,11 @@ class RateLimitAlgorithm(StrEnum):
     SLIDING_WINDOW = "sliding_window"
     FIXED_WINDOW = "fixed_window"
     GCRA = "gcra"
+
+    TokenBucket = TOKEN_BUCKET
+    LeakyBucket = LEAKY_BUCKET
+    SlidingWindow = SLIDING_WINDOW
+    FixedWindow = FIXED_WINDOW
 
     @property
     def takes_burst(self) -> bool:
@@ -54,7 +59,7 @@ class RateLimitAlgorithm(StrEnum):
 class RateOptions(TypedDict, total=False):
     """The fields of rates and call limits that have defaults."""
 
-    algorithm: RateLimitAlgorithm
+    algorithm: RateLimitAlgorithm | str
     burst: Amount | None
     soft: bool
 
@@ -64,6 +69,7 @@ class RateLimit:
     """At most `capacity` units per `window_seconds`; requests name their amount and report the usage.
 
     `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
+    The window may be a `timedelta`, and the algorithm its name, such as "gcra".
     A `soft` limit rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
@@ -74,6 +80,18 @@ class RateLimit:
     algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
     burst: Amount | None = None
     soft: bool = False
+
+    if TYPE_CHECKING:  # what may be passed; the fields have the types that are kept
+
+        def __init__(  # noqa: PLR0917 - the fields
+            self,
+            key: str,
+            capacity: Amount,
+            window_seconds: float | timedelta,
+            algorithm: RateLimitAlgorithm | str = ...,
+            burst: Amount | None = None,
+            soft: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -105,6 +123,11 @@ class RateLimit:
         return cls(key, capacity, 86_400, **options)
 
     @classmethod
+    def per_week(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per 7 days."""
+        return cls(key, capacity, 604_800, **options)
+
+    @classmethod
     def parse(cls, text: str, key: str = "rate", **options: Unpack[RateOptions]) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit called `key`.
 
@@ -128,6 +151,17 @@ class CallLimit:
     burst: Amount | None = None
     soft: bool = False
     key: ClassVar[str] = "call_count"
+
+    if TYPE_CHECKING:  # see RateLimit
+
+        def __init__(  # noqa: PLR0917 - the fields
+            self,
+            capacity: Amount,
+            window_seconds: float | timedelta,
+            algorithm: RateLimitAlgorithm | str = ...,
+            burst: Amount | None = None,
+            soft: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         _check_rate(self)
@@ -156,6 +190,11 @@ class CallLimit:
     def per_day(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per day of 24 hours."""
         return cls(capacity, 86_400, **options)
+
+    @classmethod
+    def per_week(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per 7 days."""
+        return cls(capacity, 604_800, **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[RateOptions]) -> Self:
@@ -195,6 +234,7 @@ class QuotaLimit:
         check_key(self.key)
         check_positive(self.key, "capacity", self.capacity, decimals=False)
         check_soft(self.key, self.soft)
+        keep_seconds(self, "session_seconds")
         if (self.period is None) is (self.session_seconds is None):
             raise InvalidLimit(f"limit {self.key!r}: period or session_seconds must be given, and only one of them")
         if self.session_seconds is None:
@@ -282,6 +322,7 @@ class ResourceLimit:
         check_key(self.key)
         if checked_milli(self.key, "capacity", self.capacity, decimals=False) < MILLI:
             raise InvalidLimit(f"limit {self.key!r}: capacity must be at least 1, not {shown(self.capacity)}")
+        keep_seconds(self, "max_hold_seconds")
         if self.max_hold_seconds is not None:
             check_seconds(self.key, "max_hold_seconds", self.max_hold_seconds)
         keep_plain(self, "capacity", "max_hold_seconds")
@@ -312,24 +353,15 @@ AnyLimit = Limit | Blocked
 """Limits that can be in force."""
 
 
-def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
-    """Return definitions as a tuple; InvalidLimit names a value that is not a limit, or a repeated key."""
-    if isinstance(limits, Limit) or not isinstance(limits, Iterable):
-        raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
-    checked = []
-    for limit in limits:
-        if not isinstance(limit, Limit):
-            raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
-        checked.append(limit)
-    check_differ([limit.key for limit in checked])
-    return limits if type(limits) is tuple else tuple(checked)
-
-
 def _check_rate(limit: RateLimit | CallLimit) -> None:
-    key, algorithm = limit.key, limit.algorithm
-    if not isinstance(algorithm, RateLimitAlgorithm):
-        names = ", ".join(member.name for member in RateLimitAlgorithm)
-        raise InvalidLimit(f"limit {key!r}: algorithm must be a RateLimitAlgorithm ({names}), not {shown(algorithm)}")
+    key = limit.key
+    try:
+        algorithm = RateLimitAlgorithm(limit.algorithm)
+    except ValueError:
+        names = ", ".join(RateLimitAlgorithm)
+        raise InvalidLimit(f"limit {key!r}: algorithm must be one of {names}, not {shown(limit.algorithm)}") from None
+    object.__setattr__(limit, "algorithm", algorithm)
+    keep_seconds(limit, "window_seconds")
     check_positive(key, "capacity", limit.capacity, decimals=algorithm.takes_decimals)
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)

@@ -1,8 +1,9 @@
 """Limits as text, such as `tpm=400k/min`, parsed and written.
 
 ```
+limits   =  limit, with spaces, "," or ";" between several
 limit    =  KEY "=" AMOUNT                              permits held at the same time
-         |  KEY "=" AMOUNT "/" WINDOW                   a rate; "calls" is the key of call limits
+         |  [KEY "="] AMOUNT "/" WINDOW                 a rate; without a key, or with "calls", a call limit
          |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar
          |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
             followed by any number of ":" OPTION
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, assert_never
 
 from limits_app.core.amounts import MILLI, MULTIPLES, Amount, exact_product, shown, to_milli
 from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import UNITS
+from limits_app.core.limit_checks import UNITS, check_differ
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 CALLS: Final = "calls"
@@ -31,6 +32,11 @@ CALLS: Final = "calls"
 
 _LONGEST: Final = 256
 _EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
+_LONGEST_OF_ALL: Final = 4096
+_WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
+_AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
+_BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
+"""What separates several limits; a comma may also be part of a number."""
 _AMOUNT: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)([kMG]?)", re.ASCII)
 _GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
 _WINDOW: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)? *([A-Za-z]+)", re.ASCII)
@@ -65,6 +71,8 @@ def parse_limit(text: str) -> Noted:
     """Read a limit as it is written by `limit_text` and by people; InvalidLimit names the error."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise InvalidLimit(f"limit {shown(text)} must be text of at most {_LONGEST} characters, such as {_EXAMPLES}")
+    if _WITHOUT_KEY.match(text):
+        text = f"{CALLS}={text}"
     key, equals, rest = map(str.strip, text.partition("="))
     body, *said = map(str.strip, rest.split(":"))
     body, at, zone = map(str.strip, body.partition("@"))
@@ -76,6 +84,37 @@ def parse_limit(text: str) -> Noted:
         return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
     except InvalidLimit as error:
         raise InvalidLimit(f"{text!r}: {error}") from None
+
+
+def parse_limits(text: str) -> tuple[Noted, ...]:
+    """Read several limits, such as `"100/min tokens=1M/day"`; InvalidLimit names the error."""
+    if not isinstance(text, str) or len(text) > _LONGEST_OF_ALL:
+        raise InvalidLimit(f"limits {shown(text)} must be text of at most {_LONGEST_OF_ALL} characters")
+    limits = [one for one in _BETWEEN.split(_AROUND_SIGNS.sub(r"\1", text)) if one]
+    if not limits:
+        raise InvalidLimit(f"limits {shown(text)} must be at least one, such as {_EXAMPLES}")
+    return tuple([parse_limit(one) for one in limits])
+
+
+def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
+    """Return definitions as a tuple, each of them given as a limit or as text, or all of them as one text.
+
+    InvalidLimit names a value that is not a limit, or a repeated key.
+    """
+    if isinstance(limits, Limit) or not isinstance(limits, Iterable):
+        raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
+    checked: list[Limit] = []
+    for limit in parse_limits(limits) if isinstance(limits, str) else limits:
+        noted = parse_limit(limit) if isinstance(limit, str) else limit
+        if isinstance(noted, Noted):
+            if noted.shared:
+                raise InvalidLimit(f"{shown(limit)}: only limits of a policy can be shared; leave `shared` out")
+            noted = noted.limit
+        if not isinstance(noted, Limit):
+            raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+        checked.append(noted)
+    check_differ([limit.key for limit in checked])
+    return tuple(checked)
 
 
 def limit_text(limit: Limit, *, shared: bool = False) -> str:

@@ -14,7 +14,7 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, unwrap
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
@@ -24,6 +24,7 @@ from django.views import View
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
+from limits_app.core.keys import entity_name
 from limits_app.core.leases import leave_block
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.charges import Charge
@@ -32,6 +33,8 @@ from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import REFUNDS, RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_sent
+from limits_app.resolver import Limits
+from limits_app.services.amounts import EntityName
 
 __all__ = [
     "Amounts",
@@ -84,9 +87,15 @@ class Rule:
 
     resource: str
     requested: Amounts | Callable[..., Amounts | None] | None
-    entity: str | Callable[..., str | None] | None
+    entity: str | Callable[..., EntityName] | None
     timeout: float | None
     report: Report
+    default_limits: Limits = ()
+
+
+class _ChargeOptions(TypedDict):
+    timeout: float | None
+    default_limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +120,25 @@ class LimitedCall:
         """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
         requested = partial(one_of_each, self._amounts())
         rule = self.rule
-        return services.acquire(rule.resource, entity=self._entity(), requested=requested, timeout=rule.timeout)
+        return services.acquire(
+            rule.resource,
+            entity=self._entity(),
+            requested=requested,
+            timeout=rule.timeout,
+            default_limits=rule.default_limits,
+        )
 
     async def aacquire(self) -> Acquisition:
         """`acquire` for asyncio."""
         requested = partial(one_of_each, await self._aamounts())
         entity, rule = await self._aentity(), self.rule
-        return await services.aacquire(rule.resource, entity=entity, requested=requested, timeout=rule.timeout)
+        return await services.aacquire(
+            rule.resource,
+            entity=entity,
+            requested=requested,
+            timeout=rule.timeout,
+            default_limits=rule.default_limits,
+        )
 
     def run(self) -> Any:
         """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
@@ -155,7 +176,7 @@ class LimitedCall:
         is_released = limits.has_middleware or (
             limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
         )
-        acquisition = limits.charge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
+        acquisition = limits.charge(self.rule.resource, charged_entity, named, **self._options())
         return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
 
     async def ahold(self) -> AbstractAsyncContextManager[Acquisition]:
@@ -168,7 +189,7 @@ class LimitedCall:
         is_released = limits.has_middleware or (
             limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
         )
-        acquisition = await limits.acharge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
+        acquisition = await limits.acharge(self.rule.resource, charged_entity, named, **self._options())
         return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
 
     def run_view(self, request: HttpRequest) -> Any:
@@ -177,7 +198,7 @@ class LimitedCall:
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
             charged_entity = limits.entity if self._is_requester(entity) else entity
-            limits.charge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
+            limits.charge(self.rule.resource, charged_entity, named, **self._options())
         except REFUSALS as error:
             return refusal(request, error, refunds=True)
         try:
@@ -193,7 +214,7 @@ class LimitedCall:
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
             charged_entity = await limits.aentity() if self._is_requester(entity) else entity
-            await limits.acharge(self.rule.resource, charged_entity, named, timeout=self.rule.timeout)
+            await limits.acharge(self.rule.resource, charged_entity, named, **self._options())
         except REFUSALS as error:
             return await sync_to_async(refusal)(request, error, refunds=True)
         try:
@@ -222,6 +243,9 @@ class LimitedCall:
                 self.rule.report.update(response, charge)
         return report_response(limits, response, is_first=is_first)
 
+    def _options(self) -> _ChargeOptions:
+        return {"timeout": self.rule.timeout, "default_limits": self.rule.default_limits}
+
     def _amounts(self) -> Amounts:
         return self._evaluated(self.rule.requested) or {}
 
@@ -229,11 +253,11 @@ class LimitedCall:
         return await self._aevaluated(self.rule.requested) or {}
 
     def _entity(self) -> str | None:
-        entity: str | None = self._evaluated(self.rule.entity)
+        entity = entity_name(self._evaluated(self.rule.entity))
         return normalize_entity(entity) if entity else entity
 
     async def _aentity(self) -> str | None:
-        entity: str | None = await self._aevaluated(self.rule.entity)
+        entity = entity_name(await self._aevaluated(self.rule.entity))
         return normalize_entity(entity) if entity else entity
 
     def _is_requester(self, entity: str | None) -> bool:

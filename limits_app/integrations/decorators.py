@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from contextvars import ContextVar
 from functools import wraps
@@ -15,10 +15,13 @@ from asgiref.sync import iscoroutinefunction
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.keys import check_entity, check_resource, entity_name
+from limits_app.core.limits import Limit
+from limits_app.core.notation import checked_limits
 from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, aheld, held, is_awaited
 from limits_app.integrations.charges import Charge
 from limits_app.integrations.middleware import EXEMPT
+from limits_app.services.amounts import EntityName
 
 __all__ = ["exempt", "limited"]
 
@@ -60,7 +63,9 @@ class limited:  # noqa: N801 - used like a function
     `requested` are amounts by limit key; of every limit that is not named it takes 1. `entity` is the entity that is
     charged: by default, for a view, that of the request, otherwise the site itself.
     Both may be callables that take the arguments of the function, also `async def`; those of an asynchronous view are
-    called in a thread, where they may query the database. `timeout` is the longest wait in seconds.
+    called in a thread, where they may query the database. An entity may be a user, such as `request.user`.
+    `default_limits` apply where no policy does, as limits or as text such as `"100/min tokens=1M/day"`.
+    `timeout` is the longest wait in seconds.
     `usage` takes the result (of a view, the response) and returns the amounts that were used, by limit key;
     `counts` takes it and returns whether it counts: if not, everything is refunded. Both need algorithms that refund.
 
@@ -75,16 +80,18 @@ class limited:  # noqa: N801 - used like a function
         resource: str,
         *,
         requested: Amounts | Callable[..., Amounts | None] | None = None,
-        entity: str | Callable[..., str | None] | None = None,
+        entity: EntityName | Callable[..., EntityName] = None,
         timeout: float | None = 0,
         usage: Callable[[Any], Amounts] | None = None,
         counts: Callable[[Any], bool] | None = None,
+        default_limits: Iterable[Limit | str] | str = (),
     ) -> None:
         if callable(resource):
             raise TypeError("@limited needs the name of a resource: write @limited('reports')")
         checked_timeout(timeout)
         named = entity if entity is None or callable(entity) else _literal(entity)
-        self._rule = Rule(check_resource(resource), requested, named, timeout, Report(usage, counts))
+        defaults = checked_limits(default_limits, "default_limits=[limit]") if default_limits else ()
+        self._rule = Rule(check_resource(resource), requested, named, timeout, Report(usage, counts), defaults)
 
     def __call__(self, function: F) -> F:
         """Decorate a function; raises TypeError for a class, and for usage that no result could report."""
@@ -199,9 +206,9 @@ def _block() -> None:
     """The function of a call that is a block, which has no arguments."""
 
 
-def _literal(entity: object) -> str:
+def _literal(entity: EntityName) -> str:
     """Return an identifier; InvalidLimit for a pattern, which would be one bucket for all values of its fields."""
-    named = check_entity(entity)
+    named = check_entity(entity_name(entity))
     if "{" in named:
         raise InvalidLimit(
             f"entity {named!r} is taken as it is: give a function of the arguments, as in "

@@ -14,7 +14,8 @@ from limits_app import conf
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, UnknownPool
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limits import Blocked, Limit, checked_limits
+from limits_app.core.limits import Blocked, Limit
+from limits_app.core.notation import checked_limits
 from limits_app.core.store import Store
 from limits_app.models import (
     CodeLimits,

@@ -11,7 +11,7 @@ from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
-from limits_app.services.amounts import RequestedAmounts, Resources
+from limits_app.services.amounts import EntityName, RequestedAmounts, Resources, key_of
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request
 from limits_app.services.several import SharesSource, shares_of
@@ -20,7 +20,7 @@ __all__ = ["aacquire", "acheck", "acquire", "atry_acquire", "check", "limit_set"
 
 
 def limit_set(
-    resource: str, entity: str | None = None, default_limits: Limits = (), plan: str | None = None
+    resource: str, entity: EntityName = None, default_limits: Limits | str = (), plan: str | None = None
 ) -> LimitSet:
     """The effective limits of an entity (None: the site itself) on a resource, ready to be acquired.
 
@@ -28,94 +28,103 @@ def limit_set(
     Raises InvalidLimit (a ValueError) for an invalid resource or entity, and StoreUnavailable while the store is down:
     policies for that case apply to the other functions only.
     """
-    return resolver.latest(resource, entity, default_limits, plan).limit_set
+    return resolver.latest(*key_of(resource, entity, default_limits, plan)).limit_set
 
 
 def try_acquire(
     resource: Resources,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
+    require_usage: bool = True,
 ) -> Acquisition:
     """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
-    `default_limits` apply where no policy does. `plan` is the name of the plan of an entity that has none.
+    `entity` is an identifier or a user, such as `request.user`. `default_limits` apply where no policy does; they may
+    be text, such as `"100/min tokens=1M/day"`. `plan` is the name of the plan of an entity that has none.
     Amounts and errors are those of `LimitSet.try_acquire`.
     A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
     A request that was admitted and is repeated with its `idempotency_key` is admitted without being charged again,
     and holds nothing, for `LIMITS["IDEMPOTENCY_SECONDS"]`.
+    With `require_usage=False`, a block need not report the usage of rates: what was not reported counts as used.
     """
-    return _request(resource, entity, requested, default_limits, idempotency_key, plan).try_acquire()
+    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).try_acquire()
 
 
 def acquire(
     resource: Resources,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
     timeout: float | None = 0,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
+    require_usage: bool = True,
 ) -> Acquisition:
-    """Acquire, waiting up to `timeout` seconds (by default not at all; None: as long as it takes).
+    """Acquire; by default this does not wait, other than `LimitSet.acquire`, which waits as long as it takes.
 
+    `timeout` is the longest wait in seconds (None: as long as it takes).
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
-    request = _request(resource, entity, requested, default_limits, idempotency_key, plan)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
     return request.acquire_now() if timeout == 0 else request.acquire(timeout)
 
 
 async def atry_acquire(
     resource: Resources,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
+    require_usage: bool = True,
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
-    return await _request(resource, entity, requested, default_limits, idempotency_key, plan).atry_acquire()
+    return await _request(
+        resource, entity, requested, default_limits, idempotency_key, plan, require_usage
+    ).atry_acquire()
 
 
 async def aacquire(
     resource: Resources,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
     timeout: float | None = 0,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     idempotency_key: str | None = None,
     plan: str | None = None,
+    require_usage: bool = True,
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
-    request = _request(resource, entity, requested, default_limits, idempotency_key, plan)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
     return await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
 
 
 def check(
     resource: str,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     plan: str | None = None,
 ) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
-    return Request((resource, entity, default_limits, plan), requested).peek()
+    return Request(key_of(resource, entity, default_limits, plan), requested).peek()
 
 
 async def acheck(
     resource: str,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: RequestedAmounts = None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     plan: str | None = None,
 ) -> Outcome:
     """`check` for asyncio."""
@@ -125,14 +134,28 @@ async def acheck(
 
 def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     resource: Resources,
-    entity: str | None,
+    entity: EntityName,
     requested: RequestedAmounts,
-    default_limits: Limits,
+    default_limits: Limits | str,
+    idempotency_key: str | None,
+    plan: str | None,
+    require_usage: bool,
+) -> Request:
+    request = _new_request(resource, entity, requested, default_limits, idempotency_key, plan)
+    request.requires_usage = require_usage
+    return request
+
+
+def _new_request(  # noqa: PLR0917 - as above
+    resource: Resources,
+    entity: EntityName,
+    requested: RequestedAmounts,
+    default_limits: Limits | str,
     idempotency_key: str | None,
     plan: str | None,
 ) -> Request:
     if isinstance(resource, str):
-        key = resource, entity, default_limits, plan
+        key = key_of(resource, entity, default_limits, plan)
         if idempotency_key is None:
             return Request(key, requested)
         check_resource(resource)

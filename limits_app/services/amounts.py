@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypedDict
 
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.keys import Account, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
-from limits_app.core.notation import CALLS
-from limits_app.resolver import Limits, latest_code_limits, resolver
+from limits_app.core.notation import CALLS, checked_limits
+from limits_app.resolver import Key, Limits, latest_code_limits, resolver
 
 __all__ = [
     "AcquireOptions",
     "CheckOptions",
+    "EntityName",
     "Requested",
     "RequestedAmounts",
     "Resources",
     "TryOptions",
     "amounts_for",
+    "key_of",
     "known_amounts",
     "not_limited",
 ]
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
+
+EntityName = str | Account | None
+"""An entity by its identifier or as a user of Django; None is the site itself."""
 
 Resources = str | Mapping[str, RequestedAmounts]
 """A resource, or several with the amounts of each."""
@@ -34,9 +41,9 @@ Resources = str | Mapping[str, RequestedAmounts]
 class CheckOptions(TypedDict, total=False):
     """The options of `check`."""
 
-    entity: str | None
+    entity: EntityName
     requested: RequestedAmounts
-    default_limits: Limits
+    default_limits: Limits | str
     plan: str | None
 
 
@@ -44,12 +51,24 @@ class TryOptions(CheckOptions, total=False):
     """The options of `try_acquire`."""
 
     idempotency_key: str | None
+    require_usage: bool
 
 
 class AcquireOptions(TryOptions, total=False):
     """The options of `acquire`."""
 
     timeout: float | None
+
+
+def key_of(resource: str, entity: EntityName, default_limits: Limits | str, plan: str | None) -> Key:
+    """Return the key of the resolver for the arguments of a verb."""
+    limits = _read_limits(default_limits) if isinstance(default_limits, str) else default_limits
+    return resource, entity_name(entity), limits, plan
+
+
+@lru_cache(maxsize=1024)
+def _read_limits(text: str) -> Limits:
+    return checked_limits(text)
 
 
 def amounts_for(limits: LimitSet, requested: RequestedAmounts) -> Requested:

@@ -62,7 +62,7 @@ class Request:
     While their store is unavailable, other limits decide in place of those in the store; see `unavailable`.
     """
 
-    __slots__ = ("_fallback", "_key", "_requested", "_resolved", "_shadow", "_source")
+    __slots__ = ("_fallback", "_key", "_requested", "_resolved", "_shadow", "_source", "requires_usage")
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
@@ -71,6 +71,7 @@ class Request:
         self._resolved: ResolvedSet | None = None
         self._shadow: LimitSet | None = None
         self._fallback: LimitSet | None = None
+        self.requires_usage = True
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
@@ -201,6 +202,7 @@ class Request:
             notify.admitted(self._key[0], acquisition, in_task=in_task)
             if acquisition.limit_set.version is not None:  # others never change
                 acquisition.source = self
+                acquisition.requires_usage = self.requires_usage
         else:
             notify.rejected(acquisition.outcome)
         return acquisition

@@ -17,7 +17,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
 from limits_app.resolver import Key, Limits, PoolMembers, ResolvedSet, resolver
-from limits_app.services.amounts import RequestedAmounts, amounts_for
+from limits_app.services.amounts import EntityName, RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request
 
 __all__ = ["Share", "SharesSource", "atry_acquire_all", "prefixes_of", "shares_of", "try_acquire_all"]
@@ -59,9 +59,9 @@ async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
 
 def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
     resources: Mapping[str, RequestedAmounts],
-    entity: str | None,
+    entity: EntityName,
     requested: RequestedAmounts,
-    default_limits: Limits,
+    default_limits: Limits | str,
     plan: str | None = None,
 ) -> list[Share]:
     """The shares of an entity, from a mapping of resources to amounts.
@@ -78,7 +78,8 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
     for name, amounts in resources.items():
         if not (amounts is None or isinstance(amounts, Mapping) or callable(amounts)):
             raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(amounts)}")
-    return [Share(check_resource(name), entity, amounts, default_limits, plan) for name, amounts in resources.items()]
+    _, identifier, limits, _ = key_of("", entity, default_limits, plan)
+    return [Share(check_resource(name), identifier, amounts, limits, plan) for name, amounts in resources.items()]
 
 
 class SharesSource:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
 
@@ -14,11 +14,11 @@ from django.utils import timezone
 from limits_app import audit
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.keys import Account, check_entity, check_resource, entity_name
 from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.limits import Limit as LimitDefinition
-from limits_app.core.notation import Noted
-from limits_app.models import Policy
+from limits_app.core.notation import Noted, parse_limit, parse_limits
+from limits_app.models import Entity, Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.resolver import home
 from limits_app.services import definitions
@@ -31,11 +31,15 @@ __all__ = [
     "delete_resource_limits",
     "delete_system_limits",
     "end_boost",
+    "get_entity_limits",
+    "get_resource_limits",
+    "get_system_limits",
     "grant_boost",
     "list_entities",
     "list_resources",
     "list_resources_with_entities",
     "policies_of",
+    "set_entity",
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",
@@ -43,8 +47,8 @@ __all__ = [
 
 logger = logging.getLogger("limits_app")
 
-Limits = Iterable[LimitDefinition | Noted | str]
-"""Limits as values, or as text such as `"tpm=1M/day"`."""
+Limits = Iterable[LimitDefinition | Noted | str] | str
+"""Limits as values or as text such as `"tpm=1M/day"`, or all of them as one text."""
 
 
 class PolicyOptions(TypedDict, total=False):
@@ -72,6 +76,21 @@ class PolicyOptions(TypedDict, total=False):
     actor: str
 
 
+class EntityFields(TypedDict, total=False):
+    """The fields of an entity, with the names of the model, where each is explained.
+
+    `parent` is the entity above it, and with `cascade` the limits of the parent apply too.
+    An entity that is `unlimited` has no limits, and one that is `blocked` is always rejected.
+    """
+
+    name: str
+    parent: str | Account | None
+    cascade: bool
+    unlimited: bool
+    blocked: bool
+    metadata: Mapping[str, Any]
+
+
 def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits that hold where nothing more specific is set, in place of those set before.
 
@@ -87,14 +106,31 @@ def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyO
 
 
 def set_entity_limits(
-    entity: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+    entity: str | Account, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Set the limits of an entity on a resource (None: on all), each made where it does not exist.
 
     See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
-    return _set(name, check_entity(entity), limits, options)
+    return _set(name, check_entity(entity_name(entity)), limits, options)
+
+
+def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fields: Unpack[EntityFields]) -> Entity:
+    """Set fields of an entity, which is made where it does not exist; other fields stay as they are.
+
+    `entity` and the parent are identifiers or users. A parent that does not exist is made.
+    Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
+    """
+    data: dict[str, Any] = {**fields}
+    if data.get("parent") is not None:
+        data["parent"] = check_entity(entity_name(data["parent"]))
+    with audit.acting(actor=actor, source="service", reason=reason):
+        row = definitions.find_or_new(Entity, check_entity(entity_name(entity)))
+        found = definitions.read(row, data, partial=True, find=definitions.find_or_new)
+        definitions.save(found)
+    stored: Entity = found.row
+    return stored
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
@@ -162,15 +198,19 @@ def _beginning(fields: dict[str, Any]) -> datetime | None:
 
 
 def _with_shared(limits: object, shared: object) -> list[object]:
-    if isinstance(limits, AnyLimit | str) or not isinstance(limits, Iterable):
+    if isinstance(limits, AnyLimit) or not isinstance(limits, Iterable):
         raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
     if not isinstance(shared, Collection) or isinstance(shared, str):
         raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(shared)}")
-    found = [*limits]
-    unshared = sorted({*shared} - {one.key for one in found if isinstance(one, AnyLimit)})
+    found = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
+    if shared:
+        found = [parse_limit(one) if isinstance(one, str) else one for one in found]
+    keys = {one.limit.key if isinstance(one, Noted) else one.key for one in found if isinstance(one, Noted | AnyLimit)}
+    unshared = sorted({*shared} - keys)
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
-    return [Noted(one, True) if isinstance(one, LimitDefinition) and one.key in shared else one for one in found]
+    noted = [Noted(one) if isinstance(one, LimitDefinition) and one.key in shared else one for one in found]
+    return [Noted(one.limit, True) if isinstance(one, Noted) and one.limit.key in shared else one for one in noted]
 
 
 def delete_system_limits(
@@ -232,6 +272,29 @@ def _delete(resource: str | None, entity: str | None, which: Q, *, reason: str, 
 
 _ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
 """Only policies that always apply are listed, without boosts and weekly hours."""
+
+
+def get_system_limits() -> tuple[Limit, ...] | None:
+    """The limits of the policy of the system that always applies; None where there is none.
+
+    A policy that is blocked or unlimited has no limits.
+    """
+    return _limits_of(None, None)
+
+
+def get_resource_limits(resource: str) -> tuple[Limit, ...] | None:
+    """The limits of the policy of a resource. See `get_system_limits`."""
+    return _limits_of(check_resource(resource), None)
+
+
+def get_entity_limits(entity: str | Account, *, resource: str | None = None) -> tuple[Limit, ...] | None:
+    """The limits of the policy of an entity on a resource (None: on all). See `get_system_limits`."""
+    return _limits_of(None if resource is None else check_resource(resource), check_entity(entity_name(entity)))
+
+
+def _limits_of(resource: str | None, entity: str | None) -> tuple[Limit, ...] | None:
+    policy = policies_of(resource, entity).filter(**_ALWAYS).prefetch_related("limits").first()
+    return None if policy is None else policy.definitions()
 
 
 def list_resources() -> dict[str, tuple[Limit, ...]]:

@@ -10,7 +10,8 @@ from typing import Final
 from django.test.utils import TestContextDecorator
 
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limits import Limit, checked_limits
+from limits_app.core.limits import Limit
+from limits_app.core.notation import checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits

@@ -47,17 +47,21 @@ class PrivateSet:
 
     limits: tuple[AnyLimit, ...] | None
     config: Mapping[str, object]
+    require_usage: bool = True
 
     @classmethod
     def of(cls, limit_set: LimitSet) -> LimitSet | PrivateSet:
         """Return this form of a private set, and other sets as they are."""
-        return cls(tuple(limit_set), limit_set.config) if limit_set.is_private else limit_set
+        if not limit_set.is_private:
+            return limit_set
+        return cls(tuple(limit_set), limit_set.config, limit_set.require_usage)
 
     def copy(self) -> LimitSet:
         """Return a set with unused limits."""
         if self.limits is None:
             return Unlimited(config=self.config)
-        return LimitSet(cast("tuple[Limit, ...]", self.limits), config=self.config)
+        limits = cast("tuple[Limit, ...]", self.limits)
+        return LimitSet(limits, config=self.config, require_usage=self.require_usage)
 
 
 def _own(limit_set: LimitSet | PrivateSet) -> LimitSet:

@@ -173,10 +173,11 @@ def test_an_amount_of_permits_that_cannot_be(amount: Any, rule: str, store: Memo
 
 
 @pytest.mark.parametrize("algorithm", [LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW])
-@pytest.mark.parametrize("amount", [0.5, 1.0, float("nan")])
+@pytest.mark.parametrize("amount", [0.5, 1.001, float("nan"), float("inf")])
 def test_amounts_of_whole_limits_are_whole(algorithm: RateLimitAlgorithm, amount: float, store: MemoryStore) -> None:
     with pytest.raises(InvalidRequest, match="amount of 'whole' must be a whole number"):
         limit_set(store, RateLimit("whole", 5, 60, algorithm)).try_acquire({"whole": amount})
+    assert limit_set(store, RateLimit("whole", 5, 60, algorithm)).try_acquire({"whole": 5.0})
 
 
 # ------------------------------------------------------------------------------------------- unknown keys
@@ -499,10 +500,26 @@ def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
         limit_set(store, TPM, DB, ResourceLimit("tpm", 1))
 
 
-@pytest.mark.parametrize("limits", [["tpm"], [None], [5], [TPM, "100/min"], [{"key": "tpm"}], [[TPM]], [RateLimit]])
+@pytest.mark.parametrize("limits", [[None], [5], [{"key": "tpm"}], [[TPM]], [RateLimit]])
 def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
     with pytest.raises(InvalidLimit, match="is not a limit"):
         LimitSet(limits, store=store)
+
+
+def test_a_set_is_made_of_text(store: MemoryStore) -> None:
+    limits = (CallLimit(100, 60), RateLimit("tokens", 10**6, 86_400), ResourceLimit("db", 3))
+    text = "100/min, tokens = 1M/day; db=3"
+    for given in (text, text.replace(",", ""), [limits[0], "tokens=1,000,000/day", "db=3"]):
+        assert tuple(LimitSet(given, store=store)) == limits
+    for invalid, message in {
+        "": "at least one",
+        "100/min 5/h": "call_count' appears twice",
+        "tpm": "must look like",
+        "tpm=5/min:shared": "only limits of a policy can be shared",
+        "x" * 5000: "at most 4096 characters",
+    }.items():
+        with pytest.raises(InvalidLimit, match=message):
+            LimitSet(invalid, store=store)
 
 
 @pytest.mark.parametrize("config", [5, "eu", [], [("region", "eu")], {"eu"}, 0, ""])

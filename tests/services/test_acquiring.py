@@ -282,7 +282,8 @@ def test_amounts_of_unknown_keys_have_to_be_amounts(resource: str) -> None:
     [
         (CallLimit(5, 60), r"as in default_limits=\[limit\], not CallLimit"),
         (None, r"as in default_limits=\[limit\], not None"),
-        (("tpm",), "'tpm' is not a limit: use RateLimit"),
+        (("tpm",), "limit 'tpm' must look like"),
+        ((5,), "5 is not a limit: use RateLimit"),
         ([RateLimit("tpm", 5, 60), RateLimit("tpm", 6, 60)], "limit 'tpm' appears twice"),
     ],
 )

@@ -236,7 +236,7 @@ BAD = {
     ),
     "a number for a limit": (lambda: limits.set_system_limits([5]), InvalidLimit, "limits.0.: 5 is not a limit"),
     "a limit for several": (lambda: limits.set_system_limits(LIMITS[0]), InvalidLimit, "limits must be several"),
-    "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "limits must be several"),
+    "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "must look like"),
     **{
         f"{name} {value!r}": (
             lambda name=name, value=value: limits.set_system_limits(LIMITS, **{name: value}),

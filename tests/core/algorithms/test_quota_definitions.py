@@ -41,7 +41,7 @@ def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLi
         ({"capacity": 0}, "must be more than 0, not 0; to refuse everything, let the policy be blocked"),
         ({"capacity": -1}, "limit 'k': capacity must be more than 0, not -1"),
         ({"capacity": 1.5}, "limit 'k': capacity must be a whole number, not 1.5"),
-        ({"capacity": Decimal(2)}, "limit 'k': capacity must be a whole number"),
+        ({"capacity": Decimal("2.5")}, "limit 'k': capacity must be a whole number"),
         ({"capacity": True}, "limit 'k': capacity must be a number, not a boolean"),
         ({"capacity": "5"}, "limit 'k': capacity must be a number, not '5'"),
         ({"capacity": 10**12 + 1}, "limit 'k': capacity must not be more than 10^12"),
