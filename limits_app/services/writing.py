@@ -18,7 +18,7 @@ from limits_app.core.keys import Account, check_entity, check_resource, entity_n
 from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, parse_limit, parse_limits
-from limits_app.models import Entity, Policy
+from limits_app.models import Configuration, Entity, Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.resolver import home
 from limits_app.services import definitions
@@ -79,12 +79,13 @@ class PolicyOptions(TypedDict, total=False):
 class EntityFields(TypedDict, total=False):
     """The fields of an entity, with the names of the model, where each is explained.
 
-    `parent` is the entity above it, and with `cascade` the limits of the parent apply too.
+    `parent` is the entity above it, and with `cascade` the limits of the parent apply too. `plan` names a plan.
     An entity that is `unlimited` has no limits, and one that is `blocked` is always rejected.
     """
 
     name: str
     parent: str | Account | None
+    plan: str | None
     cascade: bool
     unlimited: bool
     blocked: bool
@@ -127,10 +128,15 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
         data["parent"] = check_entity(entity_name(data["parent"]))
     with audit.acting(actor=actor, source="service", reason=reason):
         row = definitions.find_or_new(Entity, check_entity(entity_name(entity)))
-        found = definitions.read(row, data, partial=True, find=definitions.find_or_new)
+        found = definitions.read(row, data, partial=True, find=_entity_or_stored)
         definitions.save(found)
     stored: Entity = found.row
     return stored
+
+
+def _entity_or_stored(model: type[Configuration], name: str) -> Configuration:
+    """Return the row of a name; entities are made where they do not exist, plans must exist."""
+    return definitions.find_or_new(model, name) if model is Entity else definitions.find_stored(model, name)
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence

@@ -106,7 +106,8 @@ def test_the_configuration_is_a_copy(store: MemoryStore) -> None:
     limits.config["region"] = "us"
     acquisition = limits.try_acquire({"tpm": 1})
     acquisition.config["region"] = "us"
-    assert acquisition.config == limits.config == {"region": "eu", "key": "k1"}
+    assert acquisition.config == {"region": "us", "key": "k1"}, "one copy for each acquisition"
+    assert limits.try_acquire({"tpm": 1}).config == limits.config == {"region": "eu", "key": "k1"}
     assert limit_set(store, TPM).config == {}
 
 

@@ -125,7 +125,11 @@ def test_an_entity_is_made_and_changed(user: User) -> None:
     assert (stored.name, stored.blocked, stored.cascade) == ("Ada", True, True)
     assert limits.set_entity(user, parent=None).parent is None
     assert AuditEvent.objects.filter(reason="joined", actor="admin").exists()
-    for wrong, message in (({"parent": user}, "own|above|itself|loop|parent"), ({"plam": "x"}, "Unknown field")):
+    for wrong, message in (
+        ({"parent": user}, "own|above|itself|loop|parent"),
+        ({"plan": "x"}, "no plan"),
+        ({"plam": "x"}, "Unknown field"),
+    ):
         with pytest.raises(InvalidLimit, match=message):
             limits.set_entity(user, **wrong)
 
