@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.urls import path
 
 from limits_app.admin.pages.explain import explain_page
+from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
 from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.usage import usage_page
@@ -38,6 +39,7 @@ class UsageAdmin(ModelAdmin):
             path("live/state/", self._view(live_state), name="limits_app_live_state"),
             path("explain/", self._view(explain_page), name="limits_app_explain"),
             path("preview/", self._view(preview_page), name="limits_app_preview"),
+            path("limit/", self._view(limit_page), name="limits_app_limit"),
         ]
 
     def has_add_permission(self, request: HttpRequest) -> bool:

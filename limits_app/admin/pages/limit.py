@@ -1,0 +1,302 @@
+"""The page “Limit something”: one form for the limits of a URL, a resource, or everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpResponseRedirect
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.admin.formatting import percent
+from limits_app.admin.forms import is_primary_key
+from limits_app.admin.pages.common import page
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.notation import parse_limit
+from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
+from limits_app.services import simple_limits
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
+from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
+    from django.http import HttpRequest, HttpResponse
+
+__all__ = ["limit_page"]
+
+_ROWS: Final = (1, 2, 3)
+_MOST_SUGGESTED: Final = 200
+_MOST_ROWS: Final = 10
+_PERIODS: Final = (
+    ("s", _("second")),
+    ("min", _("minute")),
+    ("h", _("hour")),
+    ("d", _("day")),
+    ("month", _("month")),
+    ("", _("at the same time")),
+)
+_REQUESTS: Final = "requests"
+_TEMPLATES: Final[Mapping[str, tuple[Any, Mapping[str, object]]]] = {
+    "api": (_("API"), {"what": What.URL, "path": "/api/*", "who": Who.CLIENT, "number_1": "60"}),
+    "login": (
+        _("Log-in"),
+        {"what": What.URL, "path": "/login/", "who": Who.ADDRESS, "number_1": "10", "period_1": "h"},
+    ),
+    "llm": (
+        _("LLM tokens"),
+        {
+            "what": What.RESOURCE,
+            "resource": "llm",
+            "who": Who.USER,
+            "number_1": "20",
+            "number_2": "100k",
+            "unit_2": "tokens",
+            "period_2": "d",
+        },
+    ),
+    "export": (
+        _("Export"),
+        {"what": What.URL, "path": "/export/", "who": Who.USER, "number_1": "5", "period_1": "h"},
+    ),
+    "webhook": (
+        _("Webhook"),
+        {"what": What.URL, "path": "/webhooks/*", "who": Who.TOGETHER, "number_1": "50", "period_1": "s"},
+    ),
+}
+"""Examples to start from."""
+
+
+class SimpleLimitForm(forms.Form):
+    """What is limited, who is counted, how much, and what happens to requests beyond it."""
+
+    what = forms.ChoiceField(label=_("What"), choices=What.choices, initial=What.URL, widget=forms.RadioSelect)
+    path = forms.CharField(
+        label=_("URL"),
+        max_length=255,
+        required=False,
+        help_text=_("A path such as /api/search/, or /api/* for everything below /api/."),
+        widget=forms.TextInput(attrs={"list": "limits-paths", "placeholder": "/api/search/"}),
+    )
+    resource = forms.CharField(
+        label=_("Resource"),
+        max_length=64,
+        required=False,
+        help_text=_("The name that your code uses, such as “reports.export”; a new one is created."),
+        widget=forms.TextInput(attrs={"list": "limits-resources"}),
+    )
+    who = forms.ChoiceField(label=_("Who"), choices=Who.choices, initial=Who.USER)
+    entity = forms.CharField(
+        label=_("User, key, tenant or IP address"),
+        max_length=255,
+        required=False,
+        help_text=_("As your code names it, such as “user:42” or “tenant:acme”."),
+        widget=forms.TextInput(attrs={"list": "limits-entities"}),
+    )
+    plan = forms.ModelChoiceField(label=_("Plan"), queryset=Plan.objects.all(), required=False, to_field_name="name")
+    shadow = forms.TypedChoiceField(
+        label=_("Requests beyond the limit"),
+        choices=[("", _("are rejected")), ("1", _("are only reported (shadow mode)"))],
+        coerce=bool,
+        required=False,
+        widget=forms.RadioSelect,
+        initial="",
+    )
+    text = forms.CharField(
+        label=_("Limits as text"),
+        max_length=500,
+        required=False,
+        help_text=_("Instead of the rows above, for example “100/min tokens=1M/day”."),
+    )
+    reason = forms.CharField(label=_("Reason"), required=False, help_text=_("For the audit log."))
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for row in _ROWS:
+            self.fields[f"number_{row}"] = forms.CharField(
+                label=_("Number"), max_length=20, required=False, widget=forms.TextInput(attrs={"size": 8})
+            )
+            self.fields[f"unit_{row}"] = forms.CharField(
+                label=_("Unit"),
+                max_length=64,
+                required=False,
+                initial=_REQUESTS,
+                widget=forms.TextInput(attrs={"list": "limits-units", "size": 14}),
+            )
+            self.fields[f"periods_{row}"] = forms.IntegerField(
+                label=_("Number of periods"), min_value=1, max_value=366, required=False, initial=1
+            )
+            self.fields[f"period_{row}"] = forms.ChoiceField(
+                label=_("Period"), choices=_PERIODS, required=False, initial="min"
+            )
+
+    @property
+    def rows(self) -> Iterator[list[forms.BoundField]]:
+        """The fields of each row: number, unit, number of periods, period."""
+        for row in _ROWS:
+            yield [self[f"{name}_{row}"] for name in ("number", "unit", "periods", "period")]
+
+    def clean(self) -> dict[str, Any]:
+        """Require what the choices need, and read the limits."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        needed = {What.URL: "path", What.RESOURCE: "resource"}.get(cleaned.get("what", ""))
+        required = {needed, {Who.ENTITY: "entity", Who.PLAN: "plan"}.get(cleaned.get("who", ""))}
+        for name in filter(None, required):
+            if not cleaned.get(name) and name not in self.errors:
+                self.add_error(name, gettext("This field is required."))
+        if cleaned.get("what") == What.URL and cleaned.get("who") in {Who.ENTITY, Who.PLAN}:
+            self.add_error("who", gettext("For one client or a plan, choose the resource of the URL, or everything."))
+        texts = [one if "=" in one else f"calls={one}" for one in cleaned.get("text", "").split()]
+        try:
+            cleaned["limits"] = tuple(texts or [one.text for one in self._amounts()])
+            for text in cleaned["limits"]:
+                parse_limit(text)
+        except InvalidLimit as error:
+            self.add_error("text" if texts else "number_1", str(error))
+        if not cleaned.get("limits") and not self.errors:
+            self.add_error("number_1", gettext("Enter how much, such as 100."))
+        return cleaned
+
+    def _amounts(self) -> Iterator[Amount]:
+        for row in _ROWS:
+            number, unit, periods, period = (self.cleaned_data.get(f"{name}_{row}") for name in _ROW_FIELDS)
+            if number:
+                yield Amount(number, unit or _REQUESTS, periods or 1, period or "")
+
+    @property
+    def limit(self) -> SimpleLimit:
+        """The limit of a valid form."""
+        given = self.cleaned_data
+        plan = given["plan"]
+        return SimpleLimit(
+            What(given["what"]),
+            Who(given["who"]),
+            given["limits"],
+            path=given["path"],
+            resource=given["resource"],
+            entity=given["entity"],
+            plan="" if plan is None else plan.name,
+            shadow=bool(given["shadow"]),
+        )
+
+
+_ROW_FIELDS: Final = ("number", "unit", "periods", "period")
+
+
+def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Show the form; preview or save the limit."""
+    instance = _instance(request)
+    if not all(request.user.has_perm(f"limits_app.{one}") for one in ("add_policy", "add_resource", "add_endpoint")):
+        raise PermissionDenied
+    if request.method == "POST":
+        form = SimpleLimitForm(request.POST)
+        if form.is_valid() and "_preview" not in request.POST and _saved(request, form, instance):
+            return HttpResponseRedirect(reverse(f"{site.name}:app_list", args=["limits_app"]))
+    else:
+        form = SimpleLimitForm(initial=_initial(request, instance))
+    preview = _preview(form.limit) if request.method == "POST" and form.is_valid() else None
+    context = {
+        "form": form,
+        "instance": instance,
+        "preview": preview,
+        "templates": {name: label for name, (label, _fields) in _TEMPLATES.items()} if instance is None else {},
+        "paths": sorted(set(islice(_paths(get_resolver().url_patterns, "/"), _MOST_SUGGESTED))),
+        "resources": Resource.objects.values_list("name", flat=True)[:_MOST_SUGGESTED],
+        "entities": _entities(),
+        "units": [_REQUESTS, "tokens", "connections", "bytes"],
+    }
+    title = gettext("Change a limit") if instance is not None else gettext("Limit something")
+    return page(site, request, "limit", title=title, context=context)
+
+
+def _saved(request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
+    limit = form.limit
+    try:
+        simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
+    except InvalidDefinition as error:
+        for path, texts in error.errors.items():
+            name = "text" if path and path[0] == "limits" else str(path[0]) if path else None
+            form.add_error(name if name in form.fields else None, texts)
+        return False
+    except ValidationError as error:
+        form.add_error(None, error)
+        return False
+    messages.success(request, simple_limits.sentence(limit))
+    return True
+
+
+def _instance(request: HttpRequest) -> Endpoint | Policy | None:
+    """The rule or policy to change; 404 for one that does not exist or that the form cannot express."""
+    for name, model in (("rule", Endpoint), ("policy", Policy)):
+        key = request.GET.get(name, "")
+        if not key:
+            continue
+        row: Any = model._default_manager.filter(pk=key).first() if is_primary_key(key) else None
+        if row is None or simple_limits.read(row) is None:
+            raise Http404
+        return row  # type: ignore[no-any-return]
+    return None
+
+
+def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[str, Any]:
+    if instance is None:
+        asked = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
+        if "entity" in asked:
+            asked |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in asked else What.EVERYTHING}
+        _label, fields = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
+        return {**fields, **asked}
+    limit = simple_limits.read(instance)
+    if limit is None:
+        raise Http404
+    return {
+        "what": limit.what,
+        "who": limit.who,
+        "path": limit.path,
+        "resource": limit.resource,
+        "entity": limit.entity,
+        "plan": limit.plan,
+        "shadow": "1" if limit.shadow else "",
+        "text": " ".join(limit.limits),
+        "number_1": "",
+    }
+
+
+def _preview(limit: SimpleLimit) -> dict[str, Any]:
+    """The sentence, and whom the limit would have rejected in the last days, as far as usage tells."""
+    found: dict[str, Any] = {"sentence": simple_limits.sentence(limit), "days": DAYS}
+    resource = Resource.objects.filter(name=limit.resource).first()
+    entity = Entity.objects.filter(identifier=limit.entity).first()
+    has_usage = limit.who in {Who.CLIENT, Who.TOGETHER} or (limit.who == Who.ENTITY and entity is not None)
+    if limit.what != What.RESOURCE or resource is None or not has_usage:
+        return found
+    proposed = [Proposed(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
+    policy = Policy(resource=resource, entity=entity if limit.who == Who.ENTITY else None)
+    consumers = forecast(policy, proposed, now=timezone.now()).consumers
+    rows = [{"who": one.entity or "", "key": one.key, "share": percent(one.share)} for one in consumers[:_MOST_ROWS]]
+    return found | {"rows": rows}
+
+
+def _entities() -> list[str]:
+    """Entities to suggest: those with a row, then those that used something last."""
+    known = list(Entity.objects.values_list("identifier", flat=True)[:_MOST_SUGGESTED])
+    seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
+    return list(dict.fromkeys([*known, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
+
+
+def _paths(patterns: Any, prefix: str) -> Iterator[str]:
+    """The paths of the site, as far as they are routes and not regular expressions; without those of admins."""
+    for one in patterns:
+        route = str(one.pattern)
+        if "^" in route or "\\" in route:
+            continue
+        if isinstance(one, URLPattern):
+            yield prefix + route
+        elif isinstance(one, URLResolver) and one.app_name != "admin":
+            yield from _paths(one.url_patterns, prefix + route)

@@ -1,0 +1,276 @@
+"""Limits as one sentence: what is limited, who is counted, how much, and what happens to requests beyond it.
+
+A `SimpleLimit` is for people who do not know the tables of the app. It stands for a URL rule with limits, or for a
+policy of a resource or of all resources together; `save` makes or changes these rows, and `read` reads them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.db.models import QuerySet
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import audit
+from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.core.notation import CALLS, Noted, limit_text, parse_limit
+from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect
+from limits_app.resolver import home
+from limits_app.services import definitions
+
+__all__ = ["Amount", "SimpleLimit", "What", "Who", "conflict", "policy_of", "read", "save", "sentence"]
+
+
+class What(models.TextChoices):
+    """What is limited."""
+
+    URL = "url", _("a URL")
+    RESOURCE = "resource", _("a resource")
+    EVERYTHING = "everything", _("everything, in total")
+
+
+class Who(models.TextChoices):
+    """Who has a count."""
+
+    CLIENT = "client", _("each client: user, API key or IP address")
+    USER = "user", _("each user")
+    ADDRESS = "address", _("each IP address")
+    KEY = "key", _("each API key")
+    ENTITY = "entity", _("one user, key, tenant or IP address")
+    PLAN = "plan", _("each member of a plan")
+    TOGETHER = "together", _("everyone together")
+
+
+_COUNTED_BY: Final = {
+    Who.CLIENT: CountedBy.ENTITY,
+    Who.USER: CountedBy.USER,
+    Who.ADDRESS: CountedBy.IP,
+    Who.KEY: CountedBy.API_KEY,
+    Who.TOGETHER: CountedBy.EVERYONE,
+}
+_PATTERNS: Final = {Who.USER: "user:*", Who.ADDRESS: "ip:*", Who.KEY: "key:*"}
+_SUBJECTS: Final = {
+    Who.CLIENT: _("Each client may"),
+    Who.USER: _("Each user may"),
+    Who.ADDRESS: _("Each IP address may"),
+    Who.KEY: _("Each API key may"),
+    Who.TOGETHER: _("Everyone together may"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """One limit: for example 100 `requests` per 1 `min`; without a `period` it is the number at the same time."""
+
+    number: str
+    unit: str = "requests"
+    periods: int = 1
+    period: str = "min"
+
+    @property
+    def text(self) -> str:
+        """The limit as text; requests are counted in a sliding window, which never allows more in one period."""
+        key = CALLS if self.unit in {"requests", CALLS, CallLimit.key} else self.unit.strip().replace(" ", "_")
+        if not self.period:
+            return f"{key}={self.number}"
+        every = self.period if self.periods == 1 else f"{self.periods}{self.period}"
+        window = ":sliding_window" if key == CALLS and self.period != "month" else ""
+        return f"{key}={self.number}/{every}{window}"
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleLimit:
+    """The sentence. `limits` are texts such as `calls=100/min`; `path`, `resource`, `entity` and `plan` are names."""
+
+    what: What
+    who: Who
+    limits: tuple[str, ...]
+    path: str = ""
+    resource: str = ""
+    entity: str = ""
+    plan: str = ""
+    shadow: bool = False
+
+
+def sentence(limit: SimpleLimit) -> str:
+    """Read a limit back, such as “Each user may make 100 requests per minute on /api/search/.”."""
+    if limit.who in _SUBJECTS:
+        subject = str(_SUBJECTS[limit.who])
+    else:
+        whose = limit.entity if limit.who == Who.ENTITY else gettext("Each member of the plan %s") % limit.plan
+        subject = gettext("%s may") % whose
+    where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
+    place = gettext("on %s") % where if where else gettext("over all resources together")
+    parts = gettext(" and ").join(map(_in_words, _parsed(limit.limits)))
+    after = gettext("Requests beyond that are reported and not rejected.") if limit.shadow else ""
+    return f"{subject} {parts} {place}. {after}".strip()
+
+
+def save(
+    limit: SimpleLimit, instance: Endpoint | Policy | None = None, *, actor: str, reason: str
+) -> Endpoint | Policy:
+    """Make the rows of a limit, or change those of `instance`, in one transaction with their audit events.
+
+    Raises InvalidDefinition with everything that is wrong, by the names of the fields of a rule or a policy, and
+    ValidationError where the limits of the scope exist already; then nothing has changed.
+    """
+    acting = partial(audit.acting, actor=actor, source="admin", reason=reason)
+    with transaction.atomic(home()):
+        with acting():
+            found = conflict(limit)
+            if found is not None and found != instance:
+                raise ValidationError(gettext("There are limits for this already: change those."))
+            if instance is not None and type(instance) is not (Endpoint if _is_rule(limit) else Policy):
+                instance.delete()
+                instance = None
+            row = _rule(limit, instance) if _is_rule(limit) else _policy(limit, instance, reason)
+        if isinstance(row, Endpoint):
+            row.refresh_from_db()  # its policy was made at the end of the block
+            with acting():
+                _policies_of(row).update(enforcement=_enforcement(limit))
+    return row
+
+
+def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
+    """The rule or policy that exists for the same URL and count, or for the same scope."""
+    if _is_rule(limit):
+        rules = Endpoint.objects.using(home()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
+        return rules.exclude(limits="").first()
+    return policy_of(limit).first()
+
+
+def policy_of(limit: SimpleLimit) -> QuerySet[Policy]:
+    """The permanent policy of the scope of a limit, if there is one."""
+    scope = _scope(limit)
+    names = {
+        "resource__name": scope["resource"],
+        "entity__identifier": scope["entity"],
+        "plan__name": scope["plan"],
+        "counted": scope["counted"],
+    }
+    return Policy.objects.using(home()).filter(valid_from=None, weekly_hours="", **names)
+
+
+def read(row: Endpoint | Policy) -> SimpleLimit | None:
+    """Read a rule or a policy as a sentence; None for one that a sentence cannot express."""
+    if isinstance(row, Endpoint):
+        who = next((who for who, counted in _COUNTED_BY.items() if counted == row.counted_by), None)
+        if not (row.path and row.limits) or who is None:
+            return None
+        shadow = _policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
+        return SimpleLimit(What.URL, who, tuple(map(_with_key, row.limits.split())), path=row.path, shadow=shadow)
+    if row.valid_from or row.weekly_hours or row.extends or row.effect != PolicyEffect.LIMITS:
+        return None
+    if row.enforcement == Enforcement.OFF or row.rollout_percent < 100:
+        return None
+    if row.resource is None and row.counted != Counted.TOTAL:
+        return None
+    what = What.EVERYTHING if row.resource is None else What.RESOURCE
+    limits = [Noted(one.definition(), one.shared) for one in row.limits.all()]
+    entity = "" if row.entity is None else row.entity.identifier
+    return SimpleLimit(
+        what,
+        _who(row, entity, limits),
+        tuple(limit_text(one.limit) for one in limits),
+        resource="" if row.resource is None else row.resource.name,
+        entity="" if entity in _PATTERNS.values() else entity,
+        plan="" if row.plan is None else row.plan.name,
+        shadow=row.enforcement == Enforcement.SHADOW,
+    )
+
+
+def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
+    if row.plan is not None:
+        return Who.PLAN
+    pattern = next((who for who, pattern in _PATTERNS.items() if pattern == entity), None)
+    if pattern is not None:
+        return pattern
+    if entity:
+        return Who.ENTITY
+    return Who.TOGETHER if limits and all(one.shared for one in limits) else Who.CLIENT
+
+
+def _is_rule(limit: SimpleLimit) -> bool:
+    return limit.what == What.URL
+
+
+def _rule(limit: SimpleLimit, instance: Any) -> Endpoint:
+    row = instance or Endpoint(name=limit.path[:100])
+    fields = {"path": limit.path, "limits": " ".join(limit.limits), "counted_by": _COUNTED_BY[limit.who]}
+    definition = definitions.read(row, fields | ({} if instance else {"name": row.name}), partial=instance is not None)
+    definitions.save(definition)
+    rule: Endpoint = definition.row
+    return rule
+
+
+def _enforcement(limit: SimpleLimit) -> Enforcement:
+    return Enforcement.SHADOW if limit.shadow else Enforcement.ENFORCE
+
+
+def _policies_of(rule: Endpoint) -> QuerySet[Policy]:
+    """The policy that was made for the limits of a rule."""
+    return Policy.objects.using(home()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
+
+
+def _with_key(text: str) -> str:
+    """A limit of a rule, which counts requests where it has no key."""
+    return text if "=" in text else f"{CALLS}={text}"
+
+
+def _policy(limit: SimpleLimit, instance: Any, reason: str) -> Policy:
+    shared = ":shared" if limit.who == Who.TOGETHER else ""
+    fields = _scope(limit) | {
+        "limits": [text + shared for text in limit.limits],
+        "enforcement": _enforcement(limit),
+        "reason": reason or getattr(instance, "reason", ""),
+    }
+    definition = definitions.read(
+        instance or Policy(), fields, partial=instance is not None, find=definitions.find_or_new
+    )
+    definitions.save(definition)
+    policy: Policy = definition.row
+    return policy
+
+
+def _scope(limit: SimpleLimit) -> dict[str, Any]:
+    """The fields of a policy that say what it is for."""
+    return {
+        "resource": limit.resource if limit.what == What.RESOURCE else None,
+        "entity": _PATTERNS.get(limit.who) or (limit.entity if limit.who == Who.ENTITY else None),
+        "plan": limit.plan if limit.who == Who.PLAN else None,
+        "counted": Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
+    }
+
+
+def _parsed(texts: Sequence[str]) -> list[Noted]:
+    return [parse_limit(text) for text in texts]
+
+
+def _in_words(noted: Noted) -> str:
+    """For example “make 100 requests per minute” or “use 1M tokens per day”."""
+    limit = noted.limit
+    amount, _slash, rest = limit_text(limit).partition("=")[2].partition(":")[0].partition("/")
+    if isinstance(limit, ResourceLimit):
+        return gettext("hold %(amount)s %(unit)s at the same time") % {"amount": amount, "unit": _unit(limit.key)}
+    period = rest.partition("@")[0]
+    if isinstance(limit, CallLimit):
+        return gettext("make %(amount)s requests per %(period)s") % {"amount": amount, "period": _period(period)}
+    values = {"amount": amount, "unit": _unit(limit.key), "period": _period(period)}
+    return gettext("use %(amount)s %(unit)s per %(period)s") % values
+
+
+_PERIODS: Final = {"s": _("second"), "min": _("minute"), "h": _("hour"), "d": _("day"), "day": _("day")}
+
+
+def _period(text: str) -> str:
+    return str(_PERIODS.get(text, text))
+
+
+def _unit(key: str) -> str:
+    return key.replace("_", " ")
