@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from diff_match_patch import diff_match_patch
@@ -28,8 +27,8 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.changelists import LargeListAdmin, Link
+from limits_app.core.notation import limit_text
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, Resource
-from limits_app.models.limit_rules import COLUMNS, amount_of
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TABLES", "ImportExportAdmin", "Table"]
 
-_PARTS: Final = (*COLUMNS, "shared")
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
 
 
@@ -103,22 +101,33 @@ class Document(JSONWidget):  # type: ignore[misc]
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+class Notations(Document):
+    """Limits as text, such as `calls=60/min tpm=1M/day@UTC`, or as a list in JSON."""
+
+    def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
+        """Read them."""
+        if isinstance(value, str) and not value.lstrip().startswith(("[", "{")):
+            return value.split()
+        return super().clean(value, row, **options)
+
+    def render(self, value: Any, obj: Any = None, **options: Any) -> str:
+        """Write them as text, separated by spaces."""
+        return " ".join(value)
+
+
 class Limits(Field):  # type: ignore[misc]
     """The limits of a policy: those of the file until they are saved, otherwise the saved ones."""
 
-    def get_value(self, instance: Any, **options: Any) -> Any:
-        """Return them as JSON data."""
+    def get_value(self, instance: Any, **options: Any) -> list[str]:
+        """Return them as text, in the order of their keys."""
         if instance is None:
             return []
-        there = instance.limits.all() if instance.pk else ()
-        return instance.__dict__.get("limits_to_be", [_said(limit) for limit in there])
+        of_file: list[str] | None = instance.__dict__.get("limits_to_be")
+        return _notations(instance.limits.all() if instance.pk else ()) if of_file is None else of_file
 
     def save(self, instance: Any, row: Mapping[str, Any], is_m2m: bool = False, **options: Any) -> None:
-        """Store the limits of the file."""
-        said = self.clean(row)
-        if isinstance(said, list) and all(isinstance(one, dict) for one in said):
-            said = sorted(said, key=lambda one: str(one.get("key", "")))
-        instance.limits_to_be = said
+        """Store the limits of the file; raises ValueError for invalid ones."""
+        instance.limits_to_be = _notations(definitions.read_limits(self.clean(row)))
 
 
 class Table(ModelResource):  # type: ignore[misc]
@@ -179,7 +188,7 @@ class Policies(Table):
     plan = Field("plan", "plan", Named(Plan, "name"))
     valid_from = Field("valid_from", "valid_from", Moment())
     valid_until = Field("valid_until", "valid_until", Moment())
-    limits = Limits("limits", "limits", Document())
+    limits = Limits("limits", "limits", Notations())
 
     class Meta(Table.Meta):
         model = Policy
@@ -251,14 +260,8 @@ TABLES: Final[Mapping[type[Any], type[Table]]] = {
 }
 
 
-def _said(limit: Limit) -> dict[str, Any]:
-    """The fields of a limit without empty ones."""
-    values = {name: getattr(limit, name) for name in _PARTS}
-    return {
-        name: amount_of(value) if isinstance(value, Decimal) else value
-        for name, value in values.items()
-        if value not in (None, "", False)
-    }
+def _notations(limits: Iterable[Limit]) -> list[str]:
+    return [limit_text(one.definition(), shared=one.shared) for one in sorted(limits, key=lambda one: str(one.key))]
 
 
 _GUARD: Final = "'"

@@ -20,6 +20,19 @@ from tests.admin.browsing import address, changelist, said
 
 CSV, JSON = "0", "1"
 
+SOUND = {
+    "effect": "limits",
+    "enforcement": "enforce",
+    "rollout_percent": 100,
+    "resource": "api",
+    "entity": "",
+    "plan": "",
+    "counted": "each",
+    "valid_from": "",
+    "weekly_hours": "",
+}
+CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds": 60, "algorithm": "gcra"}]'
+
 
 def upload(client: Client, model: str, rows: Any, kind: str = JSON) -> Any:
     """Show what a file would change."""
@@ -157,6 +170,16 @@ def test_a_file_is_shown_as_differences_before_anything_is_changed(admin_client:
     assert [taken["limits"][0]["capacity"] for taken in (event.before, event.after)] == [100, 250]
 
 
+@pytest.mark.parametrize("written", ["tpm=1M/min calls=5/60s:gcra", f'{CALLS[:-1]}, "tpm=1,000,000/1 min"]'])
+def test_limits_are_exported_as_text_and_imported_as_text_or_json(written: str, admin_client: Client) -> None:
+    Resource.objects.create(name="api")
+    for _ in range(2):  # the second time nothing has changed
+        imported(admin_client, "policy", [{**SOUND, "limits": written}])
+    [row] = json.loads(exported(admin_client, "policy"))
+    assert row["limits"] == "calls=5/min:gcra tpm=1M/min"
+    assert [event.verb for event in events()] == ["create"]
+
+
 def test_a_file_without_limits_leaves_them_as_they_are(admin_client: Client) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 100, 60)])
     imported(admin_client, "policy", [{**SOUND, "enforcement": "shadow"}])
@@ -176,31 +199,18 @@ def test_what_is_shown_is_escaped(admin_client: Client) -> None:
     assert "&lt;script&gt;x" in page
 
 
-SOUND = {
-    "effect": "limits",
-    "enforcement": "enforce",
-    "rollout_percent": 100,
-    "resource": "api",
-    "entity": "",
-    "plan": "",
-    "counted": "each",
-    "valid_from": "",
-    "weekly_hours": "",
-}
-CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds": 60, "algorithm": "gcra"}]'
-
-
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
         ({"resource": "nowhere", "limits": CALLS}, "resource nowhere does not exist: create it first"),
-        ({"limits": "many"}, "Expecting value"),
+        ({"limits": "many"}, "limits[0]: limit 'many' must look like"),
+        ({"limits": "[many"}, "Expecting value"),
         ({"limits": '{"a": 1}'}, "limits: Write a list, not"),
         ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: Unknown field: choose one of key, kind"),
         ({"limits": '[{"kind": "call", "capacity": 0, "window_seconds": 60}]'}, "capacity must be more than 0"),
         ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON numbers must be finite"),
         ({"limits": "[]"}, "Add at least one limit"),
-        ({"limits": ""}, "limits: Write a list, not"),
+        ({"limits": ""}, "Add at least one limit"),
         ({"limits": CALLS, "effect": "magic"}, "is not a valid choice"),
         ({"limits": CALLS, "rollout_percent": 101}, "less than or equal to 100"),
         ({"limits": CALLS, "valid_from": "soon"}, "Invalid isoformat string"),
