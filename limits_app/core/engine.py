@@ -178,7 +178,7 @@ def restored_at(record: Record) -> int:
 
 def close_usage(record: Record, until: int = 0) -> None:
     """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
-    record.finished += _usage_of(record)
+    record.finished = record.finished + _usage_of(record)
     if record.usage is not None:
         record.usage = HourlyUsage(until, [0] * len(record.schema.rules))
     record.changed = True
@@ -222,7 +222,7 @@ def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int]
             usage.amounts[limit.index] += change
         else:
             amounts = {limit.rule.key: schema.milli(limit.index, change)}
-            record.finished.append(FinishedUsage(hour_of(taken_at), amounts))
+            record.finished = [*record.finished, FinishedUsage(hour_of(taken_at), amounts)]
 
 
 def _usage_of(record: Record) -> list[FinishedUsage]:

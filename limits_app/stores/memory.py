@@ -36,9 +36,6 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
-_Usage = tuple[HourlyUsage | None, list[int] | None, list[FinishedUsage]]
-"""The usage of a record, and copies of its amounts and of what is finished."""
-
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
@@ -178,23 +175,22 @@ class MemoryStore:
     def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
         """Do the work of a step completely or not at all, also when a signal handler raises meanwhile."""
         plan, now = claim.plan, self._now()
-        records, states, usages = [], [], []
+        records, states, usage = [], [], []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            states.append(record.states[:])
-            if plan.counts_usage:
-                usage = record.usage
-                usages.append((usage, None if usage is None else usage.amounts[:], record.finished[:]))
+            states.append((record, record.states[:], record.finished))
+            if record.usage is not None:
+                usage.append((record, record.usage, record.usage.amounts[:]))
         decision = claim.admitted, claim.settled
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
         except BaseException:
             claim.admitted, claim.settled = decision
-            _restore(records, states, usages, leases)
+            _restore(states, usage, leases)
             raise
         if saves and (self._unsaved or plan.counts_usage):
             try:
@@ -276,18 +272,15 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
 
 
 def _restore(
-    records: Sequence[Record],
-    states: Sequence[list[State]],
-    usages: Sequence[_Usage],
+    states: Sequence[tuple[Record, list[State], list[FinishedUsage]]],
+    usage: Sequence[tuple[Record, HourlyUsage, list[int]]],
     leases: Sequence[_HeldLease],
 ) -> None:
     """Restore what an interrupted step may have changed in records."""
-    for place, record in enumerate(records):
-        record.states = states[place]
-        if usages:
-            record.usage, amounts, record.finished = usages[place]
-            if record.usage is not None and amounts is not None:
-                record.usage.amounts = amounts
+    for record, before, finished in states:
+        record.states, record.finished = before, finished
+    for record, counted, amounts in usage:
+        record.usage, counted.amounts = counted, amounts
     for held, lease_id, lease in leases:
         held.pop(lease_id, None)
         if lease is not None:
