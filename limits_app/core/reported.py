@@ -20,21 +20,24 @@ logger = logging.getLogger("limits_app")
 
 def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
-    parts = acquisition.parts()
-    recorded = {part: list(part.used) or [-1] * len(part.claim.amounts) for part in parts}
     reports = {**acquisition.reports, **usage}
-    for key, used in usage.items():
-        charged = [part for part in parts if key in part.claim.plan.by_key]
-        for part in charged:
-            for limit in part.claim.plan.by_key[key]:
+    recorded: list[tuple[Acquisition, list[int]]] = []
+    known: set[str] = set()
+    for part in acquisition.parts():
+        amounts, by_key = list(part.used) or [-1] * len(part.claim.amounts), part.claim.plan.by_key
+        for key, used in usage.items():
+            for limit in by_key.get(key, ()):
                 amount = parts_of(limit, used) if not limit.is_sum else _sum_used(acquisition, limit, reports)
-                recorded[part][limit.place] = amount
-                if part is charged[0] and amount > part.claim.amounts[limit.place]:
+                amounts[limit.place] = amount
+                if key not in known and amount > part.claim.amounts[limit.place]:
                     _check_overuse(acquisition, limit, amount, used)
-        if not charged:
+        known.update(by_key)
+        recorded.append((part, amounts))
+    for key, used in usage.items():
+        if key not in known:
             check_amounts("usage", {key: used})
             acquisition.limit_set.skip_unknown(key, reported=True)
-    for part, amounts in recorded.items():
+    for part, amounts in recorded:
         part.used = amounts
     acquisition.reports = reports
 
@@ -109,8 +112,8 @@ def units_used(part: Acquisition, limit: PlannedLimit) -> Amount | None:
 
 def unreported_keys(acquisition: Acquisition) -> list[str]:
     """Return the keys whose usage must be reported and was not, sorted."""
-    demanded = {key for part in acquisition.parts() for key in part.claim.plan.must_report}
-    return sorted(demanded - acquisition.reports.keys())
+    demanded = frozenset().union(*[part.claim.plan.must_report for part in acquisition.parts()])
+    return sorted(demanded.difference(acquisition.reports))
 
 
 def _same_bucket(acquisition: Acquisition, limit: PlannedLimit) -> Iterator[tuple[Acquisition, PlannedLimit]]:
