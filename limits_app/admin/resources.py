@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminTextInputWidget
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -177,8 +178,42 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
             self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
 
 
+class SuggestingInput(AdminTextInputWidget):
+    """A text field that suggests values."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        super().__init__()
+        self._values = sorted(values)
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        """The field with its list of values."""
+        identifier = f"limits-{name}-values"
+        field = super().render(name, value, {**(attrs or {}), "list": identifier}, renderer)
+        options = format_html_join("", '<option value="{}"></option>', [(one,) for one in self._values])
+        return format_html('{}<datalist id="{}">{}</datalist>', field, identifier, options)
+
+
 class EndpointAdmin(ExchangeAdmin):
-    """Endpoints."""
+    """Rules for URLs; the form suggests the paths and views of the site."""
+
+    fieldsets = [
+        (None, {"fields": ["name", "description", "enabled"]}),
+        (_("Requests"), {"fields": ["path", "view_name", "methods"]}),
+        (_("Limits"), {"fields": ["counted_by", "header", "limits", "resource", "amounts"]}),
+        (_("Other rules"), {"fields": ["order", "stop"]}),
+        (
+            _("Exemptions"),
+            {
+                "fields": [
+                    "exempt_staff",
+                    "exempt_superusers",
+                    "exempt_groups",
+                    "exempt_networks",
+                    "exempt_entities",
+                ]
+            },
+        ),
+    ]
 
     list_display = ["name", "order", "where", "methods", "counted_by", "charged", "stop", "enabled"]
     list_filter = ["enabled"]
@@ -186,6 +221,13 @@ class EndpointAdmin(ExchangeAdmin):
     search_fields = ["name", "description", "path", "view_name", "resource__name"]
     begins_with = ("name", "path", "view_name", "resource__name")
     autocomplete_fields = ["resource"]
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Suggest the paths and the views of the site."""
+        if db_field.name in {"path", "view_name"}:
+            urls = SiteUrls()
+            options["widget"] = SuggestingInput(urls.routes if db_field.name == "path" else urls.views)
+        return super().formfield_for_dbfield(db_field, request, **options)
 
     @admin.display(description=_("path or view"))
     def where(self, endpoint: Endpoint) -> str:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, router
 from django.http import HttpRequest
+from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, shown
@@ -28,7 +30,7 @@ from limits_app.services.amounts import Requested
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
-__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "endpoints"]
+__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "endpoints", "rules_for_path"]
 
 logger = logging.getLogger("limits_app")
 
@@ -211,3 +213,12 @@ def _enabled(using: str) -> Iterable[Endpoint]:
 
 
 endpoints: Final = Endpoints()
+
+
+def rules_for_path(path: str, method: str = "GET") -> tuple[Rule, ...]:
+    """Return the rules that match a request to a path of the site, in their order; exemptions are not considered."""
+    request = HttpRequest()
+    request.path_info, request.method = path, method
+    with suppress(Resolver404):
+        request.resolver_match = resolve(path)
+    return endpoints.current().find(request)

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
-from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
+from limits_app.models import AuditEvent, Denial, Endpoint, Period, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.resolver import Pair
 from limits_app.services import RowState
@@ -380,3 +380,31 @@ def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
     assert run("check other rpm=1").err.startswith("Allowed: there are no limits.\n")
     limits.set_resource_limits("tried", [ResourceLimit("calls", 2)], enforcement="shadow")
     assert run("check tried calls=1").code == 0
+
+
+def test_rules_shows_which_rules_charge_a_path_in_their_order() -> None:
+    Endpoint.objects.create(name="admin", view_name="admin:login", limits="5/min", counted_by="ip", order=2)
+    Endpoint.objects.create(name="all", path="/*", limits="60/min", exempt_staff=True, amounts={"calls": 2}, order=1)
+    Endpoint.objects.create(name="posts", path="/admin/*", limits="9/min", methods="POST", stop=True, order=3)
+    found = run("rules /admin/login/ --method post --format json")
+    columns = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
+    assert (found.code, json.loads(found.out)) == (
+        0,
+        [
+            dict(zip(columns, ("all", "rule-all", "entity", {"calls": 2}, True, False), strict=True)),
+            dict(zip(columns, ("admin", "rule-admin", "ip", {}, False, False), strict=True)),
+            dict(zip(columns, ("posts", "rule-posts", "entity", {}, False, True), strict=True)),
+        ],
+    )
+    assert [one["rule"] for one in json.loads(run("rules /no/such/ --format json").out)] == ["all"]
+    Endpoint.objects.all().delete()
+    assert (run("rules /").code, "No rule matches GET /." in run("rules /").shown) == (3, True)
+
+
+def test_the_audit_log_shows_and_reverts_the_limits_of_a_rule() -> None:
+    Endpoint.objects.create(name="all", path="/*", limits="60/min")
+    Endpoint.objects.update(limits="5/s")
+    assert "60/min" in run("audit list --object all").out
+    event = AuditEvent.objects.filter(object_type="endpoint").latest("number")
+    assert run(f"audit revert {event.number} --yes").code == 0
+    assert Endpoint.objects.get().limits == "60/min"

@@ -62,6 +62,13 @@ TABLE: Final = {
         ("entity get user:1 --on api", 1, "There are no policies for user:1 on api"),
         ("entity delete user:1 --on api --yes", 1, "There is no policy of user:1 on api that is always valid"),
     ],
+    "rules": [
+        ("rules", 2, "required: PATH"),
+        ("rules api/", 2, "'api/' must be a path such as /api/orders/"),
+        ("rules /api/?page=1", 2, "without host and query string"),
+        ("rules /api/ --method PSOT", 2, "invalid choice: 'PSOT'"),
+        ("rules /api/ --methods GET", 2, "unrecognized arguments: --methods"),
+    ],
     "pool": [
         ("pool get claude", 1, "Unknown pool 'claude'; must be one of: none"),
         ("pool set 'a b'", 2, "resource 'a b' must be"),

@@ -202,3 +202,11 @@ def test_the_form_shows_and_edits_the_limits(admin_client: Client) -> None:
     page = admin_client.post(address, form | {"limits": "5 per second"}).content.decode()
     assert "&#x27;calls=5&#x27;" in page
     assert AuditEvent.objects.filter(actor="admin", object_type="policy").count() == 2
+
+
+def test_the_form_suggests_the_paths_and_views_of_the_site(admin_client: Client) -> None:
+    page = admin_client.get(reverse("admin:limits_app_endpoint_add")).content.decode()
+    assert 'list="limits-path-values"' in page
+    assert '<option value="/admin/limits_app/endpoint/add/">' in page
+    assert '<option value="/admin/limits_app/endpoint/&lt;path:object_id&gt;/change/">' in page
+    assert '<option value="admin:limits_app_endpoint_add">' in page

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import audit_log, boosts, files, policies, pools, state, usage
+from limits_app.management.limits import audit_log, boosts, files, policies, pools, rules, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
@@ -27,6 +27,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "pool": pools.POOL,
     "check": state.CHECK,
     "explain": state.EXPLAIN,
+    "rules": rules.RULES,
     "status": state.STATUS,
     "top": state.TOP,
     "boost": boosts.BOOST,

@@ -146,7 +146,7 @@ def _readable(told: Snapshot | None) -> Snapshot:
     """A snapshot with each limit, also of nested objects, in text notation."""
     readable: dict[str, Any] = {}
     for name, value in (told or {}).items():
-        if name == "limits":
+        if name == "limits" and not isinstance(value, str):  # the limits of a rule for URLs are a text
             readable |= {f"limit {limit['key']}": _limit_text(limit) for limit in value}
         elif isinstance(value, list):
             readable[name] = [_readable(one) if isinstance(one, dict) else one for one in value]

@@ -9,6 +9,7 @@ from typing import Final
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.urls import Resolver404, URLResolver, get_resolver, resolve
+from django.urls.resolvers import RoutePattern
 from django.utils.module_loading import import_string
 
 from limits_app.models import Endpoint
@@ -34,14 +35,20 @@ class SiteUrls:
         if self._urls is None:
             return True
         if view_name:
-            return view_name in self._views
+            return view_name in self.views
         if "<" in path or WILDCARD in path:
             return True
         return any(is_language_prefix_patterns_used(self._urls)) or self._is_served(path)
 
     @cached_property
-    def _views(self) -> frozenset[str]:
+    def views(self) -> frozenset[str]:
+        """The names of all views, as requests have them once they are resolved."""
         return frozenset(_names_in(get_resolver(self._urls)))
+
+    @cached_property
+    def routes(self) -> frozenset[str]:
+        """The routes of all views that `path()` defines."""
+        return frozenset(_routes_in(get_resolver(self._urls)))
 
     def _is_served(self, path: str) -> bool:
         try:
@@ -52,12 +59,22 @@ class SiteUrls:
 
 
 def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names of all views, as requests have them once they are resolved."""
     for entry in urls.url_patterns:
         if isinstance(entry, URLResolver):
             yield from _names_in(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
         else:
             yield ":".join((*namespaces, entry.name or entry.lookup_str))
+
+
+def _routes_in(urls: URLResolver, before: str = "/") -> Iterator[str]:
+    for entry in urls.url_patterns:
+        if not isinstance(entry.pattern, RoutePattern):
+            continue
+        route = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from _routes_in(entry, route)
+        else:
+            yield route
 
 
 _ID: Final = "limits_app.D019"
