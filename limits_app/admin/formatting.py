@@ -43,11 +43,11 @@ class Bar:
 
 def bar(label: str, used: float, capacity: float, remaining: float | None = None) -> Bar:
     """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
-    share = used / capacity if capacity else 1.0
-    level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     left = max(capacity - used, 0) if remaining is None else remaining
     if label == CallLimit.key:  # of calls there are whole ones
         used, left = ceil(round(used, 3)), floor(round(left, 3))
+    share = used / capacity if capacity else 1.0
+    level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     digits = 1 if capacity >= _MANY else 3
     said = [amount(round(one, digits)) for one in (used, capacity, left)]
     return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level)

@@ -43,7 +43,7 @@ def test_thousandths_are_told_where_they_matter() -> None:
 
 def test_calls_are_whole_numbers() -> None:
     drawn = bar("call_count", 119.7, 120, 0.3)
-    assert (drawn.used, drawn.remaining) == ("120", "0")
+    assert (drawn.used, drawn.remaining, drawn.level) == ("120", "0", "full")
     drawn = bar("call_count", 3.3020000000000005, 60)
     assert (drawn.used, drawn.remaining) == ("4", "56")
 

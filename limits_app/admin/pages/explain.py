@@ -19,6 +19,7 @@ from limits_app.core.notation import limit_text
 from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import MemberStanding
+from limits_app.usage import never_used
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -87,6 +88,7 @@ def _explained(site: AdminSite, resource: str, entity: str | None) -> dict[str, 
         "shadowed": [_bar_of(status.key, status) for status in found.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in found.chain),
         "verdict": _verdict(found),
+        "unused": never_used([entity] if entity else []),
         "changes_at": moment(found.changes_at),
     }
 

@@ -164,6 +164,14 @@ def test_a_limit_whose_permits_are_all_held_says_what_is_waited_for(admin_client
     assert "rejected until slots is released" in page
 
 
+def test_an_entity_without_recorded_usage_may_be_misspelled(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)])
+    used("api", "user:7", "call_count", 1)
+    hint = "No request has used the identifier “gina” so far: check the spelling."
+    assert hint in words(get(admin_client, EXPLAIN, resource="api", entity="gina"))
+    assert "No request has used" not in words(get(admin_client, EXPLAIN, resource="api", entity="user:7"))
+
+
 def test_a_small_share_is_not_said_to_be_none(admin_client: Client) -> None:
     used("api", "user:1", "call_count", 99_999, refused=1)
     assert "&lt; 0.1 %" in words(get(admin_client, USAGE))
@@ -190,6 +198,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     used("api", "eu", "tokens", 1, bucket=Bucket.MEMBER)
     response = get(admin_client, USAGE)
     page = words(response)
+    assert "The chart needs JavaScript." in page
     assert "allowed call_count 100 rejections 10 rejected share 9.1 %" in page
     drawn = chart(response)
     assert (drawn["admitted"][-1], drawn["admitted"][-2]) == (95, 5)
