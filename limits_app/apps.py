@@ -27,7 +27,7 @@ class LimitsConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
-        from limits_app import checks, conf, metrics, models, signals
+        from limits_app import alerts, checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
         from limits_app.models import changes, plan, recording
         from limits_app.resolver import advance_version
@@ -49,11 +49,13 @@ class LimitsConfig(AppConfig):
         HOOKS.shared_store = registry.shared_store
         HOOKS.secrets = lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
         HOOKS.lease_lost.append(_lease_lost)
+        alerts.connect()
         metrics.install()
 
 
 def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
+    from limits_app import alerts
     from limits_app.integrations.endpoints import endpoints
     from limits_app.resolver import resolver
     from limits_app.stores import registry
@@ -64,6 +66,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
         registry.forget_stores()
         resolver.clear()
         endpoints.clear()
+        alerts.connect()
 
 
 def _lease_lost(acquisition: Acquisition) -> None:

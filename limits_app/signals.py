@@ -7,6 +7,8 @@ from typing import Final
 from django.dispatch import Signal
 
 __all__ = [
+    "candidate_reverted",
+    "emergency_switched",
     "lease_lost",
     "limit_exceeded",
     "limit_near",
@@ -23,8 +25,9 @@ limit_exceeded: Final = Signal()
 """A request was rejected. Arguments: `outcome`."""
 
 limit_near: Final = Signal()
-"""More of a limit is in use than one of NEAR_THRESHOLDS. Arguments: its `status`, and the `threshold`.
+"""More of a limit is in use than one of NEAR_THRESHOLDS.
 
+Arguments: its `status`, the `threshold`, and `window`, a text that is the same in all processes until the window ends.
 Sent once for each threshold and window, by the process that noticed it; in asyncio from a thread.
 """
 
@@ -42,3 +45,9 @@ Arguments: `alias` of the store, and `error`, the last one. Sent once for each o
 
 store_restored: Final = Signal()
 """A store is available again. Arguments: `alias` of the store. Sent once for each outage."""
+
+emergency_switched: Final = Signal()
+"""The emergency switch was set and committed. Arguments: `emergency`, the switch as it is in force now."""
+
+candidate_reverted: Final = Signal()
+"""A candidate policy was reverted automatically. Arguments: `policy`, its name, and `reason`."""

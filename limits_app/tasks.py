@@ -1,12 +1,12 @@
-"""Tasks for Celery's beat: call the first every minute or so, and the second once a day."""
+"""Tasks for Celery's beat: call `roll_up` and `send_alerts` every minute or so, and `prune` once a day."""
 
 from __future__ import annotations
 
 from celery import shared_task
 
-from limits_app import conf, services
+from limits_app import alerts, conf, services
 
-__all__ = ["prune", "roll_up"]
+__all__ = ["prune", "roll_up", "send_alerts"]
 
 
 @shared_task(name="limits_app.roll_up", ignore_result=True)  # type: ignore[untyped-decorator]  # no types
@@ -19,3 +19,9 @@ def roll_up() -> dict[str, object]:
 def prune() -> dict[str, int]:
     """See `limits.prune_usage`; the archive is that of the settings."""
     return services.prune_usage(archive=conf.get(conf.USAGE_ARCHIVE_DIR))
+
+
+@shared_task(name="limits_app.send_alerts", ignore_result=True)  # type: ignore[untyped-decorator]  # no types
+def send_alerts() -> dict[str, int]:
+    """Send the alerts that are due."""
+    return alerts.send().as_dict()

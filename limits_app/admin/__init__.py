@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from limits_app.admin.alerts import AlertAdmin, AlertRuleAdmin
 from limits_app.admin.audit_log import AuditEventAdmin
 from limits_app.admin.emergency import EmergencyAdmin
 from limits_app.admin.pages import UsageAdmin
@@ -11,6 +12,8 @@ from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
 from limits_app.models import (
+    Alert,
+    AlertRule,
     AuditEvent,
     EmergencySwitch,
     Endpoint,
@@ -24,6 +27,8 @@ from limits_app.models import (
 )
 
 __all__ = [
+    "AlertAdmin",
+    "AlertRuleAdmin",
     "AuditEventAdmin",
     "EmergencyAdmin",
     "EndpointAdmin",
@@ -46,3 +51,5 @@ admin.site.register(Endpoint, EndpointAdmin)
 admin.site.register(EmergencySwitch, EmergencyAdmin)
 admin.site.register(AuditEvent, AuditEventAdmin)
 admin.site.register(UsageSnapshot, UsageAdmin)
+admin.site.register(AlertRule, AlertRuleAdmin)
+admin.site.register(Alert, AlertAdmin)

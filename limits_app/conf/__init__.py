@@ -32,6 +32,7 @@ from limits_app.conf.parsers import (
     UnknownKeys,
 )
 from limits_app.conf.table import (
+    ALERTS,
     API_KEY_OF_REQUEST,
     BREAKER_FAILURE_RATIO,
     BREAKER_INTERVAL_SECONDS,
@@ -68,6 +69,7 @@ from limits_app.conf.table import (
 from limits_app.core.amounts import shown
 
 __all__ = [
+    "ALERTS",
     "API_KEY_OF_REQUEST",
     "BREAKER_FAILURE_RATIO",
     "BREAKER_INTERVAL_SECONDS",

@@ -283,6 +283,14 @@ METRICS: Final = Key[tuple[Exporter, ...]](
     doc="Metrics exporters to enable; each requires the extra of the same name.",
     parse=parsers.list_of(parsers.one_of(Exporter)),
 )
+ALERTS: Final = Key(
+    "ALERTS",
+    False,
+    "limits_app.E067",
+    expects="True or False",
+    doc="Whether this process records events for the alert rules of the admin.",
+    parse=parsers.yes_or_no,
+)
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from limits_app.models.alerts import Alert, AlertChannel, AlertKind, AlertRule
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
@@ -27,6 +28,10 @@ __all__ = [
     "ENTITY_FLAGS",
     "MAX_LEVELS",
     "TOTALS",
+    "Alert",
+    "AlertChannel",
+    "AlertKind",
+    "AlertRule",
     "AuditEvent",
     "AuditHead",
     "Bucket",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.utils import timezone
 
-from limits_app import audit
+from limits_app import audit, signals
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
 from limits_app.resolver import home, switch_in_force
@@ -44,4 +46,6 @@ def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None,
         except ValidationError as error:
             raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
         switch.save(using=using)
-    return emergency()
+    switched = emergency()
+    transaction.on_commit(partial(signals.emergency_switched.send_robust, sender=None, emergency=switched), using=using)
+    return switched

@@ -138,12 +138,15 @@ class Crossing(NamedTuple):
 
     status: LimitStatus
     threshold: float
+    window: str
     send_limit: LimitSet
 
     def send(self) -> None:
         """Send `limit_near`, unless another process that shares the store has sent it in this window."""
         if self.send_limit.try_acquire():
-            signals.limit_near.send_robust(sender=None, status=self.status, threshold=self.threshold)
+            signals.limit_near.send_robust(
+                sender=None, status=self.status, threshold=self.threshold, window=self.window
+            )
 
 
 class Thresholds:
@@ -171,7 +174,9 @@ class Thresholds:
             seconds, name = _window_seconds(limit.rule.limit), _signal_name(limit, state, crossed[-1])
             if self._sent_until.get(name, 0) <= now:
                 self._remember(name, now + round(seconds * _SECOND))
-                yield Crossing(acquisition.outcome.passed[place], crossed[-1], _send_limit(acquisition, name, seconds))
+                window = _window_end(limit, state) or str(now // round(seconds * _SECOND))
+                send_limit = _send_limit(acquisition, name, seconds)
+                yield Crossing(acquisition.outcome.passed[place], crossed[-1], window, send_limit)
 
     def _remember(self, name: str, until: int) -> None:
         if len(self._sent_until) >= self._most:
@@ -185,9 +190,13 @@ thresholds: Final = Thresholds()
 
 def _signal_name(limit: PlannedLimit, state: State, threshold: float) -> str:
     """The name of a signal that is sent once; for a limit with fixed windows, once in each window."""
+    return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{_window_end(limit, state)}"
+
+
+def _window_end(limit: PlannedLimit, state: State) -> str:
+    """The end of a fixed window in microseconds since 1970; empty for other limits."""
     is_fixed = isinstance(limit.rule.limit, QuotaLimit) or _has_fixed_window(limit.rule.limit)
-    window = limit.rule.restored_at(state) if is_fixed else ""
-    return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{window}"
+    return str(limit.rule.restored_at(state)) if is_fixed else ""
 
 
 def _has_fixed_window(limit: AnyLimit) -> bool:

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from threading import Lock
 from time import time
 from typing import Any, Final, NamedTuple
 
-from django.db import connections, router, transaction
+from django.db import router, transaction
 
 from limits_app import conf
-from limits_app.core.clock import Clock, as_clock
+from limits_app.core.clock import Clock
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.core.runtime import on_fork
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, LATEST, upsert
-from limits_app.stores.background import BackgroundTask
-from limits_app.stores.memory import monotonic_us
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
+from limits_app.usage.writer import BackgroundWriter, is_under_test
 
 __all__ = ["Denials", "denials"]
 
-logger = logging.getLogger("limits_app")
-
-_EVERY_US: Final = 1_000_000
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
-_EXIT_SECONDS: Final = 3.0
 _MINUTES_PER_HOUR: Final = 60
 
 
@@ -57,17 +46,13 @@ class Times(NamedTuple):
         return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last))
 
 
-def _under_test() -> bool:
-    """Whether Django's test databases are set up."""
-    utils = sys.modules.get("django.test.utils")
-    return utils is not None and hasattr(utils._TestState, "saved_data")
-
-
-class Denials:
+class Denials(BackgroundWriter):
     """Counts rejections until they are written: up to `most` different ones separately, and the rest together.
 
     `note` neither waits for the database nor fails. Counts that cannot be written are kept and written later.
     """
+
+    what = "rejection counts"
 
     def __init__(
         self,
@@ -75,22 +60,16 @@ class Denials:
         most: int = _MOST,
         clock: Clock | None = None,
         now: Callable[[], float] = time,
-        under_test: Callable[[], bool] = _under_test,
+        under_test: Callable[[], bool] = is_under_test,
     ) -> None:
         self._most = most
         self._now = now
-        self._under_test = under_test
-        self._leaves: Callable[[], None] | None = None
-        self._task = BackgroundTask(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
-        self.after_fork()
-        on_fork(self)
+        super().__init__(clock=clock, under_test=under_test)
 
     def after_fork(self) -> None:
         """Start empty in a child process, because the parent writes its own counts."""
-        self._lock = Lock()
-        self._writing = Lock()
+        super().after_fork()
         self._noted: dict[Denied, Times] = {}
-        self._is_failing = False
 
     @property
     def waiting(self) -> int:
@@ -148,33 +127,6 @@ class Denials:
         if denied.bucket != Bucket.OTHERS:
             return self._most
         return self._most + _MOST_OTHERS if denied.minute else float("inf")
-
-    def _schedule_writing(self) -> None:
-        if self._under_test():
-            return  # a thread cannot see the transaction of a test; tests call flush()
-        if self._leaves is None:
-            self._leaves = atexit.register(self._at_exit)
-        self._task.start()
-
-    def _look(self) -> int | None:
-        """Write the counts; returns the delay until the next attempt after a failure."""
-        try:
-            self.flush()
-        except Exception as error:  # noqa: BLE001 - any error is retried
-            if not self._is_failing:
-                logger.warning("rejection counts cannot be written now; they are kept and written later: %s", error)
-            self._is_failing = True
-            return _EVERY_US
-        finally:
-            connections.close_all()  # those of this thread
-        self._is_failing = False
-        return None
-
-    def _at_exit(self) -> None:
-        if self._writing.acquire(timeout=_EXIT_SECONDS):
-            self._writing.release()
-            with suppress(Exception):
-                self.flush()
 
 
 def _denied(status: LimitStatus, now: float) -> Denied:

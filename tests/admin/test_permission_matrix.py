@@ -10,15 +10,16 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
-from limits_app.models import AuditEvent, Endpoint, Pool, PoolMember, Resource
+from limits_app.models import Alert, AlertRule, AuditEvent, Endpoint, Pool, PoolMember, Resource
 
 IN_FILES = ("policy", "resource", "entity", "endpoint")
 """The models that can be imported and exported."""
 READING = "{0}_changelist {0}_change {0}_history"
-SENT = ("process_import", "preview")
+SENT = ("process_import", "preview", "alertrule_test")
 """The addresses to which forms are sent."""
 
 
@@ -40,6 +41,12 @@ def table() -> Iterator[tuple[str, str]]:
     yield "add_pool", "pool_add poolmember_changelist poolmember_add"
     yield "delete_pool", "pool_delete"
     yield "view_poolmember add_poolmember change_poolmember delete_poolmember", ""
+    rules = f"{READING.format('alertrule')}"
+    yield "view_alertrule", rules
+    yield "change_alertrule", f"{rules} alertrule_test"
+    yield "add_alertrule", "alertrule_add"
+    yield "delete_alertrule", "alertrule_delete"
+    yield "view_alert", READING.format("alert")
     events = READING.format("auditevent")
     yield "view_auditevent", events
     yield "view_auditevent revert_auditevent", events
@@ -77,6 +84,8 @@ def rows(db: None) -> None:
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 60)], resource="api")
     Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
     PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
+    rule = AlertRule.objects.create(name="r", kind="store", target="a@example.com")
+    Alert.objects.create(rule=rule, payload={"text": "t"}, created_at=timezone.now())
 
 
 TABLE = list(table())
@@ -96,7 +105,7 @@ def _is_open(client: Client, name: str, address: str) -> bool:
 
 def test_a_superuser_comes_everywhere_but_to_what_nobody_may_do(admin_client: Client) -> None:
     closed = {name for name, address in addresses() if not _is_open(admin_client, name, address)}
-    assert closed == {"auditevent_add", "auditevent_delete"}
+    assert closed == {"alert_add", "alert_delete", "auditevent_add", "auditevent_delete"}
 
 
 @pytest.mark.parametrize("is_known", [False, True])

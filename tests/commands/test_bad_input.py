@@ -166,6 +166,13 @@ TABLE: Final = {
         ("prune old", 2, "unrecognized arguments: old"),
         ("prune --audit-before 30", 2, "'30' is not a valid time"),
     ],
+    "alerts": [
+        ("alerts", 2, "required: VERB"),
+        ("alerts list", 2, "invalid choice: 'list'"),
+        ("alerts send now", 2, "unrecognized arguments: now"),
+        ("alerts test", 2, "required: RULE"),
+        ("alerts test on-call", 1, "No alert rule is named 'on-call'"),
+    ],
     "audit": [
         ("audit", 2, "required: VERB"),
         ("audit list --most 0", 2, "'0' must be a whole number"),

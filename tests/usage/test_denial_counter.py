@@ -15,7 +15,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.testing import FakeClock, fresh_limits
-from limits_app.usage import denial_counter
+from limits_app.usage import writer
 from limits_app.usage.denial_counter import Denials, denials
 from tests.threads import no_more_threads
 
@@ -188,7 +188,7 @@ def test_an_end_without_a_database_is_an_end(noted: Denials) -> None:
 
 
 def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denial_counter, "_EXIT_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "_EXIT_SECONDS", 0.01)
     noted.note(refusal())
     with noted._writing:
         noted._at_exit()

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import audit_log, boosts, files, policies, pools, rules, state, usage
+from limits_app.management.limits import alerts, audit_log, boosts, files, policies, pools, rules, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
@@ -37,6 +37,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "snapshot": usage.SNAPSHOT,
     "prune": usage.PRUNE,
     "audit": audit_log.AUDIT,
+    "alerts": alerts.ALERTS,
     "apply": files.APPLY,
     "export": files.EXPORT,
     "simulate": files.SIMULATE,

@@ -1,0 +1,116 @@
+"""Alert rules, with a test button, and the alerts in the outbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import conf
+from limits_app.admin.base import RobustListAdmin
+from limits_app.alerts import NotDelivered, send_test
+from limits_app.models import Alert, AlertRule
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+    Form = forms.ModelForm[AlertRule]
+else:
+    Form = forms.ModelForm  # it takes no parameter when the code runs
+
+__all__ = ["AlertAdmin", "AlertRuleAdmin"]
+
+_CONFIDENTIAL = ("target", "secret")
+
+
+class AlertRuleForm(Form):
+    """Never shows the stored secret, and keeps it when the field is left empty."""
+
+    class Meta:
+        model = AlertRule
+        fields = "__all__"
+        widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"})}
+
+    def clean_secret(self) -> str:
+        """The new secret, or the stored one."""
+        return self.cleaned_data["secret"] or str(self.initial.get("secret", ""))
+
+
+class AlertRuleAdmin(RobustListAdmin):
+    """Alert rules. Targets and secrets are only for users who may change them."""
+
+    list_display = ["name", "kind", "resource", "entity", "channel", "enabled"]
+    list_filter = ["kind", "channel", "enabled"]
+    search_fields = ["name"]
+    form = AlertRuleForm
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Hide target and secret from users who may only view."""
+        allowed = self.has_change_permission(request, obj) or (obj is None and self.has_add_permission(request))
+        fields = super().get_fields(request, obj)
+        return [field for field in fields if allowed or field not in _CONFIDENTIAL]
+
+    def get_urls(self) -> list[URLPattern]:
+        """The pages, and the test button of a rule."""
+        view = self.admin_site.admin_view(self.test_view)
+        return [path("<int:object_id>/test/", view, name="limits_app_alertrule_test"), *super().get_urls()]
+
+    def test_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """Send a test alert of a rule as it is saved."""
+        rule = self.get_object(request, str(object_id))
+        if not self.has_change_permission(request, rule):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if rule is None:
+            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_alertrule_changelist"))
+        try:
+            send_test(rule)
+        except NotDelivered as error:
+            said = gettext("The test alert was not sent: %(error)s.") % {"error": error}
+            self.message_user(request, said, messages.ERROR)
+        else:
+            self.message_user(request, gettext("The test alert was sent."), messages.SUCCESS)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_alertrule_change", args=[object_id]))
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save the rule, and warn if no events are recorded."""
+        super().save_model(request, obj, form, change)
+        if not conf.get(conf.ALERTS):
+            warning = gettext("This process records no events for alerts: set LIMITS['ALERTS'] = True.")
+            self.message_user(request, warning, messages.WARNING)
+
+
+class AlertAdmin(RobustListAdmin):
+    """Alerts, read-only."""
+
+    list_display = ["created_at", "rule", "about", "attempts", "next_attempt_at", "sent_at", "last_error"]
+    list_filter = [("sent_at", admin.EmptyFieldListFilter)]
+    list_select_related = ["rule"]
+    search_fields = ["about"]
+    fields = ["rule", "about", "text", "created_at", "attempts", "next_attempt_at", "sent_at", "last_error"]
+    readonly_fields = ["text"]
+
+    @admin.display(description=_("text"))
+    def text(self, alert: Alert) -> str:
+        """The text of the alert."""
+        return str(alert.payload["text"])
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Alerts cannot be added."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Alerts cannot be changed."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Alerts cannot be deleted."""
+        return False

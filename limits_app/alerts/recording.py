@@ -1,0 +1,217 @@
+"""Records events of this process for the alert rules, and writes them to the outbox in a background thread.
+
+The request only adds an event to a list. The unique key of an alert, made of its rule, what it is about and the window,
+prevents a second one where several processes record the same event.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from time import time
+from typing import Any, Final, NamedTuple
+
+from django.db import router, transaction
+from django.dispatch import Signal
+
+from limits_app import conf, signals
+from limits_app.core.clock import Clock
+from limits_app.core.outcome import LimitStatus
+from limits_app.models import Alert, AlertKind, AlertRule, Emergency
+from limits_app.models.fields import in_site_time
+from limits_app.usage.reading import storable
+from limits_app.usage.writer import BackgroundWriter, is_under_test
+
+__all__ = ["AlertRecorder", "Event", "add_alerts", "connect", "recorder"]
+
+logger = logging.getLogger("limits_app")
+
+_MOST: Final = 1_000
+_MOST_CHARACTERS: Final = 400
+_OUTAGE_HOURS: Final = 1
+_UID: Final = "limits_app.alerts"
+
+
+class Event(NamedTuple):
+    """Something that rules of a kind send an alert for.
+
+    `about` and `window` are the same in every process that records the same event. `at` is in seconds since 1970.
+    """
+
+    kind: AlertKind
+    about: str
+    text: str
+    at: float
+    window: str = ""
+    resource: str = ""
+    entity: str = ""
+    percent: int = 0
+
+    def is_for(self, rule: AlertRule) -> bool:
+        """Whether a rule sends an alert for it."""
+        return (
+            rule.kind == self.kind
+            and rule.resource in {"", self.resource}
+            and rule.entity in {"", self.entity}
+            and (rule.percent or 0) <= self.percent
+        )
+
+    def payload(self, rule: AlertRule) -> dict[str, Any]:
+        """The content of the alert, without secrets."""
+        return {
+            "event": self.kind.value,
+            "rule": rule.name,
+            "about": self.about,
+            "text": self.text,
+            "resource": self.resource or None,
+            "entity": self.entity or None,
+            "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds"),
+        }
+
+
+class AlertRecorder(BackgroundWriter):
+    """Keeps up to `most` events until they are written; further ones are dropped with a warning."""
+
+    what = "alerts"
+
+    def __init__(
+        self,
+        *,
+        most: int = _MOST,
+        clock: Clock | None = None,
+        now: Callable[[], float] = time,
+        under_test: Callable[[], bool] = is_under_test,
+    ) -> None:
+        self._most = most
+        self.now = now
+        super().__init__(clock=clock, under_test=under_test)
+
+    def after_fork(self) -> None:
+        """Start empty in a child process, because the parent writes its own events."""
+        super().after_fork()
+        self._events: list[Event] = []
+
+    def note(self, event: Event) -> None:
+        """Keep an event until it is written; neither waits for the database nor fails."""
+        with self._lock:
+            if len(self._events) >= self._most:
+                logger.warning("too many events for alerts; dropped: %s", event.about)
+                return
+            self._events.append(event)
+        self._schedule_writing()
+
+    def flush(self) -> int:
+        """Write the events to the outbox; returns their number."""
+        with self._writing:
+            with self._lock:
+                taken, self._events = self._events, []
+            try:
+                add_alerts(taken)
+            except BaseException:
+                with self._lock:
+                    self._events = taken + self._events
+                raise
+        return len(taken)
+
+    def clear(self) -> None:
+        """Discard events that are not written."""
+        with self._lock:
+            self._events = []
+
+
+def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None) -> None:
+    """Add the alerts for some events to the outbox, each once; `rules` defaults to all enabled ones."""
+    events = list(events)
+    if not events:
+        return
+    using = router.db_for_write(Alert)
+    if rules is None:
+        rules = list(AlertRule.objects.using(using).filter(enabled=True))
+    with transaction.atomic(using=using):
+        for alert in _alerts(events, list(rules), using):
+            Alert.objects.using(using).bulk_create([alert], ignore_conflicts=True)
+
+
+def _alerts(events: Iterable[Event], rules: Iterable[AlertRule], using: str) -> Iterator[Alert]:
+    for event in events:
+        for rule in filter(event.is_for, rules):
+            window = _outage(rule, event, using) if event.kind == AlertKind.STORE else event.window
+            if window is not None:
+                at = in_site_time(datetime.fromtimestamp(event.at, UTC))
+                key = json.dumps([rule.pk, event.kind, event.about, window])
+                yield Alert(
+                    rule=rule,
+                    about=event.about[:_MOST_CHARACTERS],
+                    payload=event.payload(rule),
+                    dedupe_key=sha256(key.encode()).hexdigest(),
+                    created_at=at,
+                    next_attempt_at=at,
+                )
+
+
+def _outage(rule: AlertRule, event: Event, using: str) -> str | None:
+    """A window for the alert of an outage or of its end; None if another process has recorded the same lately.
+
+    Each process notices an outage by itself: the alert before this one is what their events have in common.
+    """
+    store = f"{event.about.rpartition(' ')[0]} "
+    last = Alert.objects.using(using).filter(rule=rule, about__startswith=store).order_by("pk").last()
+    since = in_site_time(datetime.fromtimestamp(event.at, UTC) - timedelta(hours=_OUTAGE_HOURS))
+    if last is not None and last.about == event.about and last.created_at > since:
+        return None
+    return f"after {last.pk if last else 0}"
+
+
+def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
+    who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
+    name = f"{status.key} of {status.resource or ''}" + (f" for {who}" if who else "")
+    text = f"{percent} % of the limit {name} are in use: {status.remaining} of {status.capacity} are left"
+    event = Event(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
+    recorder.note(event)
+
+
+def _store_degraded(alias: str, **_: object) -> None:
+    text = f"the store {alias} is unavailable: policies decide without it"
+    recorder.note(Event(AlertKind.STORE, f"store {alias} unavailable", text, recorder.now()))
+
+
+def _store_restored(alias: str, **_: object) -> None:
+    recorder.note(Event(AlertKind.STORE, f"store {alias} available", f"the store {alias} is back", recorder.now()))
+
+
+def _emergency_switched(emergency: Emergency, **_: object) -> None:
+    text = f"the emergency switch is set to {emergency.mode.value}" + (emergency.reason and f": {emergency.reason}")
+    now = recorder.now()
+    recorder.note(Event(AlertKind.EMERGENCY, "emergency switch", text, now, str(now)))
+
+
+def _candidate_reverted(policy: str, reason: str, **_: object) -> None:
+    now = recorder.now()
+    text = f"the candidate of the policy {policy} was reverted: {reason}"
+    recorder.note(Event(AlertKind.CANDIDATE, policy, text, now, str(now)))
+
+
+_RECEIVERS: Final[tuple[tuple[Signal, Callable[..., None]], ...]] = (
+    (signals.limit_near, _limit_near),
+    (signals.store_degraded, _store_degraded),
+    (signals.store_restored, _store_restored),
+    (signals.emergency_switched, _emergency_switched),
+    (signals.candidate_reverted, _candidate_reverted),
+)
+
+
+def connect() -> None:
+    """Record events if ALERTS is set, and no events otherwise: then requests do not check thresholds."""
+    is_on = not conf.problems() and conf.get(conf.ALERTS)
+    for signal, receiver in _RECEIVERS:
+        if is_on:
+            signal.connect(receiver, dispatch_uid=_UID)
+        else:
+            signal.disconnect(dispatch_uid=_UID)
+
+
+recorder: Final = AlertRecorder()
+"""The recorder of this process."""
