@@ -14,6 +14,7 @@ from limits_app.services.adjust import areset, boost, reset, top_up
 from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.pools import NamedPool, pool
+from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
@@ -52,6 +53,7 @@ __all__ = [
     "LimitState",
     "NamedPool",
     "PolicyStatus",
+    "Rejection",
     "RolledUp",
     "RowState",
     "Share",
@@ -85,6 +87,7 @@ __all__ = [
     "overview",
     "pool",
     "prune_usage",
+    "rejections",
     "reset",
     "roll_up",
     "set_emergency",

@@ -14,7 +14,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import alerts, audit_log, boosts, files, policies, pools, rules, state, usage
+from limits_app.management.limits import (
+    alerts,
+    audit_log,
+    boosts,
+    files,
+    policies,
+    pools,
+    rejections,
+    rules,
+    state,
+    usage,
+)
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
@@ -33,6 +44,8 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "boost": boosts.BOOST,
     "reset": boosts.RESET,
     "emergency": boosts.EMERGENCY,
+    "denials": rejections.DENIALS,
+    "why": rejections.WHY,
     "usage": usage.USAGE,
     "snapshot": usage.SNAPSHOT,
     "prune": usage.PRUNE,
