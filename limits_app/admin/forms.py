@@ -22,8 +22,9 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import RateLimitAlgorithm
 from limits_app.core.notation import parse_amount, parse_seconds
-from limits_app.models import Limit, Policy, Resource
+from limits_app.models import Limit, LimitKind, Policy, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_identifier, validate_json, validate_text
 
@@ -158,6 +159,12 @@ LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
 
 _NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
 
+_ALGORITHM_HELP: Final = _(
+    "The most in one window: sliding window, the capacity; token bucket, leaky bucket and GCRA, the capacity and the "
+    "burst, which is up to twice the capacity; fixed window, twice the capacity across a boundary. Leave empty for a "
+    "sliding window for requests, and a token bucket for rates. Not for permits."
+)
+
 _Readable = Callable[[Limit], str]
 
 
@@ -178,6 +185,16 @@ class LimitForm(LimitModelForm):
             value = self.initial.get(name)
             if isinstance(value, Decimal):
                 self.initial[name] = f"{value:f}".rstrip("0").rstrip(".")
+        if "algorithm" in self.fields:
+            self.fields["algorithm"].help_text = _ALGORITHM_HELP
+
+    def clean(self) -> dict[str, Any] | None:
+        """Choose a sliding window for requests without an algorithm and a burst: it never allows more."""
+        cleaned = super().clean()
+        values = self.cleaned_data
+        if values.get("kind") == LimitKind.CALL and not values.get("algorithm") and values.get("burst") is None:
+            values["algorithm"] = RateLimitAlgorithm.SLIDING_WINDOW.value
+        return cleaned
 
 
 def _readable(name: str) -> _Readable:

@@ -55,6 +55,16 @@ class RateLimitAlgorithm(StrEnum):
         """Whether unused amounts are refunded."""
         return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
+    def most_per_window(self, capacity: Amount, burst: Amount | None) -> Amount:
+        """Return the most that can be admitted in a time of one window; `burst` is by default the capacity.
+
+        After an idle time, a bucket admits its burst and what it refills within the window.
+        Fixed windows admit twice the capacity across a boundary.
+        """
+        if self is RateLimitAlgorithm.SLIDING_WINDOW:
+            return capacity
+        return round(capacity + (capacity if burst is None else burst), 3)
+
 
 class RateOptions(TypedDict, total=False):
     """The fields of rates and call limits that have defaults."""

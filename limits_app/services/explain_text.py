@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, TOTALS, Emergency, Enforcement, PolicyScope, PolicyValue
 from limits_app.resolver import CODE, PolicyStatus
@@ -63,6 +64,7 @@ def told(explanation: Explanation) -> Iterator[str]:
         yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
     if explanation.pool is not None:
         yield from _pool(explanation.pool, blocked=explanation.outcome.blocked)
+    yield from _most_per_window(first.limits)
     for status in explanation.outcome.shadowed:
         yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:
@@ -150,6 +152,17 @@ def _limit(limit: ExplainedLimit) -> str:
     if not limit.binds:
         return f"{said}."
     return f"{said}; it binds, and admits {_when(limit.status.retry_after)}."
+
+
+def _most_per_window(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
+    """The most that each rate can admit in one window, where that is more than its capacity."""
+    for one in limits:
+        limit = one.effective.limit
+        if isinstance(limit, RateLimit | CallLimit):
+            most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
+            if most > limit.capacity:
+                how = str(limit.algorithm).replace("_", " ")
+                yield f"{limit.key} is a {how}: up to {most} can pass within {limit.window_seconds} s."
 
 
 def _block_ends(limit: ExplainedLimit) -> str:

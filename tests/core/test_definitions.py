@@ -230,6 +230,23 @@ def test_algorithms_have_other_names_and_may_be_text() -> None:
             assert limit.algorithm is algorithm
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "burst", "most"),
+    [
+        (TOKEN_BUCKET, None, 20),
+        (TOKEN_BUCKET, 0.1, 10.1),
+        (LEAKY_BUCKET, 1, 11),
+        (RateLimitAlgorithm.GCRA, 30, 40),
+        (SLIDING_WINDOW, None, 10),
+        (FIXED_WINDOW, None, 20),
+    ],
+)
+def test_the_most_in_one_window_is_the_burst_and_the_refill(
+    algorithm: RateLimitAlgorithm, burst: float | None, most: float
+) -> None:
+    assert algorithm.most_per_window(10, burst) == most
+
+
 def test_times_may_be_timedeltas_and_weeks() -> None:
     assert RateLimit("tpm", 5, timedelta(minutes=2)) == RateLimit("tpm", 5, 120)
     assert CallLimit(5, timedelta(milliseconds=1)) == CallLimit(5, 0.001)

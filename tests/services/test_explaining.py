@@ -54,6 +54,7 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
         "Replaced: the policy of the system (limits).\n"
         "Unlimited here, but limited by a replaced policy: db, tpm.\n"
         "call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
+        "\ncall_count is a token bucket: up to 2 can pass within 60 s."
     )
     told = json.loads(json.dumps(explanation.as_dict()))
     assert [(one["level"], one["counts"]) for one in told["considered"]] == [
@@ -191,6 +192,7 @@ def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
         "tenant:acme, call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
         "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
         "tenant:acme, tpm: nothing requested.",
+        "call_count is a token bucket: up to 14 can pass within 60 s.",
         "The limits may change at 2026-03-05 00:00:00 UTC.",
     ]
     told = json.loads(json.dumps(explanation.as_dict()))

@@ -50,6 +50,15 @@ def holding(pipe: Connection, directory: Path, limit: ResourceLimit = DB) -> Non
     pipe.recv()
 
 
+def extending(pipe: Connection, directory: Path) -> None:
+    """Hold a permit and two of an extension, with amounts of a rate, until the end."""
+    limits = limits_of(ProcessStore(directory, map_megabytes=2), ResourceLimit("db", 3), RateLimit("x", 10, 366 * DAY))
+    held = limits.try_acquire({"x": 1})
+    held.extend({"db": 2, "x": 4})
+    pipe.send(bool(held))
+    pipe.recv()
+
+
 def hot(pipe: Connection, directory: Path, algorithm: RateLimitAlgorithm) -> None:
     """Acquire as fast as possible, and say so each time."""
     limits = limits_of(ProcessStore(directory, map_megabytes=2), many(algorithm))
@@ -126,6 +135,18 @@ class TestAKilledHolder:
             killed = holder.kill()
             until(lambda: bool(limits.try_acquire()))
             assert monotonic() - killed < 1
+
+    def test_permits_of_an_extension_are_free_within_a_second_and_its_amounts_stay_spent(
+        self, process_store: ProcessStore
+    ) -> None:
+        limits = limits_of(process_store, ResourceLimit("db", 3), RateLimit("x", 10, 366 * DAY))
+        with running(extending, process_store.directory) as holder:
+            assert holder.hear()
+            assert not limits.try_acquire({"x": 0})
+            killed = holder.kill()
+            until(lambda: bool(limits.try_acquire({"x": 0, "db": 3})))
+            assert monotonic() - killed < 1
+        assert round(float(str(used(limits, "x")))) == 5
 
     def test_its_permit_is_free_at_the_first_try_long_after(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)
