@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil
-from operator import itemgetter
+from operator import attrgetter
 from time import time
 from typing import Final, NamedTuple
 
@@ -26,6 +26,8 @@ __all__ = ["remove_headers", "set_headers"]
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
+_BUCKET: Final = attrgetter("resource", "entity", "member", "shared")
+"""What identifies the bucket of a limit beside its key, in a scope and in the status of a limit."""
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
@@ -62,30 +64,25 @@ def remove_headers(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
-def _quotas(acquisitions: Iterable[Acquisition]) -> Mapping[str, _Quota]:
+def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
     """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
-    read: list[tuple[str | None, str, _Quota]] = []
+    counted = {one.scope.resource for each in acquisitions for one in each.claim.plan.scopes if not one.degraded}
+    several = len(counted) > 1
+    found: dict[str, _Quota] = {}
     for acquisition in acquisitions:
         claim = acquisition.claim
         now = claim.decided_at
-        violations = () if claim.admitted else acquisition.outcome.violations
-        for planned, state in zip(claim.plan.limits, claim.states, strict=True):
-            rule, scope = planned.rule, planned.scope.scope
+        rejecting = () if claim.admitted else {(one.key, *_BUCKET(one)) for one in acquisition.outcome.violations}
+        for planned in claim.plan.limits:
+            rule, scope, state = planned.rule, planned.scope.scope, claim.states[planned.place]
             if planned.scope.degraded:
                 continue
             reset = None if isinstance(rule.limit, Blocked) else reset_seconds(rule, state, now)
-            rejected = False
-            for one in violations:
-                where = one.key, one.resource, one.entity, one.member, one.shared
-                rejected |= where == (rule.key, scope.resource, scope.entity, scope.member, scope.shared)
+            rejected = bool(rejecting) and (rule.key, *_BUCKET(scope)) in rejecting
             quota = _Quota(rule.limit, whole_remaining(rule, state, now), reset, rejected)
-            read.append((scope.resource, rule.key, quota))
-    several = len(set(map(itemgetter(0), read))) > 1
-    found: dict[str, _Quota] = {}
-    for resource, key, quota in read:
-        name = f"{resource}:{key}" if several else key
-        if name not in found or quota.urgency() >= found[name].urgency():
-            found[name] = quota
+            name = f"{scope.resource}:{rule.key}" if several else rule.key
+            if name not in found or quota.urgency() >= found[name].urgency():
+                found[name] = quota
     return found
 
 

@@ -111,7 +111,7 @@ def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
     except REFUSALS as error:
-        return _refused(request, error)
+        return _refused(request, limits, error)
     return _enforce_current(request)
 
 
@@ -130,7 +130,7 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     except (OutdatedEndpoints, InvalidRequest):
         pass
     except REFUSALS as error:
-        return await sync_to_async(_refused)(request, error)
+        return await sync_to_async(_refused)(request, limits, error)
     return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
 
 
@@ -174,7 +174,7 @@ def _enforce_current(request: HttpRequest) -> HttpResponseBase | None:
             for one in charges:
                 _charge_valid(limits, one)
     except REFUSALS as error:
-        return _refused(request, error)
+        return _refused(request, limits, error)
     return None
 
 
@@ -188,7 +188,7 @@ def _charge_valid(limits: RequestLimits, charge: RuleCharge) -> None:
         limits.charge(charge.resource, charge.entity)
 
 
-def _refused(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
+def _refused(request: HttpRequest, limits: RequestLimits, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
     """Return the refusal of a request that no view sees; it is refunded what it was charged before."""
-    limits_of(request).undo()
+    limits.undo()
     return refusal(request, error)
