@@ -149,7 +149,7 @@ def test_rows_of_every_other_kind() -> None:
         (Policy, {"limits": [{"key": "x", "capacity": 0.5, "algorithm": "none"}]}, {"limits[0].algorithm": "choice"}),
         (Entity, {"identifier": "u", "blocked": True, "unlimited": True}, {"blocked": "both unlimited and blocked"}),
         (Entity, {"identifier": "u", "metadata": [1]}, {"metadata": "Must be a JSON object"}),
-        (Endpoint, {"name": "e", "path": "/"}, {"resource": "This field cannot be null."}),
+        (Endpoint, {"name": "e", "path": "/"}, {"limits": "Enter either limits or a resource."}),
         (Endpoint, {"name": "e", "resource": "api"}, {"path": "Enter either a path or a view name."}),
         (
             Pool,
