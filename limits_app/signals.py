@@ -50,4 +50,4 @@ emergency_switched: Final = Signal()
 """The emergency switch was set and committed. Arguments: `emergency`, the switch as it is in force now."""
 
 candidate_reverted: Final = Signal()
-"""A candidate policy was reverted automatically. Arguments: `policy`, its name, and `reason`."""
+"""A promoted candidate was reverted automatically. Arguments: `policy`, its name, and `reason`."""

@@ -6,9 +6,9 @@ from django.contrib import admin
 
 from limits_app.admin.alerts import AlertAdmin, AlertRuleAdmin
 from limits_app.admin.audit_log import AuditEventAdmin
-from limits_app.admin.blocking import LimitsUserAdminMixin
+from limits_app.admin.candidates import CandidateAdmin
 from limits_app.admin.emergency import EmergencyAdmin
-from limits_app.admin.pages import RejectionsAdmin, UsageAdmin
+from limits_app.admin.pages import UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
@@ -16,7 +16,7 @@ from limits_app.models import (
     Alert,
     AlertRule,
     AuditEvent,
-    Denial,
+    Candidate,
     EmergencySwitch,
     Endpoint,
     Entity,
@@ -32,20 +32,20 @@ __all__ = [
     "AlertAdmin",
     "AlertRuleAdmin",
     "AuditEventAdmin",
+    "CandidateAdmin",
     "EmergencyAdmin",
     "EndpointAdmin",
     "EntityAdmin",
-    "LimitsUserAdminMixin",
     "PlanAdmin",
     "PolicyAdmin",
     "PoolAdmin",
     "PoolMemberAdmin",
-    "RejectionsAdmin",
     "ResourceAdmin",
     "UsageAdmin",
 ]
 
 admin.site.register(Policy, PolicyAdmin)
+admin.site.register(Candidate, CandidateAdmin)
 admin.site.register(Pool, PoolAdmin)
 admin.site.register(PoolMember, PoolMemberAdmin)
 admin.site.register(Resource, ResourceAdmin)
@@ -57,4 +57,3 @@ admin.site.register(AuditEvent, AuditEventAdmin)
 admin.site.register(UsageSnapshot, UsageAdmin)
 admin.site.register(AlertRule, AlertRuleAdmin)
 admin.site.register(Alert, AlertAdmin)
-admin.site.register(Denial, RejectionsAdmin)

@@ -15,6 +15,7 @@ from limits_app.integrations.identity import entity_of_key
 
 __all__ = [
     "BOOST",
+    "CANDIDATES",
     "EMERGENCY",
     "REASON_HEADER",
     "RESET",
@@ -37,6 +38,7 @@ RESET: Final = "limits_app.reset_resource"
 REVERT: Final = "limits_app.revert_auditevent"
 TOP_UP: Final = "limits_app.top_up_resource"
 BOOST: Final = "limits_app.boost_policy"
+CANDIDATES: Final = {"GET": "limits_app.view_policy", "POST": "limits_app.change_policy"}
 EMERGENCY: Final = {"GET": "limits_app.view_emergencyswitch", "PUT": "limits_app.change_emergencyswitch"}
 USAGE: Final = "limits_app.view_usagesnapshot"
 

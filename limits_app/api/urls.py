@@ -33,6 +33,7 @@ _v1 = [
     *_router.urls,
     path("audit-events/<int:pk>/revert/", configuration.RevertView.as_view(), name="revert"),
     path("boosts/", state.BoostView.as_view(), name="boost"),
+    path("candidates/", state.CandidateView.as_view(), name="candidate-list"),
     path("denials/", state.DenialView.as_view(), name="denial-list"),
     path("emergency/", state.EmergencyView.as_view(), name="emergency"),
     path("explain/", state.ExplainView.as_view(), name="explain"),

@@ -7,6 +7,7 @@ from typing import Final
 from limits_app.models.alerts import Alert, AlertChannel, AlertKind, AlertRule
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
+from limits_app.models.candidate import Candidate, CandidateState, CandidateValue, noted_limits
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
@@ -20,7 +21,15 @@ from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.pool import LoadBalancing, MemberDefinition, Pool, PoolDefinition, PoolMember, pool_definition
 from limits_app.models.resource import Resource
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
-from limits_app.models.usage import Bucket, CollectedBatch, Denial, Period, UsageSnapshot
+from limits_app.models.usage import (
+    Bucket,
+    CollectedBatch,
+    Denial,
+    EvaluationCount,
+    EvaluationKind,
+    Period,
+    UsageSnapshot,
+)
 
 __all__ = [
     "CONFIGURATION",
@@ -35,6 +44,9 @@ __all__ = [
     "AuditEvent",
     "AuditHead",
     "Bucket",
+    "Candidate",
+    "CandidateState",
+    "CandidateValue",
     "CodeLimits",
     "CollectedBatch",
     "Configuration",
@@ -47,6 +59,8 @@ __all__ = [
     "Enforcement",
     "Entity",
     "EntityPolicies",
+    "EvaluationCount",
+    "EvaluationKind",
     "LastCommit",
     "LayoutDefinition",
     "Limit",
@@ -76,6 +90,7 @@ __all__ = [
     "emergency",
     "in_scope",
     "note_code_limits",
+    "noted_limits",
     "policies_for",
     "pool_definition",
 ]
@@ -91,5 +106,6 @@ CONFIGURATION: Final[tuple[type[Configuration], ...]] = (
     Limit,
     Endpoint,
     EmergencySwitch,
+    Candidate,
 )
 """The models whose changes are announced."""

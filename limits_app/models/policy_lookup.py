@@ -16,7 +16,9 @@ from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as Definition
+from limits_app.models.candidate import Candidate, CandidateState, CandidateValue, noted_limits
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import from_column, to_column
@@ -87,13 +89,15 @@ _QUERY: Final = """
             WHERE k.number = s.number),
            (SELECT r.store FROM request k JOIN {resource} r ON r.name = k.resource WHERE k.number = s.number),
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
-           p.valid_from, p.valid_until, p.weekly_hours, p.time_zone, x.mode, x.until, l.shared, {columns}
+           p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
+           d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}
     FROM subject s
     JOIN place ON place.number = s.number
     LEFT JOIN {emergencyswitch} x ON x.id = 1
     LEFT JOIN {entity} e ON e.id = s.entity_id
     LEFT JOIN {plan} n ON n.id = s.plan_id
     LEFT JOIN {policy} p ON {about} AND (p.valid_until IS NULL OR p.valid_until > %s)
+    LEFT JOIN {candidate} d ON d.policy_id = p.id AND d.state <> 'reverted'
     LEFT JOIN {limit} l ON l.policy_id = p.id
     WHERE s.entity_id IS NOT NULL AND s.plan_id IS NOT NULL
 """
@@ -137,6 +141,11 @@ class _Row(NamedTuple):
     valid_until: Any
     weekly_hours: str
     time_zone: str
+    candidate_id: int | None
+    candidate_limits: str
+    candidate_percent: int
+    candidate_state: str
+    watched_until: Any
     mode: str | None
     until: Any
     shared: bool | None
@@ -169,7 +178,8 @@ class PolicyValue:
 
     `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
     policy does not set it. `shared` contains the keys of shared limits. `subject` is the plan or the pattern that the
-    policy is for, and of several patterns the one with the highest `specificity` applies.
+    policy is for, and of several patterns the one with the highest `specificity` applies. `candidate` is one that is
+    tested, or whose rejections are counted after its promotion.
     """
 
     level: str
@@ -186,6 +196,7 @@ class PolicyValue:
     hours: WeeklyHours | None = None
     subject: str = ""
     specificity: int = 0
+    candidate: CandidateValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +329,22 @@ def _policy_value(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> Poli
         hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,
         subject=row.plan or pattern or "",
         specificity=specificity(pattern) if pattern else 0,
+        candidate=None if row.candidate_id is None else _candidate(row, connection),
     )
+
+
+def _candidate(row: _Row, connection: BaseDatabaseWrapper) -> CandidateValue | None:
+    """The candidate of a policy; None for one that was promoted and is not watched, or has invalid limits."""
+    until = from_column(row.watched_until, connection)
+    if row.candidate_state == CandidateState.PROMOTED and until is None:
+        return None
+    try:
+        noted = noted_limits(row.candidate_limits)
+    except InvalidLimit as error:  # written past the validation of the model
+        logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
+        return None
+    limits, shared = tuple(one.limit for one in noted), frozenset(one.limit.key for one in noted if one.shared)
+    return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
 
 
 def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
@@ -372,7 +398,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
     )
 
 
-_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch)
+_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch, Candidate)
 _ABOUT: Final = (("resource_id", "place"), ("entity_id", "s"), ("plan_id", "s"))
 
 

@@ -8,7 +8,19 @@ from typing import Any, Final, cast
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["ADD", "EARLIEST", "LATEST", "Bucket", "CollectedBatch", "Denial", "Period", "UsageSnapshot", "upsert"]
+__all__ = [
+    "ADD",
+    "EARLIEST",
+    "LATEST",
+    "Bucket",
+    "CollectedBatch",
+    "Denial",
+    "EvaluationCount",
+    "EvaluationKind",
+    "Period",
+    "UsageSnapshot",
+    "upsert",
+]
 
 
 class Bucket(models.TextChoices):
@@ -55,8 +67,8 @@ class UsageSnapshot(Counted):
 
     class Meta(Counted.Meta):
         default_permissions = ("view",)
-        verbose_name = _("usage")
-        verbose_name_plural = _("usage")
+        verbose_name = _("usage snapshot")
+        verbose_name_plural = _("usage snapshots")
         ordering = ["-start", "resource", "entity", "key"]
         constraints = [
             models.UniqueConstraint(
@@ -89,21 +101,56 @@ class Denial(Counted):
 
     class Meta(Counted.Meta):
         default_permissions = ()  # the permission to view usage covers denials
-        verbose_name = _("rejection")
-        verbose_name_plural = _("rejections")
+        verbose_name = _("denial")
+        verbose_name_plural = _("denials")
         ordering = ["-minute", "-count"]
         constraints = [
             models.UniqueConstraint(
                 fields=["minute", "resource", "key", "bucket", "entity"], name="limits_app_denial_once"
             ),
         ]
-        indexes = [
-            models.Index(fields=["resource", "minute"], name="limits_app_denial_resource"),
-            models.Index(fields=["entity", "minute"], name="limits_app_denial_entity"),
-        ]
+        indexes = [models.Index(fields=["resource", "minute"], name="limits_app_denial_resource")]
 
     def __str__(self) -> str:
         return f"{self.count} x {self.whose} in the minute {self.minute:%Y-%m-%d %H:%M}"
+
+
+class EvaluationKind(models.TextChoices):
+    """Why the limits of a policy are counted: in shadow mode, as a candidate, or after a promotion."""
+
+    SHADOW = "shadow", _("shadow mode")
+    CANDIDATE = "candidate", _("candidate")
+    PROMOTED = "promoted", _("promoted")
+
+
+class EvaluationCount(models.Model):
+    """How many requests of an hour a limit of a policy has evaluated, and how many it rejected or would have rejected.
+
+    An empty `key` is for all limits of the policy together, where a request counts once. `candidate_id` is 0 for a
+    policy in shadow mode. Policies and candidates may have been deleted.
+    """
+
+    hour = models.DateTimeField(_("hour"))
+    policy_id = models.BigIntegerField(_("policy"))
+    candidate_id = models.BigIntegerField(_("candidate"), default=0)
+    kind = models.CharField(_("kind"), max_length=9, choices=EvaluationKind.choices)
+    key = models.CharField(_("limit"), max_length=64, blank=True)
+    evaluated = models.BigIntegerField(_("evaluated"), default=0)
+    rejected = models.BigIntegerField(_("rejected"), default=0)
+
+    class Meta:
+        default_permissions = ()  # the permissions of policies and candidates apply
+        verbose_name = _("evaluation count")
+        verbose_name_plural = _("evaluation counts")
+        ordering = ["-hour", "policy_id", "key"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["candidate_id", "policy_id", "kind", "hour", "key"], name="limits_app_evaluation_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rejected} of {self.evaluated} in the hour {self.hour:%Y-%m-%d %H:%M}"
 
 
 class CollectedBatch(models.Model):

@@ -27,7 +27,7 @@ from limits_app.resolver.resolution import (
     source,
     switch_in_force,
 )
-from limits_app.resolver.resolved_set import Resolution, ResolvedSet
+from limits_app.resolver.resolved_set import Evaluated, Resolution, ResolvedSet
 from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, StoreVersions
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "UNAVAILABLE",
     "Choice",
     "EffectiveLimit",
+    "Evaluated",
     "Key",
     "Limits",
     "MemberSet",

@@ -32,8 +32,11 @@ __all__ = [
     "Verdict",
     "changes_at",
     "choose",
+    "is_evaluated",
     "lifted",
     "rollout_position",
+    "with_candidates",
+    "without_others",
 ]
 
 CODE: Final = "code"
@@ -146,9 +149,48 @@ def _blocks_everything(policy: PolicyValue) -> bool:
     return policy.level == PolicyScope.SYSTEM_TOTAL and policy.effect == PolicyEffect.BLOCKED
 
 
+def without_others(link: EntityPolicies, now: datetime) -> EntityPolicies:
+    """The policies without candidates that are not tested for this entity, or no longer watched."""
+    position = rollout_position(link.entity)
+    if not any(one.candidate for one in link.policies):
+        return link
+    return replace(link, policies=tuple(_without_other(one, position, now) for one in link.policies))
+
+
+def _without_other(policy: PolicyValue, position: int, now: datetime) -> PolicyValue:
+    candidate = policy.candidate
+    if candidate is None:
+        return policy
+    is_watched = candidate.watched_until is not None and now < candidate.watched_until
+    is_tested = candidate.watched_until is None and position < candidate.percent
+    return policy if is_watched or is_tested else replace(policy, candidate=None)
+
+
+def with_candidates(link: EntityPolicies) -> EntityPolicies:
+    """The policies with the limits of their tested candidates."""
+    return replace(link, policies=tuple(map(_with_candidate, link.policies)))
+
+
+def _with_candidate(policy: PolicyValue) -> PolicyValue:
+    candidate = policy.candidate
+    if candidate is None or candidate.watched_until is not None:
+        return policy
+    return replace(policy, effect=PolicyEffect.LIMITS, limits=candidate.limits, shared=candidate.shared)
+
+
+def is_evaluated(choice: Choice) -> bool:
+    """Whether a policy is in shadow mode, or applies and has a candidate that is tested."""
+    return any(
+        one.status is PolicyStatus.SHADOW
+        or (one.status in _APPLIES and one.policy.candidate and one.policy.candidate.watched_until is None)
+        for one in choice.verdicts
+    )
+
+
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
     times = [at for one in link.policies for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
+    times += [one.candidate.watched_until for one in link.policies if one.candidate]
     return min((at for at in times if at is not None and at > now), default=None)
 
 

@@ -29,7 +29,17 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for
-from limits_app.resolver.policies import CODE, Choice, PolicyStatus, changes_at, choose, lifted
+from limits_app.resolver.policies import (
+    CODE,
+    Choice,
+    PolicyStatus,
+    changes_at,
+    choose,
+    is_evaluated,
+    lifted,
+    with_candidates,
+    without_others,
+)
 from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
@@ -94,7 +104,7 @@ def resolve(
     versions = StoreVersions(store)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
     found, members, store_version = _read(Subject(resource, entity, plan), at, versions)
-    links = found.links
+    links = [without_others(link, at) for link in found.links]
     if default_limits:
         own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], policies=(*links[0].policies, own))
@@ -109,7 +119,7 @@ def resolve(
         store_version=store_version,
         members=members.without_limits() if members is not None and is_lifted else members,
         changes_at=min(dates).timestamp() if dates else None,
-        accepts_all=is_lifted,
+        is_lifted=is_lifted,
     )
     return Resolution(resource, entity, choices, shadows, resolved, found.known, switch)
 
@@ -192,9 +202,5 @@ def _chosen(
             return tuple(lifted(choice, PolicyStatus.OFF) for choice in choices), ()
         case Enforcement.SHADOW:
             return tuple(lifted(choice, PolicyStatus.SHADOW) for choice in choices), choices
-    in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
-    return choices, tuple(choose(link, now, shadow=True) for link in in_shadow)
-
-
-def _has_shadow(choice: Choice) -> bool:
-    return any(verdict.status is PolicyStatus.SHADOW for verdict in choice.verdicts)
+    evaluated = [link for link, choice in zip(links, choices, strict=True) if is_evaluated(choice)]
+    return choices, tuple(choose(with_candidates(link), now, shadow=True) for link in evaluated)

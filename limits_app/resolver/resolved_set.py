@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
@@ -12,17 +12,25 @@ from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope, sh
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.models import ENFORCED, Emergency, PolicyScope, PolicyValue
+from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
 
-__all__ = ["Resolution", "ResolvedSet", "compiled", "scopes_of"]
+__all__ = ["Evaluated", "Resolution", "ResolvedSet", "compiled", "scopes_of"]
 
 _OF_AN_ENTITY: Final = frozenset(
     {PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value, PolicyScope.ENTITY_TOTAL.value}
 )
+
+
+class Evaluated(NamedTuple):
+    """A policy whose decisions are counted, with its candidate (0: none)."""
+
+    policy_id: int
+    candidate_id: int
+    kind: EvaluationKind
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,7 +40,7 @@ class ResolvedSet:
     `alias` is that of the store in which the limits are counted. `on_unavailable` is that of the policies; None for
     that of the settings. `shadow` are the limits of policies in shadow mode. `available` is False where the store was
     unavailable when the limits were resolved. `fallbacks` caches the sets that decide in place of
-    this one while the store is unavailable.
+    this one while the store is unavailable. `evaluated` has the policies whose decisions are counted, by scope and key.
     """
 
     limit_set: LimitSet
@@ -40,6 +48,7 @@ class ResolvedSet:
     on_unavailable: OnUnavailable | None = None
     shadow: LimitSet | None = None
     available: bool = True
+    evaluated: Mapping[tuple[str, str], Evaluated] = field(default_factory=dict)
     fallbacks: dict[object, LimitSet] = field(default_factory=dict)
 
     @classmethod
@@ -55,6 +64,7 @@ class ResolvedSet:
         on_unavailable: OnUnavailable | None = None,
         shadow: LimitSet | None = None,
         accepts_all: bool = False,
+        evaluated: Mapping[tuple[str, str], Evaluated] | None = None,
     ) -> ResolvedSet:
         """Compile the limits of several scopes, and of the members of a pool where one serves the resource.
 
@@ -76,6 +86,7 @@ class ResolvedSet:
             on_unavailable=on_unavailable,
             shadow=shadow,
             available=store_version.available,
+            evaluated=evaluated or {},
         )
 
     @property
@@ -160,9 +171,12 @@ def compiled(
     store_version: StoreVersion,
     members: PoolMembers | None = None,
     changes_at: float | None = None,
-    accepts_all: bool = False,
+    is_lifted: bool = False,
 ) -> ResolvedSet:
-    """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one."""
+    """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one.
+
+    `is_lifted` says that the emergency switch or the settings lift all limits.
+    """
     store = store_version.store
     shadow_scopes = [
         replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, store, counts_usage=False)
@@ -176,8 +190,34 @@ def compiled(
         changes_at=changes_at,
         on_unavailable=next((choice.on_unavailable for choice in choices if choice.on_unavailable), None),
         shadow=LimitSet.composed(shadow_scopes, store, version=store_version.version) if shadow_scopes else None,
-        accepts_all=accepts_all,
+        accepts_all=is_lifted,
+        evaluated={} if is_lifted else dict(_evaluated(resource, choices, shadows)),
     )
+
+
+def _evaluated(
+    resource: str, choices: Sequence[Choice], shadows: Sequence[Choice]
+) -> Iterator[tuple[tuple[str, str], Evaluated]]:
+    """The policies whose decisions are counted: promoted candidates, tested ones, and policies in shadow mode."""
+    for choice in choices:
+        for scope, one in _placed(resource, choice):
+            candidate = one.policy.candidate
+            if candidate is not None and candidate.watched_until is not None:
+                kind = EvaluationKind.PROMOTED
+                yield (scope.key, one.limit.key), Evaluated(one.policy.policy_id or 0, candidate.candidate_id, kind)
+    for choice in shadows:
+        for scope, one in _placed(resource, choice):
+            candidate, place = one.policy.candidate, (shadow_scope(scope).key, one.limit.key)
+            if candidate is not None and candidate.watched_until is None:
+                yield place, Evaluated(one.policy.policy_id or 0, candidate.candidate_id, EvaluationKind.CANDIDATE)
+            elif one.policy.enforcement == Enforcement.SHADOW:
+                yield place, Evaluated(one.policy.policy_id or 0, 0, EvaluationKind.SHADOW)
+
+
+def _placed(resource: str, choice: Choice) -> Iterator[tuple[Scope, EffectiveLimit]]:
+    for scope, limits in (*_scopes(resource, choice), *_total_scopes(choice)):
+        for one in limits:
+            yield scope, one
 
 
 def scopes_of(

@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, boost, reset, top_up
+from limits_app.services.candidates import (
+    CandidateReport,
+    candidates,
+    discard_candidate,
+    promote_candidate,
+    revert_candidate,
+    revert_candidates,
+    set_candidate,
+)
 from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.pools import NamedPool, pool
-from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
@@ -48,12 +56,12 @@ from limits_app.services.writing import (
 )
 
 __all__ = [
+    "CandidateReport",
     "DenialCount",
     "Explanation",
     "LimitState",
     "NamedPool",
     "PolicyStatus",
-    "Rejection",
     "RolledUp",
     "RowState",
     "Share",
@@ -68,11 +76,13 @@ __all__ = [
     "atry_acquire",
     "atry_acquire_all",
     "boost",
+    "candidates",
     "check",
     "delete_entity_limits",
     "delete_resource_limits",
     "delete_system_limits",
     "denials",
+    "discard_candidate",
     "emergency",
     "end_boost",
     "explain",
@@ -86,10 +96,13 @@ __all__ = [
     "list_resources_with_entities",
     "overview",
     "pool",
+    "promote_candidate",
     "prune_usage",
-    "rejections",
     "reset",
+    "revert_candidate",
+    "revert_candidates",
     "roll_up",
+    "set_candidate",
     "set_emergency",
     "set_entity",
     "set_entity_limits",

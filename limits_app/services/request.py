@@ -26,7 +26,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import Requested, RequestedAmounts, amounts_for
-from limits_app.services.shadow import afollow, follow, with_shadow
+from limits_app.services.shadow import afollow, count, follow, with_shadow
 from limits_app.services.unavailable import check_share, fallback_of, without_database
 
 __all__ = ["Request", "Source", "waiting_time"]
@@ -76,7 +76,7 @@ class Request:
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
         acquisition = self._finish(self._use(_try_acquire))
-        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
+        return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
     def acquire_now(self) -> Acquisition:
         """Acquire now; LimitExceeded where that is rejected."""
@@ -89,12 +89,12 @@ class Request:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
         time_left = _countdown(timeout)
         acquisition = self._finish(self._use(lambda limits, amounts: self._wait(limits, amounts, time_left)))
-        return acquisition if self._shadow is None else follow(acquisition, self._shadow, self._requested)
+        return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
     async def atry_acquire(self) -> Acquisition:
         """`try_acquire` for asyncio."""
         acquisition = self._finish(await self._ause(_atry_acquire), in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
 
     async def aacquire_now(self) -> Acquisition:
         """`acquire_now` for asyncio."""
@@ -108,7 +108,7 @@ class Request:
         time_left = _countdown(timeout)
         waited = await self._ause(lambda limits, amounts: self._await(limits, amounts, time_left))
         acquisition = self._finish(waited, in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._shadow, self._requested)
+        return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
 
     def peek(self) -> Outcome:
         """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -133,7 +133,7 @@ class Request:
 
     def report(self, extension: Acquisition, *, in_task: bool) -> None:
         """See `LimitsSource.report`."""
-        self._finish(extension, in_task=in_task)
+        self._notify(extension, in_task=in_task)
 
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
         """Return `use` of the effective limits and the amounts; repeats it after an error that `_recover` handles."""
@@ -172,6 +172,8 @@ class Request:
         elif isinstance(error, LimitExceeded):
             if fallback is not None and self._resolved is not None:
                 check_share(error, self._resolved)
+            elif self._resolved is not None and error.refused is not None:
+                count(self._resolved, error.refused)
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
             raise error
         elif fallback is not None:  # for instance an error of the function that returns the amounts
@@ -196,8 +198,18 @@ class Request:
         except NeverAdmissible as error:
             return error
 
+    @property
+    def _evaluating(self) -> ResolvedSet:
+        """The resolved set with the limits in shadow mode."""
+        return cast("ResolvedSet", self._resolved)
+
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
-        """Notify of a decision; return the acquisition that the caller receives."""
+        """Count and notify of a decision; return the acquisition that the caller receives."""
+        if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
+            count(self._resolved, acquisition)
+        return self._notify(acquisition, in_task=in_task)
+
+    def _notify(self, acquisition: Acquisition, *, in_task: bool) -> Acquisition:
         if acquisition.claim.admitted:
             notify.admitted(self._key[0], acquisition, in_task=in_task)
             if acquisition.limit_set.version is not None:  # others never change

@@ -186,6 +186,7 @@ def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> Resolve
         shadow=LimitSet.composed(shadow, first.store_version.store, version=first.store_version.version)
         if shadow
         else None,
+        evaluated={place: one for resolved in sets for place, one in resolved.evaluated.items()},
         accepts_all=any(one.limit_set.accepts_all for one in sets),
     )
 

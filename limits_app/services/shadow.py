@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition, LimitUse
@@ -16,11 +16,14 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.resolver import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
+from limits_app.usage import evaluations
 
 __all__ = [
     "ShadowedAcquisition",
     "afollow",
+    "count",
     "follow",
     "forget_shadow_refusals",
     "peek",
@@ -46,28 +49,44 @@ def forget_shadow_refusals() -> None:
     _REFUSALS.clear()
 
 
-def follow(acquisition: Acquisition, shadow: LimitSet, requested: RequestedAmounts) -> Acquisition:
-    """Try the limits in shadow mode too, once the others have admitted a request."""
-    if not acquisition.successful:
-        return acquisition
+def count(resolved: ResolvedSet, acquisition: Acquisition) -> None:
+    """Count a decision for the policies whose decisions are counted."""
+    claim = acquisition.claim
+    rejecting = () if claim.admitted else {*claim.refusal()[0]}
+    found = [(bucket, resolved.evaluated[bucket]) for bucket in claim.plan.buckets if bucket in resolved.evaluated]
+    if found:
+        evaluations.note((policy, bucket[1], bucket in rejecting) for bucket, policy in found)
+
+
+def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:
+    """Try the limits in shadow mode too, and count their decision; returns the acquisition for the caller.
+
+    Their permits are released immediately if the request was rejected.
+    """
+    shadow = cast("LimitSet", resolved.shadow)
     followed = ShadowedAcquisition(acquisition)
-    with followed.trying():
+    with followed.trying(resolved):
         followed.tried = shadow.try_acquire(_requested_of(shadow, requested))
-    return followed
+    if acquisition.successful:
+        return followed
+    followed._end("release")
+    return acquisition
 
 
-async def afollow(acquisition: Acquisition, shadow: LimitSet, requested: RequestedAmounts) -> Acquisition:
+async def afollow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:
     """`follow` for asyncio."""
-    if not acquisition.successful:
-        return acquisition
+    shadow = cast("LimitSet", resolved.shadow)
     followed = ShadowedAcquisition(acquisition)
     try:
-        with followed.trying():
+        with followed.trying(resolved):
             followed.tried = await shadow.atry_acquire(_requested_of(shadow, requested))
     except BaseException:  # cancelled: the caller never receives the acquisition, so it is refunded here
         await acquisition.acancel()
         raise
-    return followed
+    if acquisition.successful:
+        return followed
+    await followed._aend("arelease")
+    return acquisition
 
 
 def peek(limits: LimitSet, shadow: LimitSet | None, requested: RequestedAmounts) -> Outcome:
@@ -120,19 +139,23 @@ class ShadowedAcquisition(Acquisition):
         return self
 
     @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Record the result of the attempt in the block."""
+    def trying(self, resolved: ResolvedSet | None = None) -> Iterator[None]:
+        """Record the result of the attempt in the block, and count it for the policies of a resolved set."""
         try:
             yield
-            refused = None if self.tried is None or self.tried.successful else self.tried.outcome
+            decided, outcome = self.tried, None
         except LimitExceeded as error:
-            refused = error.outcome
+            decided, outcome = error.refused, error.outcome
         except LimitsError:  # such as limits that have just changed, or an invalid amount
             logger.debug("a policy in shadow mode could not be tried", exc_info=True)
             return
-        if refused is not None:
-            self._would_refuse = refused.violations
-            _note(refused)
+        if decided is not None:
+            if resolved is not None:
+                count(resolved, decided)
+            outcome = None if decided.successful else decided.outcome
+        if outcome is not None and self._enforced.successful:
+            self._would_refuse = outcome.violations
+            _note(outcome)
 
     @property
     def outcome(self) -> Outcome:

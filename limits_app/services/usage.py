@@ -13,8 +13,9 @@ from limits_app import conf
 from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.store import is_counting
 from limits_app.models import Period
+from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
-from limits_app.usage import By, DenialCount, Use, Uses, denied, pruning, read, rollup
+from limits_app.usage import By, DenialCount, Use, Uses, denied, evaluations, pruning, read, rollup
 
 __all__ = ["DenialCount", "RolledUp", "denials", "prune_usage", "roll_up", "usage", "uses"]
 
@@ -101,6 +102,7 @@ def roll_up() -> RolledUp:
     """Add the counts of the stores to the snapshots, exactly once, also where several processes do so at the same time.
 
     Counts of an unavailable store are added later. Raises RuntimeError in a transaction.
+    Promoted candidates that reject too much are reverted.
     """
     added, failed = {}, {}
     for alias in conf.get(conf.STORES):
@@ -111,6 +113,8 @@ def roll_up() -> RolledUp:
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)
+    evaluations.flush()
+    revert_candidates()
     return RolledUp(added, failed)
 
 

@@ -21,7 +21,7 @@ from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
-from limits_app.usage import denials
+from limits_app.usage import denials, evaluations
 
 __all__ = ["BLOCKS", "forget", "forget_use", "freeze_limits", "fresh_limits", "read_endpoints"]
 
@@ -56,6 +56,7 @@ def forget() -> None:
     resolver.clear()
     endpoints.clear()
     denials.clear()
+    evaluations.clear()
 
 
 def forget_use() -> None:

@@ -17,7 +17,7 @@ from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
-from limits_app.models import CollectedBatch, Denial, Period, UsageSnapshot
+from limits_app.models import CollectedBatch, Denial, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 
 __all__ = ["Archive", "prunable", "prune"]
@@ -116,6 +116,7 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     found: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
         begun = in_site_time(now - timedelta(hours=hours))
+        found["evaluations"] = EvaluationCount, Q(hour__lt=begun)
         found["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
     if days is not None:
         begun = in_site_time(now - timedelta(days=days))

@@ -42,6 +42,8 @@ TABLE: Final = [
     *[("delete", kind, "row", ALL) for kind in MODELS if kind != "audit-events"],
     *[("get", page, "", READ) for page in ("status/?resource=x", "explain/?resource=x", "shadow-refusals/")],
     *[("get", page, "", {"viewer", "superuser"}) for page in ("usage/", "denials/")],
+    ("get", "candidates/", "", READ),
+    ("post", "candidates/", "", CHANGE),
     ("get", "emergency/", "", ALL),
     ("put", "emergency/", "", ALL),
     *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/", "audit-events/0/revert/")],
@@ -129,7 +131,7 @@ def test_every_address_is_in_the_table() -> None:
     names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
     known = {"boost", "denial-list", "explain", "me", "reset", "revert", "schema", "shadow-refusal-list", "status"}
-    known |= {"emergency", "top-up", "usage"}
+    known |= {"candidate-list", "emergency", "top-up", "usage"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows
     assert User.objects.count() == 0

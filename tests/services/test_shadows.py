@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -61,11 +62,13 @@ def test_what_would_refuse_lets_through_and_is_counted(told: list[Outcome]) -> N
     assert [outcome.allowed for outcome in told] == [False] * 3
 
 
-def test_what_is_refused_charges_nothing_in_the_shadow() -> None:
-    shadow(CallLimit(9, 60))
-    for _ in range(8):
-        limits.try_acquire("api")
-    assert left_in_the_shadow() == {"call_count": 4}
+def test_what_is_refused_is_evaluated_in_the_shadow_too(told: list[Outcome]) -> None:
+    shadow(CallLimit(6, 60))
+    acquired = [limits.try_acquire("api") for _ in range(8)]
+    assert left_in_the_shadow() == {"call_count": 0}
+    assert [one.outcome.shadowed for one in acquired] == [()] * 8
+    assert limits.shadow_refusals() == {}, "of requests that were allowed"
+    assert told == []
 
 
 def test_a_shadow_has_buckets_of_its_own() -> None:
@@ -257,7 +260,7 @@ def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admi
 
     limits.set_resource_limits("api", [ResourceLimit("db", 2)])
     found = limits.limit_set("api")
-    tried = Cancelled([ResourceLimit("db", 1)], store=found.store)
+    resolved = replace(resolve("api", None).resolved, shadow=Cancelled([ResourceLimit("db", 1)], store=found.store))
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(afollow(found.try_acquire(), tried, None))
+        asyncio.run(afollow(found.try_acquire(), resolved, None))
     assert found.get_stats()["db"]["holders"] == 0

@@ -147,6 +147,32 @@ class EmergencySerializer(StrictSerializer):
     until = DateTimeField(required=False, allow_null=True, default=None)
 
 
+class CandidateReportSerializer(StrictSerializer):
+    """A candidate of a policy, and how many requests it evaluated and would have rejected."""
+
+    policy_id = serializers.IntegerField()
+    policy = _text()
+    limits = _text()
+    state = _text()
+    percent = serializers.IntegerField()
+    evaluated = serializers.IntegerField()
+    rejected = serializers.IntegerField()
+    rejected_percent = serializers.FloatField()
+    by_key = serializers.DictField(child=serializers.DictField(child=serializers.IntegerField()))
+    previous_limits = _text()
+
+
+class CandidateChangeSerializer(StrictSerializer):
+    """A change of the candidate of a policy; `limits` and the fields after it are those of a candidate to set."""
+
+    policy = serializers.IntegerField(help_text="The id of the policy.")
+    action = serializers.CharField(max_length=8, help_text="set, promote, revert or discard.")
+    limits = serializers.CharField(max_length=10_000, required=False, help_text="Such as `calls=100/min`.")
+    percent = serializers.IntegerField(required=False)
+    revert_percent = serializers.IntegerField(required=False, allow_null=True)
+    revert_minutes = serializers.IntegerField(required=False)
+
+
 class OutcomeSerializer(StrictSerializer):
     """The decision about a request."""
 

@@ -7,14 +7,16 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, cast
 
+from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from limits_app import services
 from limits_app.api import permissions
-from limits_app.api.permissions import who
+from limits_app.api.permissions import changing, who
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers import configuration, queries, state
 from limits_app.api.serializers.fields import validated
@@ -27,12 +29,14 @@ from limits_app.core.outcome import Stats
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
+from limits_app.resolver import home
 from limits_app.services import definitions
 from limits_app.services.usage import uses
 from limits_app.usage import Use, denied
 
 __all__ = [
     "BoostView",
+    "CandidateView",
     "DenialView",
     "EmergencyView",
     "ExplainView",
@@ -77,6 +81,40 @@ class ExplainView(ApiView):
         explanation = services.explain(given["resource"], entity=given.get("entity"), requested=requested)
         _check_keys(requested or (), explanation)
         return _live({**explanation.as_dict(), "text": explanation.text()})
+
+
+class CandidateView(ApiView):
+    """Candidates of policies."""
+
+    permission_classes = (permissions.Permission,)
+    permission = permissions.CANDIDATES
+
+    @extend_schema(responses=state.CandidateReportSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """List candidates, and how many requests each evaluated and would have rejected."""
+        return _live([one.as_dict() for one in services.candidates()])
+
+    @extend_schema(request=state.CandidateChangeSerializer, responses=state.CandidateReportSerializer(many=True))
+    def post(self, request: Request) -> Response:
+        """Set, promote, revert or discard the candidate of a policy."""
+        given = validated(state.CandidateChangeSerializer, request.data)
+        policy = get_object_or_404(Policy.objects.using(home()), pk=given.pop("policy"))
+        action = _CANDIDATE_ACTIONS.get(given.pop("action"))
+        if action is None:
+            raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})
+        if (action is services.set_candidate) != ("limits" in given):
+            raise ValidationError({"limits": [_("Required to set a candidate, and only then.")]})
+        with changing(request):
+            action(policy, **given)
+        return self.get(request)
+
+
+_CANDIDATE_ACTIONS: Final[dict[str, Callable[..., object]]] = {
+    "set": services.set_candidate,
+    "promote": services.promote_candidate,
+    "revert": services.revert_candidate,
+    "discard": services.discard_candidate,
+}
 
 
 class EmergencyView(ApiView):

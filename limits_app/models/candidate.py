@@ -1,0 +1,127 @@
+"""Candidates: other limits for a policy, which are evaluated beside it until they are promoted or discarded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import Limit as Definition
+from limits_app.core.notation import Noted, checked_limits, parse_limit
+from limits_app.models.base import Configuration
+from limits_app.models.policy import Policy
+from limits_app.models.validators import validate_text
+
+__all__ = ["Candidate", "CandidateState", "CandidateValue", "noted_limits", "validate_limits"]
+
+_PERCENT: Final = (MinValueValidator(1), MaxValueValidator(100))
+
+
+class CandidateState(models.TextChoices):
+    """Whether the limits of a candidate are evaluated, in force, or were withdrawn after they had been in force."""
+
+    TESTING = "testing", _("testing")
+    PROMOTED = "promoted", _("promoted")
+    REVERTED = "reverted", _("reverted")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateValue:
+    """A candidate as a value.
+
+    While it is tested, `limits` are evaluated for `percent` of the entities. Once it is promoted, `watched_until` is
+    the time until which its rejections are counted.
+    """
+
+    candidate_id: int
+    limits: tuple[Definition, ...]
+    shared: frozenset[str]
+    percent: int
+    watched_until: datetime | None = None
+
+
+@lru_cache(maxsize=1024)
+def noted_limits(text: str) -> tuple[Noted, ...]:
+    """Read limits that are separated by spaces; raises InvalidLimit for an invalid one, and for none."""
+    found = tuple(sorted(map(parse_limit, text.split()), key=lambda one: one.limit.key))
+    if not found:
+        raise InvalidLimit("enter at least one limit, such as calls=100/min")
+    checked_limits([one.limit for one in found])
+    return found
+
+
+def validate_limits(text: str) -> None:
+    """Raise ValidationError for text that is not a list of limits."""
+    try:
+        noted_limits(text)
+    except InvalidLimit as error:
+        raise ValidationError(str(error)) from error
+
+
+class Candidate(Configuration):
+    """Other limits for a policy; a policy has at most one candidate."""
+
+    part_of = ("policy",)
+
+    policy = models.ForeignKey(Policy, verbose_name=_("policy"), on_delete=models.CASCADE, related_name="candidates")
+    limits = models.TextField(
+        _("limits"),
+        validators=[validate_text, validate_limits],
+        help_text=_("Limits instead of those of the policy, such as “calls=100/min tokens=1M/day”."),
+    )
+    percent = models.PositiveSmallIntegerField(
+        _("entities (%)"),
+        default=100,
+        validators=_PERCENT,
+        help_text=_("Percentage of entities for which it is evaluated; always the same ones."),
+    )
+    revert_percent = models.PositiveSmallIntegerField(
+        _("revert above (%)"),
+        null=True,
+        blank=True,
+        validators=_PERCENT,
+        help_text=_("Once promoted, revert when more than this percentage of requests is rejected. Empty: never."),
+    )
+    revert_minutes = models.PositiveSmallIntegerField(
+        _("within (minutes)"),
+        default=10,
+        validators=[MinValueValidator(1), MaxValueValidator(1440)],
+        help_text=_("How long after the promotion rejections are counted for that."),
+    )
+    reason = models.TextField(_("reason"), blank=True, default="", validators=[validate_text])
+    state = models.CharField(
+        _("state"), max_length=8, choices=CandidateState.choices, default=CandidateState.TESTING, editable=False
+    )
+    watched_until = models.DateTimeField(_("watched until"), null=True, editable=False)
+    previous_effect = models.CharField(max_length=16, blank=True, default="", editable=False)
+    previous_limits = models.TextField(_("limits before"), blank=True, default="", editable=False)
+    created_at = models.DateTimeField(_("created at"), auto_now_add=True)
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("candidate")
+        verbose_name_plural = _("candidates")
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["policy"],
+                name="limits_app_candidate_one_per_policy",
+                violation_error_message=_("This policy already has a candidate: discard it first."),
+            ),
+            models.CheckConstraint(
+                name="limits_app_candidate_fields",
+                condition=Q(state__in=CandidateState.values, percent__gte=1, percent__lte=100)
+                & (Q(revert_percent=None) | Q(revert_percent__gte=1, revert_percent__lte=100)),
+                violation_error_message=_("Percentages must be 1 to 100."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"candidate of {self.policy}"

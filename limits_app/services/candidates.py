@@ -1,0 +1,247 @@
+"""Candidates of policies: setting, listing, promoting, discarding and reverting them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from limits_app import audit, signals
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import Limit as LimitDefinition
+from limits_app.core.notation import Noted, limit_text
+from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
+from limits_app.resolver import home
+from limits_app.services import definitions
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.usage import totals
+
+__all__ = [
+    "CandidateReport",
+    "candidates",
+    "discard_candidate",
+    "promote_candidate",
+    "reports",
+    "revert_candidate",
+    "revert_candidates",
+    "set_candidate",
+]
+
+logger = logging.getLogger("limits_app")
+
+_FEWEST: Final = 20
+"""How many requests a promoted candidate is judged by at least, before the time for that is over."""
+
+Limits = Iterable[LimitDefinition | Noted | str]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReport:
+    """A candidate, and how many requests it evaluated and would have rejected (once promoted: rejected).
+
+    `by_key` has both numbers of each limit. Processes write their counts every second.
+    """
+
+    policy_id: int
+    policy: str
+    limits: str
+    state: str
+    percent: int
+    evaluated: int
+    rejected: int
+    by_key: Mapping[str, tuple[int, int]]
+    previous_limits: str
+
+    @property
+    def rejected_percent(self) -> float:
+        """The rejected requests in percent of those that were evaluated."""
+        return round(100 * self.rejected / self.evaluated, 2) if self.evaluated else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as plain data, for JSON."""
+        by_key = {key: {"evaluated": seen, "rejected": rejected} for key, (seen, rejected) in self.by_key.items()}
+        return {**asdict(self), "by_key": by_key, "rejected_percent": self.rejected_percent}
+
+
+def set_candidate(
+    policy: Policy,
+    limits: Limits | str,
+    *,
+    percent: int = 100,
+    revert_percent: int | None = None,
+    revert_minutes: int = 10,
+    reason: str = "",
+    actor: str = "",
+) -> Candidate:
+    """Evaluate other limits beside those of a policy, for `percent` of the entities; replaces a former candidate.
+
+    `limits` are limits or text, as for `set_resource_limits`. Once promoted, they are reverted when more than
+    `revert_percent` of the requests of the first `revert_minutes` are rejected (None: never).
+    Raises InvalidLimit (a ValueError) with everything that is wrong.
+    """
+    text = limits if isinstance(limits, str) else " ".join(map(_text, limits))
+    with audit.acting(actor=actor, source="service", reason=reason, using=home()):
+        stored = Candidate.objects.using(home()).filter(policy=policy)
+        stored.delete()
+        candidate = Candidate(policy=policy, limits=text, percent=percent, reason=reason)
+        candidate.revert_percent, candidate.revert_minutes = revert_percent, revert_minutes
+        _check(candidate)
+        candidate.save(using=home())
+    return candidate
+
+
+def candidates() -> list[CandidateReport]:
+    """All candidates with what was counted of them, as far as processes have written it."""
+    rows = Candidate.objects.using(home()).select_related("policy__resource", "policy__entity", "policy__plan")
+    return reports(rows)
+
+
+def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
+    """The reports of candidates, in their order."""
+    found = list(rows)
+    counted = totals([row.pk for row in found])
+    return [_report(row, counted.get((row.pk, _kind(row)), {})) for row in found]
+
+
+def promote_candidate(policy: Policy, *, reason: str = "", actor: str = "") -> Policy:
+    """Give a policy the limits of its candidate; those before are kept, so that the promotion can be reverted.
+
+    Raises InvalidLimit if the policy has no candidate that is tested.
+    """
+    return _changed(policy, CandidateState.TESTING, _promoted, reason=reason, actor=actor)
+
+
+def revert_candidate(policy: Policy, *, reason: str = "", actor: str = "", source: str = "service") -> Policy:
+    """Give a policy the limits from before the promotion of its candidate.
+
+    Raises InvalidLimit if the policy has no promoted candidate, or its limits were changed after the promotion.
+    """
+    return _changed(policy, CandidateState.PROMOTED, _reverted, reason=reason, actor=actor, source=source)
+
+
+def discard_candidate(policy: Policy, *, reason: str = "", actor: str = "") -> bool:
+    """Delete the candidate of a policy, whose limits stay as they are; returns False if it has none."""
+    with audit.acting(actor=actor, source="service", reason=reason, using=home()):
+        deleted, _by_model = Candidate.objects.using(home()).filter(policy=policy).delete()
+    return deleted > 0
+
+
+def revert_candidates() -> list[Policy]:
+    """Revert promoted candidates that rejected more than their `revert_percent`; returns their policies.
+
+    Before the time for that is over, it takes at least 20 requests. `limits.roll_up` calls it.
+    """
+    promoted = Candidate.objects.using(home()).filter(state=CandidateState.PROMOTED).exclude(watched_until=None)
+    reverted = []
+    rows = list(promoted.select_related("policy"))
+    for row, report in zip(rows, reports(rows), strict=True):
+        if not _is_too_strict(row, report):
+            continue
+        share = f"{report.rejected} of {report.evaluated} requests were rejected"
+        try:
+            policy = revert_candidate(row.policy, reason=share, source="auto-revert")
+        except InvalidLimit as error:  # another process was first, or the policy was changed since
+            logger.info("the candidate of policy %s is not reverted: %s", row.policy_id, error)
+            continue
+        logger.warning("the candidate of %s was reverted: %s", policy, share)
+        signals.candidate_reverted.send_robust(sender=None, policy=str(policy), reason=share)
+        reverted.append(policy)
+    return reverted
+
+
+def _is_too_strict(row: Candidate, report: CandidateReport) -> bool:
+    is_over = row.watched_until is not None and row.watched_until <= timezone.now()
+    is_enough = report.evaluated >= (1 if is_over else _FEWEST)
+    return is_enough and 100 * report.rejected > (row.revert_percent or 100) * report.evaluated
+
+
+def _changed(
+    policy: Policy,
+    state: CandidateState,
+    change: Callable[[Policy, Candidate], None],
+    *,
+    reason: str,
+    actor: str,
+    source: str = "service",
+) -> Policy:
+    """Change a policy and its candidate together; InvalidLimit unless it has one in that state."""
+    using = home()
+    with audit.acting(actor=actor, source=source, reason=reason, using=using):
+        current = Policy.objects.using(using).prefetch_related("limits").get(pk=policy.pk)
+        candidate = Candidate.objects.using(using).filter(policy=current, state=state).first()
+        if candidate is None:
+            raise InvalidLimit(f"the policy {current} has no candidate that is {state.label}: set one first")
+        change(current, candidate)
+        candidate.save(using=using)
+    return current
+
+
+def _promoted(policy: Policy, candidate: Candidate) -> None:
+    candidate.previous_effect, candidate.previous_limits = policy.effect, _limits_of(policy)
+    candidate.state = CandidateState.PROMOTED
+    if candidate.revert_percent is not None:
+        candidate.watched_until = timezone.now() + timedelta(minutes=candidate.revert_minutes)
+    _set(policy, PolicyEffect.LIMITS, candidate.limits)
+
+
+def _reverted(policy: Policy, candidate: Candidate) -> None:
+    if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {*_normal(candidate.limits)}:
+        raise InvalidLimit(f"the limits of {policy} were changed after the promotion: set them as they should be")
+    candidate.state, candidate.watched_until = CandidateState.REVERTED, None
+    _set(policy, candidate.previous_effect, candidate.previous_limits)
+
+
+def _set(policy: Policy, effect: str, limits: str) -> None:
+    noted = noted_limits(limits) if limits else ()
+    given: dict[str, Any] = {"effect": effect, "limits": list(noted)}
+    if effect != PolicyEffect.LIMITS:
+        given["extends"] = False
+    definitions.save(definitions.read(policy, given, partial=True))
+
+
+def _check(candidate: Candidate) -> None:
+    try:
+        candidate.full_clean()
+    except ValidationError as error:
+        raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
+    if candidate.policy.entity_id is not None and any(one.shared for one in noted_limits(candidate.limits)):
+        raise InvalidLimit("limits of an entity cannot be shared with other entities: leave shared out")
+
+
+def _report(row: Candidate, counted: Mapping[str, tuple[int, int]]) -> CandidateReport:
+    evaluated, rejected = counted.get("", (0, 0))
+    by_key = {key: both for key, both in counted.items() if key}
+    return CandidateReport(
+        policy_id=row.policy_id,
+        policy=str(row.policy),
+        limits=row.limits,
+        state=row.state,
+        percent=row.percent,
+        evaluated=evaluated,
+        rejected=rejected,
+        by_key=by_key,
+        previous_limits=row.previous_limits,
+    )
+
+
+def _kind(row: Candidate) -> str:
+    return EvaluationKind.CANDIDATE if row.state == CandidateState.TESTING else EvaluationKind.PROMOTED
+
+
+def _limits_of(policy: Policy) -> str:
+    return " ".join(limit_text(row.definition(), shared=row.shared) for row in policy.limits.all())
+
+
+def _normal(text: str) -> list[str]:
+    return [limit_text(one.limit, shared=one.shared) for one in noted_limits(text)]
+
+
+def _text(limit: LimitDefinition | Noted | str) -> str:
+    if isinstance(limit, str):
+        return limit
+    return limit_text(limit.limit, shared=limit.shared) if isinstance(limit, Noted) else limit_text(limit)

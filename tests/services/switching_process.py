@@ -1,0 +1,94 @@
+"""One process of a site: changes the emergency switch or promotes candidates, or acquires and checks that it counts.
+
+The number of the last committed change is in a file that all processes map; an odd number means that nothing is
+limited (switch), or that the limit is that of the candidate (candidate). `traffic` acquires as often as it is asked.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+from pathlib import Path
+
+import django
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+django.setup()
+
+from django.core.management import call_command  # noqa: E402 - only once Django is set up
+
+from limits_app import limits  # noqa: E402 - the same
+from limits_app.core.limits import CallLimit  # noqa: E402 - the same
+from limits_app.models import Policy  # noqa: E402 - the same
+from limits_app.usage import evaluations  # noqa: E402 - the same
+
+FEW, MANY, CANDIDATE = 1_000_000, 2_000_000, 300
+SLOT = struct.Struct("<qq")
+
+
+def prepare() -> str:
+    """Set limits on two resources; the candidate of one of them is evaluated for all traffic."""
+    call_command("migrate", verbosity=0)
+    limits.set_resource_limits("api", [CallLimit(FEW, 86_400)])
+    traffic = limits.set_resource_limits("traffic", [CallLimit(400, 86_400)])
+    limits.set_candidate(traffic, [CallLimit(CANDIDATE, 86_400)])
+    return "done"
+
+
+def change(number: int) -> None:
+    """Promote a candidate, and switch limits off; or undo both."""
+    policy = Policy.objects.get(resource__name="api")
+    if number % 2:
+        limits.set_candidate(policy, [CallLimit(MANY, 86_400)])
+        limits.promote_candidate(policy)
+    else:
+        limits.revert_candidate(policy)
+
+
+def switch(number: int) -> None:
+    """Set the emergency switch."""
+    limits.set_emergency("off" if number % 2 else "enforce", reason="a test")
+
+
+def load(shared: mmap.mmap) -> str:
+    """Acquire until the changes end; returns the number of decisions, and of those by a state that was over."""
+    decisions = stale = 0
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        before = SLOT.unpack_from(shared, 0)
+        if before[1] == 3:
+            return f"{decisions} {stale}"
+        outcome = limits.acquire("api", entity="user:1").outcome
+        if SLOT.unpack_from(shared, 0) != before or before[0] < 0:
+            continue  # a change was being made
+        decisions += 1
+        is_odd = bool(before[0] % 2)
+        found = [status.capacity for status in outcome.passed]
+        stale += found != ([] if is_odd and before[1] == 1 else [MANY if is_odd else FEW])
+
+
+def main(verb: str, number: int, shared: mmap.mmap) -> str:
+    """Follow one command."""
+    if verb == "prepare":
+        return prepare()
+    if verb == "load":
+        return load(shared)
+    if verb == "traffic":
+        for _ in range(number):
+            limits.try_acquire("traffic", entity="user:1")
+        evaluations.flush()
+        return "done"
+    for kind, make in ((1, switch), (2, change)):
+        for count in range(1, number + 1):
+            SLOT.pack_into(shared, 0, -1, kind)
+            make(count)
+            SLOT.pack_into(shared, 0, count, kind)
+    SLOT.pack_into(shared, 0, 0, 3)
+    return "done"
+
+
+with Path(sys.argv[3]).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+    sys.stdout.write(main(sys.argv[1], int(sys.argv[2]), mapped) + "\n")

@@ -1,0 +1,346 @@
+"""Candidates: evaluated beside the policy in force, counted for all processes, promoted, discarded and reverted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import IntegrityError
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, limits, signals
+from limits_app.audit import revert
+from limits_app.core.errors import InvalidLimit
+from limits_app.models import AuditEvent, Candidate, EvaluationCount, EvaluationKind, Policy
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from limits_app.usage import evaluations
+from limits_app.usage.evaluation_counter import Evaluations
+from tests.commands.running import run
+
+FIXED = RateLimitAlgorithm.FIXED_WINDOW
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted() -> Iterator[None]:
+    evaluations.clear()
+    yield
+    evaluations.clear()
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return limits.set_resource_limits("api", [CallLimit(3, 3600)])
+
+
+def report() -> limits.CandidateReport:
+    evaluations.flush()
+    [found] = limits.candidates()
+    return found
+
+
+def allowed(times: int, entity: str | None = None, **options: Any) -> list[bool]:
+    return [limits.try_acquire("api", entity=entity, **options).successful for _ in range(times)]
+
+
+def test_a_candidate_counts_what_it_would_reject_and_rejects_nothing(policy: Policy) -> None:
+    limits.set_candidate(policy, [CallLimit(1, 3600)])
+    assert allowed(2) == [True, True]
+    found = report()
+    assert (found.evaluated, found.rejected, found.rejected_percent) == (2, 1, 50.0)
+    assert found.by_key == {"call_count": (2, 1)}
+    assert found.as_dict()["by_key"] == {"call_count": {"evaluated": 2, "rejected": 1}}
+    assert report() == found, "written once"
+
+
+def test_a_looser_candidate_evaluates_rejected_requests_too(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=5/h")
+    assert allowed(8) == [True] * 3 + [False] * 5
+    assert (report().evaluated, report().rejected) == (8, 3)
+
+
+def test_permits_of_a_rejected_request_are_not_held_by_the_candidate() -> None:
+    policy = limits.set_resource_limits("api", [CallLimit(1, 3600)])
+    limits.set_candidate(policy, "slots=2")
+    held = [limits.try_acquire("api") for _ in range(5)]
+    assert (report().evaluated, report().rejected) == (5, 0)
+    for one in held:
+        one.release()
+
+
+def test_coroutines_are_counted_alike(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+
+    async def ask() -> None:
+        for _ in range(5):
+            await limits.atry_acquire("api")
+
+    asyncio.run(ask())
+    assert (report().evaluated, report().rejected) == (5, 4)
+
+
+def test_a_request_that_two_limits_reject_counts_once(policy: Policy) -> None:
+    limits.set_resource_limits("api", [CallLimit(9, 3600), RateLimit("tpm", 100, 60)])
+    limits.set_candidate(policy, ["calls=1/h", RateLimit("tpm", 5, 60)])
+    for _ in range(2):
+        limits.try_acquire("api", requested={"tpm": 5})
+    assert (report().evaluated, report().rejected) == (2, 1)
+    assert report().by_key == {"call_count": (2, 1), "tpm": (2, 1)}
+
+
+def test_a_percentage_of_entities_is_evaluated(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h", percent=40)
+    for number in range(100):
+        allowed(1, f"user:{number}")
+    first = report()
+    assert 20 < first.evaluated < 60
+    assert first.rejected == 0
+    for number in range(100):
+        allowed(1, f"user:{number}")
+    assert (report().evaluated, report().rejected) == (2 * first.evaluated, first.evaluated)
+
+
+def test_only_the_candidate_of_the_policy_that_applies_is_evaluated(policy: Policy) -> None:
+    system = limits.set_system_limits([CallLimit(9, 60)])
+    limits.set_candidate(system, "calls=1/h")
+    allowed(2)
+    assert report().evaluated == 0
+    assert [limits.try_acquire("other").successful for _ in range(2)] == [True, True]
+    assert (report().evaluated, report().rejected) == (2, 1)
+
+
+@pytest.mark.parametrize("effect", ["unlimited", "blocked"])
+def test_a_policy_without_limits_can_have_a_candidate(policy: Policy, effect: str) -> None:
+    limits.set_resource_limits("api", [], effect=effect)
+    limits.set_candidate(policy, "calls=1/h")
+    allowed(2)
+    assert (report().evaluated, report().rejected) == (2, 1)
+    limits.promote_candidate(policy)
+    assert allowed(2, "user:2") == [True, False]
+    limits.revert_candidate(policy)
+    assert allowed(2, "user:2") == [effect == "unlimited"] * 2
+
+
+def test_a_policy_in_shadow_mode_is_counted_for_all_processes() -> None:
+    policy = limits.set_resource_limits("api", [CallLimit(1, 3600)], enforcement="shadow")
+    assert allowed(3) == [True] * 3
+    evaluations.flush()
+    rows = EvaluationCount.objects.values_list("policy_id", "candidate_id", "kind", "key", "evaluated", "rejected")
+    assert {*rows} == {
+        (policy.pk, 0, EvaluationKind.SHADOW, "", 3, 2),
+        (policy.pk, 0, EvaluationKind.SHADOW, "call_count", 3, 2),
+    }
+
+
+def test_promoting_and_reverting(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h", revert_percent=50)
+    assert limits.promote_candidate(policy, actor="ann", reason="enough").pk == policy.pk
+    assert allowed(2, "user:1") == [True, False]
+    assert (report().state, report().evaluated, report().rejected) == ("promoted", 2, 1)
+    assert report().previous_limits == "calls=3/h"
+    with pytest.raises(InvalidLimit, match="has no candidate that is testing"):
+        limits.promote_candidate(policy)
+    event = AuditEvent.objects.filter(object_type="policy").order_by("-number")[0]
+    assert (event.actor, event.reason) == ("ann", "enough")
+    limits.revert_candidate(policy)
+    assert allowed(4, "user:1").count(True) == 2
+    assert report().state == "reverted"
+    with pytest.raises(InvalidLimit, match="has no candidate that is promoted"):
+        limits.revert_candidate(policy)
+
+
+def test_a_promotion_is_reverted_from_the_audit_log_too(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    limits.promote_candidate(policy)
+    revert(AuditEvent.objects.filter(object_type="policy").order_by("-number")[0])
+    assert allowed(4, "user:1") == [True] * 3 + [False]
+    assert Candidate.objects.get().state == "testing"
+
+
+def test_a_policy_that_was_changed_since_is_not_reverted(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    limits.promote_candidate(policy)
+    limits.set_resource_limits("api", [CallLimit(2, 3600)])
+    with pytest.raises(InvalidLimit, match="were changed after the promotion"):
+        limits.revert_candidate(policy)
+
+
+def test_discarding(policy: Policy) -> None:
+    assert not limits.discard_candidate(policy)
+    limits.set_candidate(policy, "calls=1/h")
+    allowed(1)
+    assert limits.discard_candidate(policy)
+    assert limits.candidates() == []
+    assert allowed(3) == [True, True, False]
+    limits.set_candidate(policy, "calls=1/h")
+    assert report().evaluated == 0, "a new candidate starts from 0"
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends", "reverted"),
+    [(25, False, True), (10, False, False), (10, True, True), (3, True, False)],
+    ids=["many", "too few so far", "few at the end", "none rejected"],
+)
+def test_auto_revert(policy: Policy, asked: int, ends: bool, reverted: bool) -> None:
+    told: list[object] = []
+
+    def hear(policy: str, **details: object) -> None:
+        told.append(policy)
+
+    signals.candidate_reverted.connect(hear)
+    limits.set_candidate(policy, "calls=3/h", revert_percent=10)
+    limits.set_resource_limits("api", [CallLimit(100, 3600)])
+    limits.promote_candidate(policy)
+    allowed(asked, "user:1")
+    if ends:
+        evaluations.flush()
+        Candidate.objects.update(watched_until=timezone.now() - timedelta(seconds=1))
+        allowed(30, "user:1")  # it is over: these are not counted
+    limits.roll_up()
+    limits.roll_up()
+    assert told == (["resource api"] if reverted else [])
+    assert Policy.objects.get().limits.get().capacity == (100 if reverted else 3)
+    if reverted:
+        event = AuditEvent.objects.filter(object_type="policy").order_by("-number")[0]
+        assert (event.source, event.reason) == ("auto-revert", f"{asked - 3} of {asked} requests were rejected")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"limits": ""}, "limits"),
+        ({"limits": "calls=1/fortnight"}, "limits"),
+        ({"limits": "calls=1/h calls=2/h"}, "limits"),
+        ({"limits": "calls=1/h", "percent": 0}, "percent"),
+        ({"limits": "calls=1/h", "revert_percent": 101}, "revert_percent"),
+        ({"limits": "calls=1/h", "revert_minutes": 0}, "revert_minutes"),
+    ],
+)
+def test_a_bad_candidate_is_rejected_and_the_former_one_stays(
+    policy: Policy, given: dict[str, Any], message: str
+) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    with pytest.raises(InvalidLimit, match=message):
+        limits.set_candidate(policy, **given)
+    assert [one.limits for one in limits.candidates()] == ["calls=1/h"]
+
+
+def test_limits_of_an_entity_are_not_shared() -> None:
+    policy = limits.set_entity_limits("user:1", [CallLimit(1, 60)])
+    with pytest.raises(InvalidLimit, match="cannot be shared"):
+        limits.set_candidate(policy, "calls=1/h:shared")
+
+
+def test_a_candidate_that_bypassed_validation_is_not_evaluated(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    Candidate.objects.update(limits="nonsense")
+    assert allowed(1) == [True]
+    assert "is not evaluated" in caplog.text
+    with pytest.raises(IntegrityError):
+        Candidate.objects.update(percent=0)
+
+
+def test_the_emergency_switch_suspends_candidates(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    limits.set_emergency("shadow", reason="an outage")
+    allowed(2)
+    assert report().evaluated == 0
+
+
+def test_counts_that_cannot_be_written_are_kept(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    allowed(2)
+    with monkeypatch.context() as failing:
+        failing.setattr("limits_app.usage.evaluation_counter.upsert", lambda *args, **options: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            evaluations.flush()
+    allowed(1)
+    assert (report().evaluated, report().rejected) == (3, 2)
+
+
+def test_counts_are_equal_to_a_replay(policy: Policy, clock: FakeClock) -> None:
+    candidate = CallLimit(2, 10, FIXED)
+    limits.set_candidate(policy, [candidate])
+    replayed = LimitSet([candidate], store=MemoryStore(clock=clock))
+    rejected = 0
+    for step in (0, 1, 4, 4, 4, 11, 2, 9, 0, 0, 0, 30, 1):
+        clock.advance(seconds=step)
+        limits.try_acquire("api")
+        rejected += not replayed.try_acquire()
+    assert (report().evaluated, report().rejected) == (13, rejected)
+
+
+def test_counts_begin_a_row_each_hour(policy: Policy) -> None:
+    hours = iter([3600.0, 7199.0, 7200.0])
+    counter = Evaluations(now=lambda: next(hours))
+    for rejected in (True, False, True):
+        counter.note([((policy.pk, 7, EvaluationKind.CANDIDATE), "call_count", rejected)])
+    assert counter.flush() == 3
+    rows = EvaluationCount.objects.filter(key="").order_by("hour").values_list("evaluated", "rejected")
+    assert [*rows] == [(2, 1), (1, 1)]
+    assert str(EvaluationCount.objects.order_by("hour")[0]).startswith("1 of 2 in the hour 1970-01-01 01:00")
+
+
+def test_the_command_manages_candidates(policy: Policy) -> None:
+    assert run("candidates list").err == "There are no candidates.\n"
+    assert run(f"candidates set {policy.pk} calls=1/h --revert-percent 5 --percent 50").code == 0
+    assert Candidate.objects.get().revert_percent == 5
+    assert run(f"candidates set {policy.pk} calls=1/fortnight").code == 2
+    assert "calls=1/h" in run("candidates list").out
+    assert run(f"candidates promote {policy.pk}").code == 2
+    assert run(f"candidates promote {policy.pk} --yes").code == 0
+    assert '"state": "promoted"' in run("candidates list --format json").out
+    assert run(f"candidates revert {policy.pk} --yes --reason complaints").code == 0
+    assert run(f"candidates discard {policy.pk} --dry-run").code == 0
+    assert run(f"candidates discard {policy.pk} --yes").code == 0
+    assert run(f"candidates discard {policy.pk} --yes").code == 1
+    assert run("candidates promote 4711 --yes").code == 1
+    assert AuditEvent.objects.filter(source="command").count() == 4
+
+
+def test_the_api_manages_candidates(policy: Policy) -> None:
+    client = APIClient()
+    client.force_authenticate(User.objects.create_superuser("ann"))
+
+    def post(action: str, **given: Any) -> Any:
+        sent = {"policy": policy.pk, "action": action, **given}
+        return client.post("/limits/api/v1/candidates/", sent, format="json")
+
+    assert [one["limits"] for one in post("set", limits="calls=1/h").json()] == ["calls=1/h"]
+    for wrong in ({}, {"limits": "calls=1/fortnight"}, {"limits": "calls=1/h", "percent": 0}):
+        assert post("set", **wrong).status_code == 400
+    assert post("promot").status_code == 400
+    assert post("promote", limits="calls=1/h").status_code == 400
+    assert post("promote", policy=4711).status_code == 404
+    assert post("promote").json()[0]["state"] == "promoted"
+    assert post("promote").status_code == 400
+    assert post("revert").json()[0]["state"] == "reverted"
+    assert post("discard").json() == client.get("/limits/api/v1/candidates/").json() == []
+    assert {one.actor for one in AuditEvent.objects.filter(source="api")} == {"ann"}
+
+
+def test_the_admin_manages_candidates(policy: Policy, client: Client) -> None:
+    client.force_login(User.objects.create_superuser("ann"))
+    form = {"policy": policy.pk, "limits": "calls=1/h", "percent": 100, "revert_minutes": 10, "reason": ""}
+    assert client.post(reverse("admin:limits_app_candidate_add"), form).status_code == 302
+    allowed(2)
+    evaluations.flush()
+    page = reverse("admin:limits_app_candidate_changelist")
+    assert "50.0" in client.get(page).content.decode()
+    row = Candidate.objects.get()
+    assert client.get(reverse("admin:limits_app_candidate_change", args=[row.pk])).status_code == 200
+    for action, state in (("promote", "promoted"), ("revert", "reverted"), ("discard", None)):
+        chosen = {"action": action, "_selected_action": [row.pk]}
+        assert b"confirmed" in client.post(page, chosen).content
+        assert client.post(page, {**chosen, "confirmed": "1", "reason": "tried"}).status_code == 302
+        assert Candidate.objects.values_list("state", flat=True).first() == state
+    assert AuditEvent.objects.filter(source="admin", actor="ann", object_type="policy").count() == 4
