@@ -500,8 +500,8 @@ class Migration(migrations.Migration):
                 ('resource', models.ForeignKey(blank=True, help_text='The resource that matching requests use, instead of limits of this rule alone.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='endpoints', to='limits_app.resource', verbose_name='resource')),
             ],
             options={
-                'verbose_name': 'endpoint',
-                'verbose_name_plural': 'endpoints',
+                'verbose_name': 'URL rule',
+                'verbose_name_plural': 'URL rules',
                 'ordering': ['order', 'pk'],
                 'abstract': False,
                 'base_manager_name': 'objects',

@@ -210,8 +210,8 @@ class Endpoint(Configuration):
     enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Uncheck to disable this rule."))
 
     class Meta(Configuration.Meta):
-        verbose_name = _("endpoint")
-        verbose_name_plural = _("endpoints")
+        verbose_name = _("URL rule")
+        verbose_name_plural = _("URL rules")
         ordering = ["order", "pk"]
         constraints = [
             models.CheckConstraint(name="limits_app_endpoint_has_name", condition=~Q(name="")),
