@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined]  # it is there since 4.2
 from django.test.utils import TestContextDecorator
 
+from limits_app.alerts import recorder
 from limits_app.core.limit_set import forget_warnings
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
@@ -57,6 +58,7 @@ def forget() -> None:
     endpoints.clear()
     denials.clear()
     evaluations.clear()
+    recorder.clear()
 
 
 def forget_use() -> None:
