@@ -7,8 +7,9 @@ from django.contrib import admin
 from limits_app.admin.alerts import AlertAdmin, AlertRuleAdmin
 from limits_app.admin.audit_log import AuditEventAdmin
 from limits_app.admin.candidates import CandidateAdmin
+from limits_app.admin.blocking import LimitsUserAdminMixin
 from limits_app.admin.emergency import EmergencyAdmin
-from limits_app.admin.pages import UsageAdmin
+from limits_app.admin.pages import RejectionsAdmin, UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
@@ -17,6 +18,7 @@ from limits_app.models import (
     AlertRule,
     AuditEvent,
     Candidate,
+    Denial,
     EmergencySwitch,
     Endpoint,
     Entity,
@@ -36,10 +38,12 @@ __all__ = [
     "EmergencyAdmin",
     "EndpointAdmin",
     "EntityAdmin",
+    "LimitsUserAdminMixin",
     "PlanAdmin",
     "PolicyAdmin",
     "PoolAdmin",
     "PoolMemberAdmin",
+    "RejectionsAdmin",
     "ResourceAdmin",
     "UsageAdmin",
 ]
@@ -57,3 +61,4 @@ admin.site.register(AuditEvent, AuditEventAdmin)
 admin.site.register(UsageSnapshot, UsageAdmin)
 admin.site.register(AlertRule, AlertRuleAdmin)
 admin.site.register(Alert, AlertAdmin)
+admin.site.register(Denial, RejectionsAdmin)

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf, services
 from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.admin.base import AuditedAdmin, PartOf
+from limits_app.admin.blocking import BlockingAdmin
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
@@ -114,7 +115,7 @@ class PlanAdmin(AuditedAdmin):
     inlines = [PlanGroupInline]
 
 
-class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
+class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
     list_display = [

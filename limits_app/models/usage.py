@@ -67,8 +67,8 @@ class UsageSnapshot(Counted):
 
     class Meta(Counted.Meta):
         default_permissions = ("view",)
-        verbose_name = _("usage snapshot")
-        verbose_name_plural = _("usage snapshots")
+        verbose_name = _("usage")
+        verbose_name_plural = _("usage")
         ordering = ["-start", "resource", "entity", "key"]
         constraints = [
             models.UniqueConstraint(
@@ -101,15 +101,18 @@ class Denial(Counted):
 
     class Meta(Counted.Meta):
         default_permissions = ()  # the permission to view usage covers denials
-        verbose_name = _("denial")
-        verbose_name_plural = _("denials")
+        verbose_name = _("rejection")
+        verbose_name_plural = _("rejections")
         ordering = ["-minute", "-count"]
         constraints = [
             models.UniqueConstraint(
                 fields=["minute", "resource", "key", "bucket", "entity"], name="limits_app_denial_once"
             ),
         ]
-        indexes = [models.Index(fields=["resource", "minute"], name="limits_app_denial_resource")]
+        indexes = [
+            models.Index(fields=["resource", "minute"], name="limits_app_denial_resource"),
+            models.Index(fields=["entity", "minute"], name="limits_app_denial_entity"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.count} x {self.whose} in the minute {self.minute:%Y-%m-%d %H:%M}"

@@ -23,6 +23,7 @@ from limits_app.services.candidates import (
 from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.pools import NamedPool, pool
+from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
@@ -62,6 +63,7 @@ __all__ = [
     "LimitState",
     "NamedPool",
     "PolicyStatus",
+    "Rejection",
     "RolledUp",
     "RowState",
     "Share",
@@ -98,6 +100,7 @@ __all__ = [
     "pool",
     "promote_candidate",
     "prune_usage",
+    "rejections",
     "reset",
     "revert_candidate",
     "revert_candidates",

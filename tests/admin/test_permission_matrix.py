@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
-from limits_app.models import Alert, AlertRule, AuditEvent, Endpoint, Pool, PoolMember, Resource
+from limits_app.models import Alert, AlertRule, AuditEvent, Endpoint, Plan, Pool, PoolMember, Resource
 
 IN_FILES = ("policy", "resource", "entity", "endpoint")
 """The models that can be imported and exported."""
@@ -31,9 +31,10 @@ def table() -> Iterator[tuple[str, str]]:
         reading = f"{READING.format(model)} {model}_export{explains}"
         yield f"view_{model}", reading
         yield f"change_{model}", reading
-        yield f"add_{model}", f"{model}_add"
+        yield f"add_{model}", f"{model}_add" + (" entity_limit" if model == "policy" else "")
         yield f"delete_{model}", f"{model}_delete"
-        yield f"add_{model} change_{model}", f"{reading} {model}_add {model}_import {model}_process_import"
+        more = {"policy": " entity_limit", "entity": " entity_block"}.get(model, "")
+        yield f"add_{model} change_{model}", f"{reading} {model}_add {model}_import {model}_process_import{more}"
     # Members belong to their pool.
     reading = f"{READING.format('pool')} {READING.format('poolmember')}"
     yield "view_pool", reading
@@ -47,14 +48,19 @@ def table() -> Iterator[tuple[str, str]]:
     yield "add_alertrule", "alertrule_add"
     yield "delete_alertrule", "alertrule_delete"
     yield "view_alert", READING.format("alert")
+    reading = READING.format("plan")
+    yield "view_plan", reading
+    yield "change_plan", reading
+    yield "add_plan", "plan_add"
+    yield "delete_plan", "plan_delete"
     events = READING.format("auditevent")
     yield "view_auditevent", events
     yield "view_auditevent revert_auditevent", events
     yield "view_auditevent revert_auditevent delete_resource", f"{events} auditevent_revert resource_delete"
     yield "add_auditevent change_auditevent delete_auditevent", ""
-    usage = "usagesnapshot_changelist live live_state"
+    usage = "denial_changelist usagesnapshot_changelist live live_state"
     yield "view_usagesnapshot", usage
-    yield "view_usagesnapshot add_policy", f"{usage} policy_add preview"
+    yield "view_usagesnapshot add_policy", f"{usage} policy_add entity_limit preview"
     yield "boost_policy", "policy_boost"
     yield "view_emergencyswitch", "emergencyswitch_changelist"
     yield "change_emergencyswitch", "emergencyswitch_changelist"
@@ -83,6 +89,7 @@ def rows(db: None) -> None:
     """One row of each model; the first event is that of a resource."""
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 60)], resource="api")
     Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
+    Plan.objects.create(name="free")
     PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
     rule = AlertRule.objects.create(name="r", kind="store", target="a@example.com")
     Alert.objects.create(rule=rule, payload={"text": "t"}, created_at=timezone.now())

@@ -1,4 +1,4 @@
-"""Read-only pages: effective limits, usage, live traffic, and the preview of a policy."""
+"""Read-only pages: rejections, usage, effective limits, live traffic, and the preview of a policy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.urls import path
 
+from limits_app.admin.pages.common import USAGE, may
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
 from limits_app.admin.pages.preview import preview_page
+from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
-from limits_app.models import UsageSnapshot
 
-__all__ = ["UsageAdmin"]
+__all__ = ["RejectionsAdmin", "UsageAdmin"]
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -23,13 +24,36 @@ if TYPE_CHECKING:
 
     from limits_app.admin.pages.common import View
 
-    ModelAdmin = admin.ModelAdmin[UsageSnapshot]
+    ModelAdmin = admin.ModelAdmin[Any]
 else:
     ModelAdmin = admin.ModelAdmin  # it takes no parameters when the code runs
 
 
-class UsageAdmin(ModelAdmin):
-    """Usage snapshots, read-only."""
+class PagesAdmin(ModelAdmin):
+    """Pages in place of the list and forms of a model, so that the menu of the admin has an entry for them."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Rows cannot be added, changed or deleted."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Rows cannot be added, changed or deleted."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Rows cannot be added, changed or deleted."""
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view usage, of which rejections are a part."""
+        return may(request, USAGE)
+
+    def _view(self, view: View) -> Any:
+        return self.admin_site.admin_view(partial(view, self.admin_site))
+
+
+class UsageAdmin(PagesAdmin):
+    """Usage and the pages beside it."""
 
     def get_urls(self) -> list[URLPattern]:
         """The pages; snapshots cannot be edited."""
@@ -42,17 +66,14 @@ class UsageAdmin(ModelAdmin):
             path("limit/", self._view(limit_page), name="limits_app_limit"),
         ]
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Snapshots cannot be added, changed or deleted."""
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Snapshots cannot be added, changed or deleted."""
-        return False
+class RejectionsAdmin(PagesAdmin):
+    """Rejections."""
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Snapshots cannot be added, changed or deleted."""
-        return False
+    def get_urls(self) -> list[URLPattern]:
+        """The page; rejections cannot be edited."""
+        return [path("", self._view(rejections_page), name="limits_app_denial_changelist")]
 
-    def _view(self, view: View) -> Any:
-        return self.admin_site.admin_view(partial(view, self.admin_site))
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the app is shown in the menu."""
+        return may(request, USAGE)

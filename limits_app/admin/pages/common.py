@@ -40,9 +40,10 @@ USAGE: Final = ("limits_app.view_usagesnapshot",)
 PREVIEW: Final = USAGE
 
 _TABS: Final = (
-    ("limits_app_explain", _("Effective limits"), EXPLAIN),
+    ("limits_app_denial_changelist", _("Rejections"), USAGE),
     ("limits_app_usagesnapshot_changelist", _("Usage"), USAGE),
     ("limits_app_live", _("Live"), USAGE),
+    ("limits_app_explain", _("Effective limits"), EXPLAIN),
 )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from django.utils.dateparse import parse_datetime
-from django.utils.timezone import is_naive, make_aware, now
+from django.utils.timezone import is_naive, localtime, make_aware, now
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
@@ -26,6 +27,7 @@ __all__ = [
     "key",
     "limit",
     "limits_and_effect",
+    "minute",
     "moment",
     "past",
     "percent",
@@ -41,7 +43,11 @@ __all__ = [
 T = TypeVar("T")
 
 EFFECTS: Final = ("blocked", "unlimited")
-AGES: Final = "as a date (2026-01-31), a time (2026-01-31T12:00) or an age (36h, 30d)"
+AGES: Final = "as a date (2026-01-31), a time (2026-01-31T12:00), an age (36h, 30d), today or yesterday"
+
+
+_DAYS_AGO: Final = {"today": 0, "yesterday": 1}
+_CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
 def _read(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -87,12 +93,25 @@ def _moment(text: str) -> datetime:
 def _age(text: str) -> datetime:
     if text[:4].isdigit() and "-" in text:
         return _moment(text)
+    if text in _DAYS_AGO:
+        midnight = localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
+        return in_site_time(midnight - timedelta(days=_DAYS_AGO[text]))
     try:
         return in_site_time(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
     except InvalidLimit:
         raise InvalidLimit(f"{text!r} is not a valid time: give it {AGES}") from None
     except OverflowError:
         raise InvalidLimit(f"{text!r} is out of range: it is before the year 1") from None
+
+
+def _minute(text: str) -> datetime:
+    """A minute of the last 24 hours, or a time."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        return _past(text)
+    latest = localtime(datetime.now(UTC))
+    at = latest.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
+    return in_site_time(at if at <= latest else at - timedelta(days=1))
 
 
 def _past(text: str) -> datetime:
@@ -129,6 +148,7 @@ seconds = _read(parse_seconds)
 moment = _read(_moment)
 age = _read(_age)
 past = _read(_past)
+minute = _read(_minute)
 ahead = _read(_ahead)
 positive = _read(_positive)
 percent = _read(_percent)

@@ -1,0 +1,144 @@
+"""Blocking and limiting an entity from where people look: pages about entities, and Django's own pages of users."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html_join
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import audit
+from limits_app.admin.changelists import UsageListAdmin
+from limits_app.admin.forms import ReasonForm
+from limits_app.integrations.identity import entity_of_user
+from limits_app.models import Entity
+from limits_app.models.validators import validate_text
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+__all__ = ["BlockingAdmin", "LimitsUserAdminMixin"]
+
+
+class BlockingAdmin(UsageListAdmin):
+    """Entities, with a page that blocks one, and a link that limits one, by identifier."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the URLs of both."""
+        view = self.admin_site.admin_view
+        return [
+            path("block/", view(self.block_view), name="limits_app_entity_block"),
+            path("limit/", view(self.limit_view), name="limits_app_entity_limit"),
+            *super().get_urls(),
+        ]
+
+    def block_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask for confirmation, or block the entity; one that has no row gets one."""
+        identifier = request.GET.get("entity", "")
+        entity = self._entity(identifier)
+        if not self.has_change_permission(request) or (entity.pk is None and not self.has_add_permission(request)):
+            raise PermissionDenied
+        form = ReasonForm(request.POST if request.method == "POST" else None)
+        if form.is_valid() and self._blocked(request, entity, form):
+            said = gettext("%(entity)s is blocked: all requests are rejected.") % {"entity": identifier}
+            self.message_user(request, said, messages.SUCCESS)
+            return HttpResponseRedirect(self._back(request))
+        request.current_app = self.admin_site.name
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Block %(entity)s") % {"entity": identifier},
+            "opts": self.opts,
+            "form": form,
+            "back": self._back(request),
+            "media": self.media + form.media,
+        }
+        return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""
+        if not request.user.has_perm("limits_app.add_policy"):
+            raise PermissionDenied
+        identifier = request.GET.get("entity", "")
+        entity = self._entity(identifier)
+        name = self.admin_site.name
+        if entity.pk is not None:
+            return HttpResponseRedirect(reverse(f"{name}:limits_app_policy_add", query={"entity": entity.pk}))
+        said = gettext("Save this entity first, then add a policy for it.")
+        self.message_user(request, said, messages.INFO)
+        return HttpResponseRedirect(reverse(f"{name}:limits_app_entity_add", query={"identifier": identifier}))
+
+    def _entity(self, identifier: str) -> Entity:
+        """The entity with this identifier, which need not have a row."""
+        try:
+            validate_text(identifier)
+        except ValidationError:
+            return Entity(identifier="")
+        return Entity.objects.filter(identifier=identifier).first() or Entity(identifier=identifier)
+
+    def _blocked(self, request: HttpRequest, entity: Entity, form: ReasonForm) -> bool:
+        """Block it; errors are shown in the form."""
+        entity.blocked = True
+        try:
+            entity.full_clean()
+        except ValidationError as error:
+            form.add_error(None, error.messages)
+            return False
+        with audit.acting(actor=request.user.get_username(), source="admin", reason=form.cleaned_data["reason"]):
+            entity.save()
+        return True
+
+    def _back(self, request: HttpRequest) -> str:
+        """The page that led here, or the list of entities."""
+        back = request.GET.get("next", "")
+        if url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
+            return back
+        if self.has_view_or_change_permission(request):
+            return reverse(f"{self.admin_site.name}:limits_app_entity_changelist")
+        return reverse(f"{self.admin_site.name}:app_list", args=[self.opts.app_label])
+
+
+class LimitsUserAdminMixin:
+    """Adds links about limits to the pages of a user: put it before the base class of the admin of users.
+
+    The links are shown in a section “Limits” of the form, and in the last column of the list.
+    """
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Add the links."""
+        base: Any = super()
+        return [*base.get_readonly_fields(request, obj), "limits_links"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Add the section to the form of a user that exists."""
+        base: Any = super()
+        found = [(title, options) for title, options in base.get_fieldsets(request, obj)]
+        return found if obj is None else [*found, (_("Limits"), {"fields": ["limits_links"]})]
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Add the column."""
+        base: Any = super()
+        return [*base.get_list_display(request), "limits_links"]
+
+    @admin.display(description=_("limits"))
+    def limits_links(self, user: Any) -> str:
+        """Links that block the user, limit the user, and explain the limits."""
+        entity, name = entity_of_user(user), self.admin_site.name  # type: ignore[attr-defined]  # of the admin
+        if entity is None:
+            return "-"
+        pages = (
+            ("limits_app_entity_block", gettext("Block")),
+            ("limits_app_entity_limit", gettext("Limit")),
+            ("limits_app_denial_changelist", gettext("Rejections")),
+        )
+        query = urlencode({"entity": entity})
+        links = ((f"{reverse(f'{name}:{page}')}?{query}", label) for page, label in pages)
+        return format_html_join(" ", '<a href="{}">{}</a>', links)

@@ -1,0 +1,263 @@
+"""Rejections with their reason: the limit that rejected, and its policy as it was then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import router
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext
+
+from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
+from limits_app.core.limits import Limit as Definition
+from limits_app.core.notation import seconds_text
+from limits_app.models import (
+    AuditEvent,
+    Bucket,
+    Enforcement,
+    Entity,
+    Plan,
+    Policy,
+    PolicyEffect,
+    PolicyScope,
+    Resource,
+    Verb,
+)
+from limits_app.models.fields import in_site_time
+from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.patterns import patterns_of, specificity
+from limits_app.models.policy_rules import Counted
+from limits_app.models.snapshots import Snapshot, batches, snapshots
+from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.services.usage import DenialCount
+from limits_app.usage import denied
+
+__all__ = ["Rejection", "limit_in_words", "rejections"]
+
+_MOST_EVENTS: Final = 5_000
+"""How many audit events of the policies in question are read, the latest first."""
+
+_WINDOWS: Final = {1: "second", 60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
+_SPECIFIC_FIRST: Final = [scope.value for scope in PolicyScope]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The rejections by a limit in a minute, with the reason.
+
+    `name` is the display name of the entity, if it has one. `limit` is the limit as it was then; None if it is unknown,
+    for example because it was set in code. `policy_id` is its policy, `event_id` the primary key of the audit event
+    that wrote that version of the policy, and `event_number` its number; they are None if there is none.
+    """
+
+    count: DenialCount
+    name: str
+    limit: Definition | None
+    policy_id: int | None
+    event_id: int | None
+    event_number: int | None
+
+    @property
+    def client(self) -> str:
+        """Who was rejected, in words."""
+        if self.count.entity:
+            who = f"{self.name} ({self.count.entity})" if self.name else self.count.entity
+            return who if self.count.bucket == Bucket.ENTITY else f"{who} ({self.count.bucket.label})"
+        whole_site = gettext("No user (whole site)")
+        return whole_site if self.count.bucket == Bucket.ENTITY else str(self.count.bucket.label)
+
+    @property
+    def why(self) -> str:
+        """The reason as a sentence."""
+        resource = self.count.resource or gettext("all resources together")
+        said = {"who": self.client, "key": self.count.key, "resource": resource}
+        if self.count.key == Blocked.key:
+            return gettext("%(who)s was blocked on %(resource)s.") % said
+        if self.limit is None:
+            return gettext("%(who)s reached the limit %(key)s of %(resource)s.") % said
+        said["limit"] = limit_in_words(self.limit)
+        return gettext("%(who)s reached the limit of %(limit)s on %(resource)s.") % said
+
+
+def rejections(
+    resource: str | None = None,
+    *,
+    entity: str | None = None,
+    key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    offset: int = 0,
+    most: int = 100,
+) -> list[Rejection]:
+    """Rejections with their reasons, the latest minute first; by default of the last 48 hours.
+
+    `since` and `until` select the minutes that begin in this time, `until` excluded. `offset` rows are skipped, and at
+    most `most` returned. The number of queries does not depend on the number of rows.
+    Raises InvalidRequest (a ValueError) for an invalid time.
+    """
+    rows = denied(resource, entity, key, since=since, until=until)[offset : offset + most]
+    counts = [DenialCount.of(row) for row in rows]
+    clients = {one.entity for one in counts if one.bucket == Bucket.ENTITY and one.entity}
+    known = {one.identifier: one for one in Entity.objects.filter(identifier__in=clients).select_related("plan")}
+    history = _versions(counts, {one.plan for one in known.values() if one.plan is not None})
+    return [_rejection(count, known.get(count.entity) or Entity(identifier=""), history) for count in counts]
+
+
+def limit_in_words(limit: Definition) -> str:
+    """A limit as people say it, such as “100 requests per minute”."""
+    unit = gettext("requests") if isinstance(limit, CallLimit) else limit.key
+    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": unit}
+    match limit:
+        case ResourceLimit():
+            return gettext("%(amount)s %(unit)s at the same time") % said
+        case QuotaLimit():
+            said["per"] = limit.period or seconds_text(limit.session_seconds or 0)
+        case _:
+            said["per"] = _WINDOWS.get(int(limit.window_seconds)) or seconds_text(limit.window_seconds)
+    return gettext("%(amount)s %(unit)s per %(per)s") % said
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A policy as it was for some time."""
+
+    policy_id: int
+    state: Snapshot
+    event_id: int | None = None
+    event_number: int | None = None
+
+    def rank(self) -> tuple[int, int, bool, bool]:
+        """The order in which policies are considered: by scope and pattern, then dates before weekly hours."""
+        state = self.state
+        dated, weekly = bool(state["valid_from"]), bool(state["weekly_hours"])
+        return _SPECIFIC_FIRST.index(state["scope"]), -specificity(state["entity"] or ""), not dated, not weekly
+
+    def matches(self, count: DenialCount) -> bool:
+        """Whether it applied to the entity and the resource, and was enforced at that time; all plans match."""
+        state, at = self.state, _aware(count.last)
+        if (state["counted"] == Counted.TOTAL) == bool(count.resource):  # totals are those of no resource
+            return False
+        if state["resource"] not in (None, count.resource) or state["entity"] not in (None, *_subjects(count)):
+            return False
+        if state["enforcement"] != Enforcement.ENFORCE or not state["rollout_percent"]:
+            return False
+        start, end = (parse_datetime(state[name] or "") for name in ("valid_from", "valid_until"))
+        if (start is not None and at < _aware(start)) or (end is not None and at >= _aware(end)):
+            return False
+        hours = state["weekly_hours"]
+        return not hours or WeeklyHours.parse(hours, state["time_zone"]).holds(at)
+
+    def limit(self, count: DenialCount) -> Definition | None:
+        """Its limit of this key."""
+        for one in self.state["limits"]:
+            if one["key"] == count.key and bool(one.get("shared")) == (count.bucket == Bucket.SHARED):
+                columns: list[Any] = [one.get(column) for column in COLUMNS]
+                return definition_of(*columns)
+        return None
+
+    def explains(self, count: DenialCount) -> bool:
+        """Whether it has the limit, or blocks."""
+        if count.key == Blocked.key:
+            return bool(self.state["effect"] == PolicyEffect.BLOCKED)
+        return self.limit(count) is not None
+
+
+class _History:
+    """The versions of some policies, by time."""
+
+    def __init__(self, events: Iterable[AuditEvent], now: dict[int, Snapshot]) -> None:
+        self._events: dict[int, list[AuditEvent]] = {}
+        for event in events:
+            self._events.setdefault(int(event.object_id), []).append(event)
+        self._now = now
+
+    def at(self, moment: datetime) -> Iterator[_Version]:
+        """Each policy that existed at a time, as it was."""
+        for key in self._now.keys() | self._events.keys():
+            version = self._version(key, moment)
+            if version is not None:
+                yield version
+
+    def _version(self, key: int, moment: datetime) -> _Version | None:
+        events = self._events.get(key, [])
+        earlier = [event for event in events if _aware(event.when) <= moment]
+        if earlier:
+            event = earlier[-1]
+            return _Version(key, event.after, event.pk, event.number) if event.after else None
+        state = events[0].before if events else self._now.get(key)  # its first events may have been pruned
+        return _Version(key, state) if state else None
+
+
+def _versions(counts: Sequence[DenialCount], plans: Collection[Plan]) -> _History:
+    """The history of all policies that may have rejected, with a few queries."""
+    if not counts:
+        return _History([], {})
+    using = router.db_for_read(Policy)
+    keys = {*_deleted(counts, plans), *_candidates(counts, using)}
+    log = AuditEvent.objects.filter(object_type="policy", object_id__in=map(str, keys), verb__in=_WRITES)
+    events = list(log.order_by("-number")[:_MOST_EVENTS])[::-1]
+    silent = keys - {int(event.object_id) for event in events}
+    return _History(events, {key: taken.state for key, taken in snapshots(Policy, silent, using).items()})
+
+
+_WRITES: Final = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
+
+
+def _subjects(count: DenialCount) -> list[str]:
+    """The entity with the patterns that match it."""
+    is_client = count.bucket == Bucket.ENTITY and count.entity
+    return [count.entity, *patterns_of(count.entity)] if is_client else []
+
+
+def _candidates(counts: Sequence[DenialCount], using: str) -> Iterable[int]:
+    """Primary keys of the policies that may apply to one of the rejections."""
+    resources = {count.resource for count in counts}
+    entities = {name for count in counts for name in _subjects(count)}
+    policies = Policy.objects.using(using).order_by().values_list("pk")
+    of_entities = [policies.filter(entity__identifier__in=batch) for batch in batches(entities)]
+    of_resources = policies.filter(entity=None, resource__name__in=resources)
+    return [key for (key,) in policies.filter(entity=None, resource=None).union(of_resources, *of_entities)]
+
+
+def _deleted(counts: Sequence[DenialCount], plans: Collection[Plan]) -> Iterable[int]:
+    """Primary keys of the policies of these scopes that were deleted since the first of the rejections."""
+    log = AuditEvent.objects.filter(object_type="policy", verb=Verb.DELETE, object_label__in=_labels(counts, plans))
+    since = min(_aware(one.minute) for one in counts)
+    found = log.filter(when__gte=in_site_time(since)).order_by("-number").values_list("object_id", flat=True)
+    return map(int, found[:_MOST_EVENTS])
+
+
+def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
+    """The names of all policies that may have rejected."""
+    labels = set()
+    for count in counts:
+        entities = [Entity(pk=0, identifier=name) for name in _subjects(count)]
+        subjects: list[dict[str, Any]] = [{}, *({"entity": one} for one in entities), *({"plan": one} for one in plans)]
+        place: dict[str, Any] = {"counted": Counted.TOTAL}
+        if count.resource:
+            place = {"resource": Resource(pk=0, name=count.resource)}
+            labels |= {str(Policy(**subject)) for subject in subjects}
+        labels |= {str(Policy(**subject, **place)) for subject in subjects}
+    return labels
+
+
+def _rejection(count: DenialCount, client: Entity, history: _History) -> Rejection:
+    unknown = Rejection(count, client.name, None, None, None, None)
+    found = [one for one in history.at(_aware(count.last)) if one.matches(count) and one.explains(count)]
+    if client.plan is not None or count.bucket == Bucket.SHARED:
+        plan = None if client.plan is None else client.plan.name
+        found = [one for one in found if one.state["plan"] in (None, plan)]
+    if not found or count.bucket in (Bucket.MEMBER, Bucket.OTHERS):
+        return unknown
+    one = min(found, key=_Version.rank)
+    if one.state["plan"] is not None and client.plan is None:
+        return unknown  # a client can have a plan from its parent, its groups or the request
+    return Rejection(count, client.name, one.limit(count), one.policy_id, one.event_id, one.event_number)
+
+
+def _aware(moment: datetime) -> datetime:
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
