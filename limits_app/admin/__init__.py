@@ -6,10 +6,10 @@ from django.contrib import admin
 
 from limits_app.admin.alerts import AlertAdmin, AlertRuleAdmin
 from limits_app.admin.audit_log import AuditEventAdmin
-from limits_app.admin.candidates import CandidateAdmin
 from limits_app.admin.blocking import LimitsUserAdminMixin
+from limits_app.admin.candidates import CandidateAdmin
 from limits_app.admin.emergency import EmergencyAdmin
-from limits_app.admin.pages import RejectionsAdmin, UsageAdmin
+from limits_app.admin.pages import ExplainAdmin, LiveAdmin, OverviewAdmin, RejectionsAdmin, UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.resources import EndpointAdmin, EntityAdmin, PlanAdmin, ResourceAdmin
@@ -22,6 +22,9 @@ from limits_app.models import (
     EmergencySwitch,
     Endpoint,
     Entity,
+    Explain,
+    Live,
+    Overview,
     Plan,
     Policy,
     Pool,
@@ -38,7 +41,10 @@ __all__ = [
     "EmergencyAdmin",
     "EndpointAdmin",
     "EntityAdmin",
+    "ExplainAdmin",
     "LimitsUserAdminMixin",
+    "LiveAdmin",
+    "OverviewAdmin",
     "PlanAdmin",
     "PolicyAdmin",
     "PoolAdmin",
@@ -62,3 +68,6 @@ admin.site.register(UsageSnapshot, UsageAdmin)
 admin.site.register(AlertRule, AlertRuleAdmin)
 admin.site.register(Alert, AlertAdmin)
 admin.site.register(Denial, RejectionsAdmin)
+admin.site.register(Overview, OverviewAdmin)
+admin.site.register(Live, LiveAdmin)
+admin.site.register(Explain, ExplainAdmin)

@@ -17,6 +17,9 @@ __all__ = [
     "Denial",
     "EvaluationCount",
     "EvaluationKind",
+    "Explain",
+    "Live",
+    "Overview",
     "Period",
     "UsageSnapshot",
     "upsert",
@@ -154,6 +157,36 @@ class EvaluationCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rejected} of {self.evaluated} in the hour {self.hour:%Y-%m-%d %H:%M}"
+
+
+class Overview(UsageSnapshot):
+    """The page “Overview” of the admin, whose menu has an entry for each model."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("overview")
+        verbose_name_plural = _(" Overview")  # with a space, because menus are sorted by name and it comes first
+
+
+class Live(UsageSnapshot):
+    """The page “Live” of the admin."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("live")
+        verbose_name_plural = _("live")
+
+
+class Explain(UsageSnapshot):
+    """The page “Effective limits” of the admin."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("effective limits")
+        verbose_name_plural = _("effective limits")
 
 
 class CollectedBatch(models.Model):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from limits_app.usage.denial_counter import denials
 from limits_app.usage.evaluation_counter import evaluations, totals
-from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, never_used, read
+from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, most_rejected, never_used, read
 from limits_app.usage.rollup import roll_up
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "denials",
     "denied",
     "evaluations",
+    "most_rejected",
     "never_used",
     "read",
     "roll_up",

@@ -32,6 +32,7 @@ __all__ = [
     "bucket_of",
     "chosen",
     "denied",
+    "most_rejected",
     "never_used",
     "read",
     "since_1970",
@@ -232,6 +233,13 @@ def denied(
     rows = Denial.objects.using(router.db_for_read(Denial))
     rows = chosen(begun(rows, "minute", since, until, usual=USUAL[Period.HOUR]), resource, entity, key)
     return rows.order_by("-minute", "-count", "pk")
+
+
+def most_rejected(*by: str, since: datetime, most: int) -> list[dict[str, Any]]:
+    """The number of `rejections` since a time, by bucket and these columns; the highest numbers first."""
+    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=Period.HOUR, refused__gt=0)
+    sums = rows.filter(start__gte=in_site_time(since)).values("bucket", *by).annotate(rejections=Sum("refused"))
+    return list(sums.order_by("-rejections", *by)[:most])
 
 
 def never_used(names: Iterable[str]) -> list[str]:

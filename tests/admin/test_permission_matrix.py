@@ -27,7 +27,7 @@ def table() -> Iterator[tuple[str, str]]:
     """What somebody may do, and which addresses that opens."""
     yield "", ""
     for model in IN_FILES:
-        explains = " explain" if model == "policy" else ""
+        explains = " explain_changelist" if model == "policy" else ""
         reading = f"{READING.format(model)} {model}_export{explains}"
         yield f"view_{model}", reading
         yield f"change_{model}", reading
@@ -58,7 +58,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "view_auditevent revert_auditevent", events
     yield "view_auditevent revert_auditevent delete_resource", f"{events} auditevent_revert resource_delete"
     yield "add_auditevent change_auditevent delete_auditevent", ""
-    usage = "denial_changelist usagesnapshot_changelist live live_state"
+    usage = "overview_changelist denial_changelist usagesnapshot_changelist live_changelist live_state"
     yield "view_usagesnapshot", usage
     yield "view_usagesnapshot add_policy", f"{usage} policy_add entity_limit preview"
     yield "boost_policy", "policy_boost"

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.urls import path
 
-from limits_app.admin.pages.common import USAGE, may
+from limits_app.admin.pages.common import EXPLAIN, USAGE, may
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
+from limits_app.admin.pages.overview import overview_page
 from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
 
-__all__ = ["RejectionsAdmin", "UsageAdmin"]
+__all__ = ["ExplainAdmin", "LiveAdmin", "OverviewAdmin", "RejectionsAdmin", "UsageAdmin"]
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -59,12 +60,40 @@ class UsageAdmin(PagesAdmin):
         """The pages; snapshots cannot be edited."""
         return [
             path("", self._view(usage_page), name="limits_app_usagesnapshot_changelist"),
-            path("live/", self._view(live_page), name="limits_app_live"),
-            path("live/state/", self._view(live_state), name="limits_app_live_state"),
-            path("explain/", self._view(explain_page), name="limits_app_explain"),
             path("preview/", self._view(preview_page), name="limits_app_preview"),
             path("limit/", self._view(limit_page), name="limits_app_limit"),
         ]
+
+
+class OverviewAdmin(PagesAdmin):
+    """The page “Overview”."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The page."""
+        return [path("", self._view(overview_page), name="limits_app_overview_changelist")]
+
+
+class LiveAdmin(PagesAdmin):
+    """The page “Live”."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The page and its data."""
+        return [
+            path("", self._view(live_page), name="limits_app_live_changelist"),
+            path("state/", self._view(live_state), name="limits_app_live_state"),
+        ]
+
+
+class ExplainAdmin(PagesAdmin):
+    """The page “Effective limits”."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """The page."""
+        return [path("", self._view(explain_page), name="limits_app_explain_changelist")]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view policies."""
+        return may(request, EXPLAIN)
 
 
 class RejectionsAdmin(PagesAdmin):
@@ -73,7 +102,3 @@ class RejectionsAdmin(PagesAdmin):
     def get_urls(self) -> list[URLPattern]:
         """The page; rejections cannot be edited."""
         return [path("", self._view(rejections_page), name="limits_app_denial_changelist")]
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Whether the app is shown in the menu."""
-        return may(request, USAGE)

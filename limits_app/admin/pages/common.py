@@ -40,10 +40,11 @@ USAGE: Final = ("limits_app.view_usagesnapshot",)
 PREVIEW: Final = USAGE
 
 _TABS: Final = (
+    ("limits_app_overview_changelist", _("Overview"), USAGE),
     ("limits_app_denial_changelist", _("Rejections"), USAGE),
     ("limits_app_usagesnapshot_changelist", _("Usage"), USAGE),
-    ("limits_app_live", _("Live"), USAGE),
-    ("limits_app_explain", _("Effective limits"), EXPLAIN),
+    ("limits_app_live_changelist", _("Live"), USAGE),
+    ("limits_app_explain_changelist", _("Effective limits"), EXPLAIN),
 )
 
 

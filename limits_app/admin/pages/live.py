@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from django.http import JsonResponse
 from django.urls import reverse
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from limits_app.resolver import Pair
     from limits_app.usage import Use
 
-__all__ = ["live_page", "live_state"]
+__all__ = ["live_page", "live_state", "tightest_limits"]
 
 _MOST_LOOKED_AT: Final = 25
 """Number of scopes with the highest usage or the most rejections in this hour that are checked."""
@@ -48,6 +49,7 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             "none": gettext("There are no limits for the entities that were active in this hour."),
             "of": gettext("%(used)s of %(capacity)s used, %(left)s left"),
             "all": gettext("all limits"),
+            "block": gettext("Block"),
         },
     }
     return page(site, request, "live", title=gettext("Live"), context={"settings": settings})
@@ -62,13 +64,16 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     stores_down = bring_up_to_date()
     since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     hours = {"period": "hour", "since": since - timedelta(hours=1)}
-    busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
     totals = Counter[str]()
     refused = Counter[str]()
     for use in usage(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
-    tightest, known = _tightest(site, busiest, may_explain=may(request, EXPLAIN))
+    tightest, known = tightest_limits(site, may_explain=may(request, EXPLAIN), most=_MOST_SHOWN)
+    if request.user.has_perm("limits_app.change_entity"):
+        block = reverse(f"{site.name}:limits_app_entity_block")
+        for one in tightest:
+            one["block"] = one["identifier"] and f"{block}?{urlencode({'entity': one['identifier']})}"
     state = {
         "at": time(),
         "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
@@ -78,12 +83,14 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     return JsonResponse(state, headers={"Cache-Control": "no-store"})
 
 
-def _tightest(site: AdminSite, uses: list[Use], *, may_explain: bool) -> tuple[list[dict[str, Any]], bool]:
-    """The limits with the largest share in use, and whether that is known."""
-    rows = overview(_pairs(uses))
+def tightest_limits(site: AdminSite, *, may_explain: bool, most: int) -> tuple[list[dict[str, Any]], bool]:
+    """The limits with the largest share in use by the most active entities of this hour, and whether that is known."""
+    since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
+    rows = overview(_pairs(busiest))
     limits = [(row, limit) for row in rows for limit in row.limits if limit.used is not None]
     limits.sort(key=lambda one: -one[1].share)
-    shown = [_shown(site, row, limit, may_explain=may_explain) for row, limit in limits[:_MOST_SHOWN]]
+    shown = [_shown(site, row, limit, may_explain=may_explain) for row, limit in limits[:most]]
     return shown, all(row.known for row in rows)
 
 
@@ -107,11 +114,13 @@ def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bo
     drawn = bar(limit.key, limit.used or 0, limit.capacity, limit.available)
     return {
         "resource": row.resource,
-        "entity": row.entity or gettext("the site itself"),
+        "entity": row.entity or gettext("No user (whole site)"),
+        "identifier": row.entity or "",
         "key": limit.key,
         "used": drawn.used,
         "capacity": drawn.capacity,
         "left": drawn.remaining,
+        "remaining": drawn.remaining,
         "width": drawn.width,
         "level": drawn.level,
         "explain": _explain_url(site, row) if may_explain else "",
@@ -120,4 +129,4 @@ def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bo
 
 def _explain_url(site: AdminSite, row: RowState) -> str:
     query = {"resource": row.resource} | ({"entity": row.entity} if row.entity else {})
-    return reverse(f"{site.name}:limits_app_explain", query=query)
+    return reverse(f"{site.name}:limits_app_explain_changelist", query=query)

@@ -120,7 +120,7 @@ class _Links:
             "count": amount(count.count),
             "entity": count.entity if is_entity else "",
             "policy": self._policy(found),
-            "explain": f"{reverse(f'{self._name}:limits_app_explain')}?{urlencode(about)}"
+            "explain": f"{reverse(f'{self._name}:limits_app_explain_changelist')}?{urlencode(about)}"
             if self._sees_policies
             else "",
         }

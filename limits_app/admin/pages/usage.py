@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import csv
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from django.db.models import Max
+from django.http import HttpResponse
 from django.utils import timezone
+from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.formatting import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
-from limits_app.models import Bucket, CollectedBatch, Denial, Period
-from limits_app.models.fields import in_site_time
+from limits_app.core.errors import InvalidRequest
+from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.services.usage import usage
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest
     from django.utils.functional import _StrPromise
 
     from limits_app.usage import Use
@@ -30,83 +33,154 @@ __all__ = ["usage_page"]
 
 _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
-_MOST_DENIALS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Time:
     """A time to look at, in periods that are short enough to see something and few enough to draw."""
 
-    label: _StrPromise
     period: Period
-    lapse: timedelta
+    since: datetime
+    until: datetime
 
     @property
-    def step(self) -> timedelta:
-        """How long a period is."""
-        return timedelta(hours=1) if self.period == Period.HOUR else timedelta(days=1)
-
-    def starts(self, now: datetime) -> list[datetime]:
-        """When its periods begin; the last of them goes on."""
-        last = now.replace(minute=0, second=0, microsecond=0)
-        if self.period == Period.DAY:
-            last = last.replace(hour=0)
-        count = self.lapse // self.step
-        return [last - number * self.step for number in reversed(range(count))]
+    def starts(self) -> list[datetime]:
+        """When its periods begin."""
+        step = timedelta(hours=1) if self.period == Period.HOUR else timedelta(days=1)
+        return [self.since + number * step for number in range(-((self.since - self.until) // step))]
 
 
-_SPANS: Final = {
-    "day": Span(_("24 hours"), Period.HOUR, timedelta(hours=24)),
-    "week": Span(_("7 days"), Period.DAY, timedelta(days=7)),
-    "month": Span(_("30 days"), Period.DAY, timedelta(days=30)),
-    "year": Span(_("12 months"), Period.DAY, timedelta(days=365)),
+_SPANS: Final[dict[str, tuple[_StrPromise, int]]] = {
+    "today": (_("Today"), 0),
+    "yesterday": (_("Yesterday"), 1),
+    "day": (_("24 hours"), 1),
+    "week": (_("7 days"), 7),
+    "month": (_("30 days"), 30),
+    "year": (_("12 months"), 365),
 }
+"""Labels and numbers of days."""
+_MOST_DAYS: Final = 366
+_DAY: Final = timedelta(days=1)
+
+
+def _time(span: str, first: str, last: str) -> Time:
+    """The chosen time: dates if there are any, in UTC as days are counted; raises InvalidRequest for invalid dates.
+
+    Today and yesterday are those of the site's time zone, by the hour.
+    """
+    now = datetime.now(UTC)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    midnight = hour.replace(hour=0)
+    if first or last:
+        until = (_date(last) if last else midnight) + _DAY
+        since = _date(first) if first else until - _DAY
+        if not _DAY <= until - since <= _MOST_DAYS * _DAY:
+            said = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
+            raise InvalidRequest(said % {"most": _MOST_DAYS})
+        return Time(Period.DAY, since, until)
+    days = _SPANS[span][1]
+    if span in ("today", "yesterday"):
+        today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
+        since, until = (_hour(today - back * _DAY) for back in (days, days - 1))
+        return Time(Period.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
+    if span == "day":
+        return Time(Period.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
+    return Time(Period.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
+
+
+def _hour(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(minute=0)
+
+
+def _date(text: str) -> datetime:
+    try:
+        found = parse_date(text)
+    except ValueError:
+        found = None
+    if found is None or not 1 < found.year < 9999:
+        raise InvalidRequest(gettext("“%(text)s” is not a date: enter one such as 2026-01-31.") % {"text": text})
+    return datetime(found.year, found.month, found.day, tzinfo=UTC)
 
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
-    """Show one limit at a time, because limits have different units."""
+    """Show one limit at a time, because limits have different units; with `format=csv`, the table as a file."""
     check(request, USAGE)
-    name = request.GET.get("span", "")
-    span = _SPANS.get(name, _SPANS["day"])
     resource, entity, key = request.GET.get("resource") or None, entity_or_none(request), request.GET.get("key", "")
+    first, last = request.GET.get("from", ""), request.GET.get("to", "")
+    span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "day"
     context: dict[str, Any] = {
         "resource": resource or "",
         "entity": entity or "",
         "key": key,
-        "span": name,
-        "spans": [{"name": one, "label": value.label, "here": value is span} for one, value in _SPANS.items()],
-        "problem": problem_with(resource, entity, key),
+        "span": span,
+        "first": first,
+        "last": last,
+        "spans": [{"name": name, "label": label, "here": name == span} for name, (label, _days) in _SPANS.items()],
+        "problem": problem_with(resource, entity, key, first, last),
     }
     if not context["problem"]:
-        bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
-        context |= _used(resource, entity, key, span=span, name=name)
+        try:
+            time = _time(span, first, last)
+        except InvalidRequest as error:
+            context["problem"] = str(error)
+        else:
+            bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
+            here = {name: context[name] for name in ("resource", "entity", "span")} | {"from": first, "to": last}
+            context |= _used(resource, entity, key, time=time, here=here)
+    if request.GET.get("format") == "csv" and not context["problem"]:
+        return _csv(context)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 
 
-def _used(resource: str | None, entity: str | None, key: str, *, span: Span, name: str) -> dict[str, Any]:
+def _csv(context: dict[str, Any]) -> HttpResponse:
+    """The clients, or the resources of one client, as a file; no cell can be read as a formula."""
+    file = HttpResponse(content_type="text/csv; charset=utf-8")
+    file["Content-Disposition"] = 'attachment; filename="usage.csv"'
+    rows = csv.writer(file)
+    rows.writerow(["resource" if context["entity"] else "client", "name", "limit", "allowed", "rejections"])
+    for use, name in context["table"]:
+        label = use.resource if context["entity"] else use.entity
+        cells = [label or "", name, use.key, use.admitted, use.refused]
+        rows.writerow([f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in cells])
+    return file
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""The first characters of formulas in spreadsheets."""
+
+
+def _used(resource: str | None, entity: str | None, key: str, *, time: Time, here: dict[str, str]) -> dict[str, Any]:
     """The usage of a limit, by default of the one with the most rejections."""
-    starts = span.starts(datetime.now(UTC))
-    ask: dict[str, Any] = {"entity": entity, "period": span.period, "since": starts[0]}
+    ask: dict[str, Any] = {"entity": entity, "period": time.period, "since": time.since, "until": time.until}
     of_resources = usage(by="resource", **ask)
     keys = _keys(use for use in of_resources if resource in (None, use.resource))
     key = key or next(iter(keys), "")
     chosen = {"resource": resource, "key": key, **ask}
-    here = {"resource": resource or "", "entity": entity or "", "key": key, "span": name}
-    uses = usage(by=("resource", "entity"), most=_MOST_CONSUMERS, **chosen)
-    of_limit = [use for use in of_resources if use.key == key]
+    here = {**here, "key": key}
+    clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
+    names = _names({use.entity or "" for use in clients} | {entity or ""})
+    of_limit = _by_resource(use for use in of_resources if use.key == key)
     return {
         "key": key,
         "keys": keys,
         "resources": sorted(
             {use.resource for use in of_resources if use.resource} | ({resource} if resource else set())
         ),
-        "chart": _chart(starts, usage(by="period", **chosen), span, key),
+        "chart": _chart(time, usage(by="period", **chosen), key),
         "totals": _totals(use for use in of_limit if resource in (None, use.resource)),
-        "consumers": _rows(uses, lambda use: _whose(use, here)),
-        "by_resource": _rows(_by_resource(of_limit), lambda use: _of_resource(use, here))[:_MOST_RESOURCES],
-        "denials": [_denied(one) for one in _denials(resource, entity, starts[0])],
+        "consumers": _rows(clients, lambda use: _whose(use, here, names)),
+        "by_resource": _rows(of_limit, lambda use: _of_resource(use, here))[:_MOST_RESOURCES],
+        "table": [(use, names.get(entity or use.entity or "", "")) for use in (of_limit if entity else clients)],
+        "name": names.get(entity or "", ""),
+        "csv": urlencode({**here, "format": "csv"}),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
+
+
+def _names(identifiers: set[str]) -> dict[str, str]:
+    """Display names of entities, by identifier."""
+    found = Entity.objects.filter(identifier__in=identifiers).exclude(name="")
+    return dict(found.values_list("identifier", "name"))
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:
@@ -118,8 +192,9 @@ def _keys(uses: Iterable[Use]) -> list[str]:
     return sorted(totals, key=lambda key: (totals[key][0] <= 0, -totals[key][1], key))
 
 
-def _chart(starts: list[datetime], uses: Iterable[Use], span: Span, key: str) -> dict[str, Any]:
+def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
     """What the chart draws: a period where nothing happened is one with nothing."""
+    starts = time.starts
     admitted = dict.fromkeys(starts, 0.0)
     refused = dict.fromkeys(starts, 0)
     for use in uses:
@@ -128,7 +203,7 @@ def _chart(starts: list[datetime], uses: Iterable[Use], span: Span, key: str) ->
         refused[start] = refused.get(start, 0) + use.refused
     return {
         "starts": [start.isoformat() for start in admitted],
-        "moments": "hours" if span.period == Period.HOUR else "days",
+        "moments": "hours" if time.period == Period.HOUR else "days",
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {
@@ -171,23 +246,23 @@ def _figures(use: Use, most: float) -> dict[str, Any]:
     }
 
 
-def _whose(use: Use, here: dict[str, str]) -> dict[str, Any]:
-    """A consumer, with the way to a page about it."""
-    resource, entity = use.resource or "", use.entity or ""
-    link = {**here, "resource": resource, "entity": entity}
-    may_explain = use.bucket in {Bucket.ENTITY, Bucket.SHARED}
+def _whose(use: Use, here: dict[str, str], names: dict[str, str]) -> dict[str, Any]:
+    """A client, with a link to its resources."""
+    entity = use.entity or ""
+    is_client = use.bucket == Bucket.ENTITY and entity
     return {
-        "name": _name(use.bucket, entity),
-        "resource": resource,
-        "query": urlencode(link),
-        "explain": urlencode({"resource": resource, "entity": entity}) if may_explain else "",
+        "name": names.get(entity, "") if is_client else "",
+        "label": _name(use.bucket, entity),
+        "entity": entity if is_client else "",
+        "query": urlencode({**here, "entity": entity}) if is_client else "",
+        "why": urlencode({"entity": entity}) if is_client and use.refused else "",
     }
 
 
 def _name(bucket: Bucket, entity: str) -> str:
     """The label of a bucket."""
     if bucket == Bucket.ENTITY:
-        return entity or gettext("the site itself")
+        return entity or gettext("No user (whole site)")
     return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 
 
@@ -196,20 +271,3 @@ def _of_resource(use: Use, here: dict[str, str]) -> dict[str, Any]:
     if use.bucket in {Bucket.SHARED, Bucket.MEMBER, Bucket.OTHERS}:
         name = f"{name} ({use.bucket.label})"
     return {"name": name, "query": urlencode({**here, "resource": use.resource or ""})}
-
-
-def _denials(resource: str | None, entity: str | None, since: datetime) -> Iterator[Denial]:
-    wanted = {"resource": resource, "entity": entity}
-    found = Denial.objects.filter(**{name: value for name, value in wanted.items() if value is not None})
-    yield from found.filter(minute__gte=in_site_time(since)).order_by("-minute", "-count")[:_MOST_DENIALS]
-
-
-def _denied(denial: Denial) -> dict[str, Any]:
-    """The number of rejections by a limit in a minute."""
-    return {
-        "minute": moment(denial.minute, "SHORT_DATETIME_FORMAT"),
-        "key": denial.key,
-        "resource": denial.resource,
-        "name": _name(Bucket(denial.bucket), denial.entity),
-        "count": amount(denial.count),
-    }

@@ -88,7 +88,15 @@
     const link = limit.explain ? node("a", limit.key) : node("span", limit.key);
     if (limit.explain) link.href = limit.explain;
     name.append(link);
-    return node("tr", "", name, node("td", limit.resource), node("td", limit.entity), node("td", "", bar(limit)));
+    const entity = node("td", limit.entity);
+    if (limit.block) {
+      const block = node("a", labels.block);
+      block.href = limit.block;
+      block.className = "limits-why";
+      block.setAttribute("aria-label", `${labels.block} ${limit.entity}`);
+      entity.append(" ", block);
+    }
+    return node("tr", "", name, node("td", limit.resource), entity, node("td", "", bar(limit)));
   };
 
   const list = (state) => {

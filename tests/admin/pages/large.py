@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from time import perf_counter, process_time
+from urllib.parse import urljoin
 
 import django
 from django.conf import settings
@@ -26,7 +27,7 @@ PAGES = (
     "?span=year",
     "?resource=resource3",
     "?entity=user:7&span=month",
-    "live/state/",
+    "../live/state/",
 )
 
 
@@ -71,7 +72,7 @@ def measure() -> bool:
         for _ in range(ROUNDS):
             with CaptureQueriesContext(connection) as captured:
                 began, began_own = perf_counter(), process_time()
-                assert client.get(address + page).status_code == 200
+                assert client.get(urljoin(address, page)).status_code == 200
                 seconds.append(perf_counter() - began)
                 own.append(process_time() - began_own)
             queries = len(captured)

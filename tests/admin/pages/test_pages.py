@@ -20,7 +20,6 @@ from limits_app.models import (
     AuditEvent,
     Bucket,
     CollectedBatch,
-    Denial,
     Entity,
     Limit,
     Policy,
@@ -35,9 +34,9 @@ from tests.admin.pages.snapshots import used
 from tests.docs.pages import ROOT
 from tests.services.failing import FailingStore
 
-EXPLAIN = "limits_app_explain"
+EXPLAIN = "limits_app_explain_changelist"
 USAGE = "limits_app_usagesnapshot_changelist"
-LIVE = "limits_app_live"
+LIVE = "limits_app_live_changelist"
 STATE = "limits_app_live_state"
 PREVIEW = "limits_app_preview"
 
@@ -62,8 +61,8 @@ def chart(response: Any) -> Any:
 
 def test_a_page_shows_the_way_to_those_others_that_may_be_seen(staff: Callable[..., Client]) -> None:
     page = get(staff("view_policy"), EXPLAIN).content.decode()
-    assert reverse("admin:limits_app_explain") in page
-    assert reverse("admin:limits_app_live") not in page
+    assert reverse("admin:limits_app_explain_changelist") in page
+    assert reverse("admin:limits_app_live_changelist") not in page
 
 
 def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admin_client: Client) -> None:
@@ -224,16 +223,55 @@ def test_usage_can_be_shown_of_one_resource_and_entity(admin_client: Client) -> 
     assert "allowed call_count 3 " in words(get(admin_client, USAGE, entity="user:1"))
     page = words(get(admin_client, USAGE, resource="reports"))
     assert "allowed call_count 5 " in page
-    assert "the site itself" in page
+    assert "No user (whole site)" in page
     assert "Nothing was used" not in words(get(admin_client, USAGE, resource="nothing", key="call_count"))
 
 
-def test_the_usage_page_tells_of_the_last_refusals(admin_client: Client) -> None:
+@pytest.mark.parametrize(
+    ("query", "periods", "admitted"),
+    [
+        ({"span": "yesterday"}, 24, 5),
+        ({"span": "today"}, None, 7),
+        ({"from": "2 days ago", "to": "1 day ago"}, 2, 5),
+        ({"to": "1 day ago"}, 1, 5),
+        ({"from": "1 day ago"}, 2, 12),
+        ({"from": "1 day ago", "to": "2 days ago"}, 0, 0),
+        ({"from": "x"}, 0, 0),
+        ({"from": "2026-02-30"}, 0, 0),
+        ({"from": "2020-01-01"}, 0, 0),
+    ],
+)
+def test_usage_of_days(
+    query: dict[str, str], periods: int | None, admitted: int, admin_client: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "UTC"
     now = datetime.now(UTC)
-    Denial.objects.create(resource="api", entity="user:1", key="call_count", minute=now, count=3, first=now, last=now)
-    page = words(get(admin_client, USAGE))
-    assert "call_count api user:1 3 " in page
-    assert page.count("Usage has never been rolled up.") == 1
+    used("api", "user:1", "call_count", 7)
+    used("api", "user:1", "call_count", 5, hours_ago=now.hour + 1)
+    days = {f"{back} day{'s' * (back > 1)} ago": f"{now - timedelta(days=back):%Y-%m-%d}" for back in (1, 2)}
+    response = get(admin_client, USAGE, **{name: days.get(value, value) for name, value in query.items()})
+    if periods == 0:
+        assert "limits-verdict--unknown" in response.content.decode()
+        return
+    drawn = chart(response)
+    assert len(drawn["starts"]) == (now.hour + 1 if periods is None else periods)
+    assert sum(drawn["admitted"]) == admitted
+
+
+def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_client: Client) -> None:
+    Entity.objects.create(identifier="user:1", name="Gina")
+    used("api", "user:1", "call_count", 6, refused=1)
+    used("reports", "user:1", "call_count", 4)
+    used("api", "=cmd", "call_count", 3)
+    response = get(admin_client, USAGE)
+    assert "Gina user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(response)
+    file = get(admin_client, USAGE, format="csv").content.decode().split()
+    assert file == ["client,name,limit,allowed,rejections", "user:1,Gina,call_count,10,1", "'=cmd,,call_count,3,0"]
+    of_client = words(get(admin_client, USAGE, entity="user:1"))
+    assert "Gina (user:1)" in of_client
+    assert "Clients that used most" not in of_client
+    file = get(admin_client, USAGE, entity="user:1", format="csv").content.decode().split()
+    assert file[1:] == ["api,Gina,call_count,6,1", "reports,Gina,call_count,4,0"]
 
 
 def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
@@ -291,7 +329,7 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
     assert state["totals"] == {"call_count": {"admitted": 6, "refused": 6}, "tokens": {"admitted": 1, "refused": 0}}
     assert [(one["entity"], one["key"], one["used"]) for one in state["tightest"][:3]] == [
         ("user:1", "call_count", "3"),
-        ("the site itself", "call_count", "2"),
+        ("No user (whole site)", "call_count", "2"),
         ("user:2", "call_count", "1"),
     ]
     assert state["known"] is True
@@ -424,10 +462,10 @@ def test_lists_and_forms_lead_to_the_pages(model: str, admin_client: Client) -> 
     row = {"resource": Resource, "entity": Entity, "policy": Policy}[model].objects.get()  # type: ignore[attr-defined]
     listed = admin_client.get(reverse(f"admin:limits_app_{model}_changelist")).content.decode()
     form = admin_client.get(reverse(f"admin:limits_app_{model}_change", args=[row.pk])).content.decode()
-    assert reverse("admin:limits_app_explain") in listed
+    assert reverse("admin:limits_app_explain_changelist") in listed
     resource = "" if model == "entity" else "api"
     entity = "" if model == "resource" else "user%3A1%262"
-    assert f"{reverse('admin:limits_app_explain')}?resource={resource}&amp;entity={entity}" in form
+    assert f"{reverse('admin:limits_app_explain_changelist')}?resource={resource}&amp;entity={entity}" in form
     assert (reverse(f"admin:{PREVIEW}") in form) is (model == "policy")
 
 
@@ -435,12 +473,12 @@ def test_the_index_leads_to_the_pages(admin_client: Client, staff: Callable[...,
     address = reverse("admin:app_list", args=["limits_app"])
     page = admin_client.get(address).content.decode()
     assert all(reverse(f"admin:{name}") in page for name in (EXPLAIN, USAGE, LIVE))
-    assert reverse("admin:limits_app_live") not in staff("view_resource").get(address).content.decode()
+    assert reverse("admin:limits_app_live_changelist") not in staff("view_resource").get(address).content.decode()
 
 
 def test_who_may_only_look_finds_the_pages_from_the_list_too(staff: Callable[..., Client]) -> None:
     page = staff("view_policy").get(reverse("admin:limits_app_policy_changelist")).content.decode()
-    assert reverse("admin:limits_app_explain") in page
+    assert reverse("admin:limits_app_explain_changelist") in page
 
 
 def test_no_template_has_scripts_or_styles_inside() -> None:

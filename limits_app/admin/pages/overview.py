@@ -1,0 +1,107 @@
+"""The page “Overview”: rejections of today, the tightest limits, what ends soon, and whether limits are counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import conf
+from limits_app.admin.formatting import amount, moment
+from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
+from limits_app.admin.pages.live import tightest_limits
+from limits_app.conf import OnUnavailable
+from limits_app.core.breaker import BreakerState
+from limits_app.models import Bucket, Enforcement, Policy
+from limits_app.models.fields import in_site_time
+from limits_app.services.emergency import emergency
+from limits_app.services.status import store_health
+from limits_app.usage import most_rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.contrib.admin import AdminSite
+    from django.http import HttpRequest, HttpResponse
+
+__all__ = ["overview_page"]
+
+_MOST: Final = 5
+_SOON: Final = timedelta(days=7)
+_MOST_ENDING: Final = 20
+
+_MODES: Final = {
+    Enforcement.SHADOW: _("Emergency: all limits are in shadow mode. Nothing is rejected."),
+    Enforcement.OFF: _("Emergency: all limits are off. Nothing is limited."),
+}
+_INSTEAD: Final = {
+    OnUnavailable.BLOCK: _("requests are rejected"),
+    OnUnavailable.ALLOW: _("requests are allowed"),
+    OnUnavailable.LOCAL: _("each process allows its share of the limits"),
+}
+
+
+def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Show the state of the site at a glance."""
+    check(request, USAGE)
+    bring_up_to_date()
+    midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
+    tightest, known = tightest_limits(site, may_explain=may(request, EXPLAIN), most=_MOST)
+    context = {
+        "warnings": list(_warnings()),
+        "by_limit": [_row(site, midnight, one) for one in most_rejected("resource", "key", since=midnight, most=_MOST)],
+        "by_client": [_row(site, midnight, one) for one in most_rejected("entity", since=midnight, most=_MOST)],
+        "tightest": tightest,
+        "known": known,
+        "ending": list(_ending(site)) if may(request, EXPLAIN) else None,
+        "is_new": not Policy.objects.order_by().exists(),
+    }
+    return page(site, request, "overview", title=gettext("Overview"), context=context)
+
+
+def _warnings() -> Iterator[str]:
+    """What keeps limits from being counted or enforced now."""
+    switch = emergency()
+    if switch.mode != Enforcement.ENFORCE:
+        ends = gettext("It ends at %(at)s.") % {"at": moment(switch.until)} if switch.until else ""
+        yield " ".join(filter(None, (str(_MODES[switch.mode]), switch.reason, ends)))
+    for alias, health in store_health().items():
+        if health.state == BreakerState.OPEN:
+            said = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}
+            yield gettext("The store “%(alias)s” is unavailable: %(instead)s. %(error)s") % said
+
+
+def _row(site: AdminSite, since: datetime, found: dict[str, Any]) -> dict[str, str]:
+    """The rejections of a limit or of a client, with a link to them."""
+    name = found.get("key", "")
+    if "entity" in found:
+        bucket = Bucket(found["bucket"])
+        whole_site = gettext("No user (whole site)") if bucket == Bucket.ENTITY else str(bucket.label)
+        name = found["entity"] or whole_site
+    query = {one: found.get(one, "") for one in ("entity", "resource", "key")} | {"from": f"{since:%Y-%m-%dT%H:%M}"}
+    return {
+        "name": name,
+        "resource": found.get("resource", ""),
+        "entity": found.get("entity", "") if found.get("bucket") == Bucket.ENTITY else "",
+        "count": amount(found["rejections"]),
+        "url": f"{reverse(f'{site.name}:limits_app_denial_changelist')}?{urlencode(query)}",
+    }
+
+
+def _ending(site: AdminSite) -> Iterator[dict[str, str]]:
+    """Boosts and other temporary policies that end soon, the earliest first."""
+    now = datetime.now(UTC)
+    soon = Policy.objects.filter(valid_until__gt=in_site_time(now), valid_until__lte=in_site_time(now + _SOON))
+    found = soon.select_related("resource", "entity", "plan").order_by("valid_until")
+    for policy in found[:_MOST_ENDING]:
+        yield {
+            "name": str(policy),
+            "url": reverse(f"{site.name}:limits_app_policy_change", args=[policy.pk]),
+            "until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
+            "reason": policy.reason,
+        }

@@ -1,0 +1,63 @@
+"""Overview, rejections and usage with a million rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from time import perf_counter
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from limits_app import CallLimit, limits
+
+pytestmark = [
+    pytest.mark.release,
+    pytest.mark.skipif(connection.vendor != "sqlite", reason="the rows are made by SQLite"),
+]
+
+NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)"
+DENIALS = f"""
+    INSERT INTO limits_app_denial (resource, bucket, entity, "key", minute, count, "first", "last")
+    {NUMBERS} SELECT 'r' || (i % 10), 'entity', 'user:' || (i % 1000), 'call_count', m, 1, m, m
+    FROM (SELECT i, datetime(?, '-' || (i / 1000) || ' minutes') AS m FROM n)
+"""  # noqa: S608 - of constants
+SNAPSHOTS = f"""
+    INSERT INTO limits_app_usagesnapshot (resource, bucket, entity, "key", period, start, admitted_milli, refused)
+    {NUMBERS} SELECT 'r' || (i % 10), 'entity', 'user:' || (i % 2000), 'call_count', 'hour', m, i % 9000, i % 7
+    FROM (SELECT i, datetime(?, '-' || (i / 2000) || ' hours') AS m FROM n)
+"""  # noqa: S608 - of constants
+PAGES = (
+    ("overview", ""),
+    ("denial", ""),
+    ("denial", "?p=50"),
+    ("denial", "?entity=user:7&from=2020-01-01T00:00"),
+    ("denial", "?key=call_count"),
+    ("usagesnapshot", "?span=yesterday"),
+    ("usagesnapshot", "?span=today&entity=user:7"),
+)
+
+
+def test_pages_are_fast_with_a_million_rows(admin_client: Client) -> None:
+    limits.set_resource_limits("r1", [CallLimit.per_minute(5)])
+    now = datetime.now(UTC)
+    with connection.cursor() as cursor:
+        raw = cursor.connection
+        raw.execute(DENIALS, [f"{now:%Y-%m-%d %H:%M:00}"])
+        raw.execute(SNAPSHOTS, [f"{now:%Y-%m-%d %H:00:00}"])
+        cursor.execute("ANALYZE")
+    slow = {}
+    for model, query in PAGES:
+        address = reverse(f"admin:limits_app_{model}_changelist") + query
+        with CaptureQueriesContext(connection) as queries:
+            admin_client.get(address)
+        seconds = []
+        for _round in range(3):
+            start = perf_counter()
+            assert admin_client.get(address).status_code == 200
+            seconds.append(perf_counter() - start)
+        if len(queries) > 12 or min(seconds) > 0.5:
+            slow[address] = len(queries), min(seconds)
+    assert slow == {}

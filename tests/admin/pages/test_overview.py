@@ -1,0 +1,74 @@
+"""The page “Overview”."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import CallLimit, conf, limits
+from limits_app.models import Bucket
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from tests.admin.pages.snapshots import used
+from tests.admin.pages.test_pages import get, words
+from tests.services.failing import FailingStore
+
+PAGE = "limits_app_overview_changelist"
+
+
+def test_an_empty_site_shows_the_first_steps(admin_client: Client) -> None:
+    response = get(admin_client, PAGE)
+    assert "Start here" in words(response)
+    for step in ("limits_app_limit", "limits_app_endpoint_add", "limits_app_live_changelist"):
+        assert f'href="{reverse(f"admin:{step}")}"' in response.content.decode()
+
+
+def test_rejections_and_tight_limits_and_what_ends_are_shown(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    soon = datetime.now(UTC) + timedelta(days=2)
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_until=soon, reason="a sale")
+    for _ in range(4):
+        limits.acquire("api", entity="user:1").release()
+    used("api", "user:1", "call_count", 4, refused=9)
+    used("api", "", "call_count", 4, refused=3)
+    used("api", "eu", "tokens", 4, refused=2, bucket=Bucket.MEMBER)
+    with django_assert_max_num_queries(12):
+        response = get(admin_client, PAGE)
+    page = words(response)
+    assert "Start here" not in page
+    assert [(one["name"], one["count"]) for one in response.context["by_limit"]] == [
+        ("call_count", "12"),
+        ("tokens", "2"),
+    ]
+    assert [one["name"] for one in response.context["by_client"]] == ["user:1", "No user (whole site)", "eu"]
+    assert "4 of 5 used, 1 left" in page
+    assert "a sale" in page
+    assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A1" in response.content.decode()
+
+
+def test_warnings_say_that_limits_are_off_or_a_store_is_down(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_emergency("off", reason="an attack", until=datetime.now(UTC) + timedelta(hours=1))
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    used("api", "user:1", "call_count", 1)
+    store = FailingStore(MemoryStore())
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    store.down = True
+    get(admin_client, PAGE)
+    page = words(get(admin_client, PAGE))
+    assert "Emergency: all limits are off. Nothing is limited. an attack It ends at" in page
+    assert "A store is unavailable: current usage is unknown." in page
+
+
+def test_the_pages_are_in_the_menu_and_overview_is_first(admin_client: Client) -> None:
+    response = admin_client.get(reverse("admin:app_list", args=["limits_app"]))
+    names = [model["name"].strip() for model in response.context["app_list"][0]["models"]]
+    assert names[0] == "Overview"
+    assert {"Rejections", "Usage", "Live", "Effective limits"} <= {*names}
