@@ -76,6 +76,7 @@ def _check_functions() -> list[CheckMessage]:
     keys: dict[conf.Key[Any], tuple[str, ...]] = {
         conf.ENTITY_OF_REQUEST: ("request",),
         conf.API_KEY_OF_REQUEST: ("request",),
+        conf.PLAN_OF_REQUEST: ("request",),
         conf.REFUSAL_HANDLER: ("request", "error"),
     }
     for key, arguments in keys.items():

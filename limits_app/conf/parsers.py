@@ -25,6 +25,7 @@ __all__ = [
     "Network",
     "OnUnavailable",
     "OnUnresolved",
+    "PlanOfRequest",
     "RefusalHandler",
     "StoreKind",
     "StoreSettings",
@@ -49,6 +50,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 EntityOfRequest = Callable[["HttpRequest"], str | None]
 ApiKeyOfRequest = Callable[["HttpRequest"], str | None]
+PlanOfRequest = Callable[["HttpRequest"], str | None]
 RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 

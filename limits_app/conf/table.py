@@ -15,6 +15,7 @@ from limits_app.conf.parsers import (
     Network,
     OnUnavailable,
     OnUnresolved,
+    PlanOfRequest,
     RefusalHandler,
     StoreKind,
     StoreSettings,
@@ -193,6 +194,14 @@ API_KEY_OF_REQUEST: Final = Key[str | ApiKeyOfRequest | None](
     "limits_app.E050",
     expects="function, or its dotted path, or None",
     doc="Takes a request and returns the API key that authenticated it, or None; only a digest of the key is used.",
+    parse=parsers.or_none(parsers.function),
+)
+PLAN_OF_REQUEST: Final = Key[str | PlanOfRequest | None](
+    "PLAN_OF_REQUEST",
+    None,
+    "limits_app.E068",
+    expects="function, or its dotted path, or None",
+    doc="Takes a request and returns the name of its plan, or None; for entities without a plan of their own.",
     parse=parsers.or_none(parsers.function),
 )
 TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](

@@ -10,7 +10,6 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final
 from unicodedata import normalize
 
-from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from python_ipware import IpWare
 
@@ -22,7 +21,6 @@ from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 __all__ = [
     "UNKNOWN_CLIENT",
     "address_of",
-    "aidentify",
     "client_at",
     "client_of",
     "entity_of_account",
@@ -33,6 +31,7 @@ __all__ = [
     "entity_of_session",
     "entity_of_user",
     "identify",
+    "identify_with_plan",
     "normalize_entity",
     "resource_named",
 ]
@@ -75,9 +74,18 @@ def identify(request: HttpRequest) -> str | None:
     return normalize_entity(entity or entity_of_request(request))
 
 
-async def aidentify(request: HttpRequest) -> str | None:
-    """`identify` for asyncio, in a thread: `request.user` and configured functions may query the database."""
-    return await sync_to_async(identify)(request)
+def identify_with_plan(request: HttpRequest) -> tuple[str | None, str | None]:
+    """Return the entity of a request, and the plan that LIMITS["PLAN_OF_REQUEST"] gives it."""
+    return identify(request), plan_of_request(request)
+
+
+def plan_of_request(request: HttpRequest) -> str | None:
+    """Call LIMITS["PLAN_OF_REQUEST"]; None without it. Raises TypeError for anything but text or None."""
+    function = conf.function_of(conf.PLAN_OF_REQUEST)
+    plan = None if function is None else function(request)
+    if plan is not None and not isinstance(plan, str):
+        raise TypeError(f"LIMITS['PLAN_OF_REQUEST'] must return the name of a plan or None, not {shown(plan)}")
+    return plan
 
 
 def normalize_entity(entity: str) -> str:

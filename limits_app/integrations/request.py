@@ -19,14 +19,14 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from limits_app import services
+from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
-from limits_app.integrations.identity import aidentify, identify
+from limits_app.integrations.identity import identify_with_plan
 from limits_app.resolver import Limits
 from limits_app.services import Share
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
@@ -59,11 +59,6 @@ def limits_of(request: HttpRequest) -> RequestLimits:
     return limits
 
 
-def _complete(shares: Sequence[Share]) -> list[Share]:
-    """The shares; one without amounts requests 1 of each limit."""
-    return [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
-
-
 class RequestLimits:
     """What a request was charged, and the verbs of the service for the entity that makes it.
 
@@ -93,6 +88,7 @@ class RequestLimits:
         self._is_refunded = False
         self._has_entity = False
         self._entity: str | None = None
+        self._plan: str | None = None
         self._user: object = None
         self._former_entities: tuple[str | None, ...] = ()
         self._charge_locks: dict[object, Any] = {}
@@ -114,13 +110,14 @@ class RequestLimits:
         It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
         """
         if not self._is_identified():
-            self._identify_as(identify(self.request))
+            self._identify_as(*identify_with_plan(self.request))
         return self._entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
         if not self._is_identified():
-            self._identify_as(await aidentify(self.request))
+            # In a thread: `request.user` and configured functions may query the database.
+            self._identify_as(*await sync_to_async(identify_with_plan)(self.request))
         return self._entity
 
     def _is_identified(self) -> bool:
@@ -128,12 +125,24 @@ class RequestLimits:
         request = self._reference()
         return self._has_entity and (request is None or getattr(request, "user", None) is self._user)
 
-    def _identify_as(self, entity: str | None) -> None:
-        """Note the entity; the next charge transfers what integrations charged to a former one."""
+    def _identify_as(self, entity: str | None, plan: str | None) -> None:
+        """Note the entity and its plan; the next charge transfers what integrations charged to a former one."""
         self._user = getattr(self._reference(), "user", None)
         if self._has_entity and entity != self._entity:
             self._former_entities = (*self._former_entities, self._entity)
-        self._has_entity, self._entity = True, entity
+        self._has_entity, self._entity, self._plan = True, entity, plan
+
+    def _plan_of(self, entity: str | None) -> str | None:
+        """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
+        if entity is None or conf.current()[conf.PLAN_OF_REQUEST.name] is None:
+            return None
+        return self._plan if entity == self.entity else None
+
+    async def _aplan_of(self, entity: str | None) -> str | None:
+        """`_plan_of` for asyncio."""
+        if conf.current()[conf.PLAN_OF_REQUEST.name] is not None:
+            await self.aentity()
+        return self._plan_of(entity)
 
     # ---------------------------------------------------------------- verbs for views
 
@@ -161,7 +170,7 @@ class RequestLimits:
 
     def acquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
-        self._set_entity(options)
+        self._set_entity(options, self.entity)
         try:
             return self._record(resource, services.acquire(resource, **options))
         except LimitExceeded as error:
@@ -170,17 +179,17 @@ class RequestLimits:
 
     def try_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        self._set_entity(options)
+        self._set_entity(options, self.entity)
         return self._record(resource, services.try_acquire(resource, **options))
 
     def check(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`limits.check` for the entity of the request; charges nothing."""
-        self._set_entity(options)
+        self._set_entity(options, self.entity)
         return services.check(resource, **options)
 
     async def aacquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`acquire` for asyncio."""
-        options.setdefault("entity", await self.aentity())
+        self._set_entity(options, await self.aentity())
         try:
             return self._record(resource, await services.aacquire(resource, **options))
         except LimitExceeded as error:
@@ -189,7 +198,7 @@ class RequestLimits:
 
     async def atry_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`try_acquire` for asyncio."""
-        options.setdefault("entity", await self.aentity())
+        self._set_entity(options, await self.aentity())
         return self._record(resource, await services.atry_acquire(resource, **options))
 
     async def acheck(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
@@ -202,9 +211,11 @@ class RequestLimits:
         self._acquired_by_name += [(name, acquisition) for name in names]
         return acquisition
 
-    def _set_entity(self, options: CheckOptions) -> None:
+    def _set_entity(self, options: CheckOptions, entity: str | None) -> None:
+        """Fill in the entity of the request with its plan, where the options have no entity."""
         if "entity" not in options:
-            options["entity"] = self.entity
+            options["entity"] = entity
+            options.setdefault("plan", self._plan_of(entity))
 
     # ---------------------------------------------------------------- charges of integrations
 
@@ -232,7 +243,7 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, None), missing)
+            request = Request((resource, entity, default_limits, self._plan_of(entity)), missing)
             try:
                 acquisition = request.acquire_now() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
@@ -261,7 +272,7 @@ class RequestLimits:
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, None), missing)
+            request = Request((resource, entity, default_limits, await self._aplan_of(entity)), missing)
             try:
                 acquisition = await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:
@@ -302,7 +313,8 @@ class RequestLimits:
         """`charge_all` for asyncio; a thread does what takes more than one step."""
         if not self.charges:
             try:
-                acquisition = await services.atry_acquire_all(_complete(shares))
+                await self._aplan_of(None)  # identifies the entity, if the site has plans
+                acquisition = await services.atry_acquire_all(self._complete(shares))
             except InvalidRequest:
                 pass  # for instance resources in several stores
             else:
@@ -311,6 +323,13 @@ class RequestLimits:
                 return
         await sync_to_async(self.charge_all)(shares, named)
 
+    def _complete(self, shares: Sequence[Share]) -> list[Share]:
+        """The shares with the plan of the request; one without amounts requests 1 of each limit."""
+        return [
+            share._replace(requested=share.requested or ONE_OF_EACH, plan=self._plan_of(share.entity))
+            for share in shares
+        ]
+
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
         return self.charges.held((resource, entity)) is not None
@@ -318,7 +337,7 @@ class RequestLimits:
     def _charged_together(self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]]) -> bool:
         """Charge all shares in one step; False where they are in several stores."""
         try:
-            acquisition = services.try_acquire_all(_complete(shares))
+            acquisition = services.try_acquire_all(self._complete(shares))
         except InvalidRequest:
             return False
         self._charged_in_one_step(shares, named, acquisition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.utils.functional import SimpleLazyObject
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import conf, services
+from limits_app import conf, limits, services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.endpoints import endpoints
-from limits_app.integrations.identity import aidentify, entity_of_key, entity_of_request, identify, normalize_entity
-from limits_app.integrations.request import limits_of
+from limits_app.integrations.identity import entity_of_key, entity_of_request, identify, normalize_entity
+from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.models import Limit, Plan, Policy
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.integrations.conftest import MIDDLEWARE
@@ -40,7 +44,12 @@ def request_from(address: object, user: object = None, **headers: str) -> HttpRe
     return request
 
 
-@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+def of_task(request: HttpRequest) -> str | None:
+    """The entity of a request in a task."""
+    return async_to_sync(RequestLimits(request).aentity)()
+
+
+@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("request_", "entity"),
     [
@@ -84,7 +93,7 @@ def test_a_request_comes_from_a_user_or_an_address(
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48", "unix"]
 
 
-@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("peer", "forwarded", "entity"),
     [
@@ -130,7 +139,7 @@ def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Setti
     assert entities == ["ip:2001:db8:7::/48", "ip:2001:db8:7:8::9"]
 
 
-@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("key", "entity"),
     [
@@ -183,7 +192,7 @@ def test_a_request_without_an_address_at_all_is_from_an_unknown_client() -> None
     assert entity_of_request(request) == "ip:unknown"
 
 
-@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("answer", "entity"),
     [
@@ -286,3 +295,37 @@ def test_a_user_of_whom_another_middleware_tells_is_who_makes_the_request_also_f
     assert get("/", headers={"X-User": str(ann.pk)}).content == f"user:{ann.pk}".encode()
     assert get("/", headers={"X-User": "plain"}).content == b"user:7"
     assert get("/").content == b"ip:127.0.0.1"
+
+
+def plan_of(request: HttpRequest) -> Any:
+    return {"": None, "7": 7}.get(request.GET.get("plan", ""), request.GET.get("plan"))
+
+
+@pytest.mark.parametrize(("query", "capacity"), [("", 5), ("?plan=pro", 7), ("?plan=nosuch", 5)])
+def test_the_plan_of_a_request_applies_to_the_entity_that_makes_it(
+    query: str, capacity: int, settings: Settings, transactional_db: None
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "PLAN_OF_REQUEST": plan_of}
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    policy = Policy.objects.create(plan=Plan.objects.create(name="pro"))
+    Limit.from_definition(policy, CallLimit(7, 60)).save()
+
+    def found(ask: Callable[[RequestLimits], Acquisition]) -> list[Any]:
+        request = RequestFactory().get(f"/{query}")
+        return [one.capacity for one in ask(RequestLimits(request)).outcome.passed]
+
+    who = identify(RequestFactory().get("/"))
+    assert found(lambda one: one.try_acquire("api")) == [capacity]
+    assert found(lambda one: one.charge("api", who)) == [capacity]
+    assert found(lambda one: async_to_sync(one.acharge)("api", who)) == [capacity]
+    assert found(lambda one: async_to_sync(one.atry_acquire)("api")) == [capacity]
+    assert found(lambda one: one.charge("api", "tenant:other")) == [5]
+    assert found(lambda one: one.charge("api", None)) == [5]
+
+
+def test_a_plan_of_a_request_that_is_not_text_is_an_error(settings: Settings, transactional_db: None) -> None:
+    settings.LIMITS = {**settings.LIMITS, "PLAN_OF_REQUEST": plan_of}
+    with pytest.raises(TypeError, match="must return the name of a plan or None, not 7"):
+        assert RequestLimits(RequestFactory().get("/?plan=7")).entity
+    with pytest.raises(InvalidLimit, match="plan must be the name of a plan or None, not 7"):
+        limits.try_acquire("api", plan=7)  # type: ignore[arg-type]  # what is tested
