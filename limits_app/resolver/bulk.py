@@ -41,5 +41,5 @@ def _name(row: Resource | Entity | None) -> str | None:
 
 
 def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
-    """The limits of a choice, each in the scope in which a store keeps its state."""
-    return scopes_of(resource, [choice], store)
+    """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
+    return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]

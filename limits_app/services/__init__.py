@@ -22,6 +22,16 @@ from limits_app.services.candidates import (
 )
 from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
+from limits_app.services.listing import (
+    get_entity_limits,
+    get_plan_limits,
+    get_resource_limits,
+    get_system_limits,
+    list_entities,
+    list_plans,
+    list_resources,
+    list_resources_with_entities,
+)
 from limits_app.services.pools import NamedPool, pool
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
@@ -40,18 +50,14 @@ from limits_app.services.status import (
 from limits_app.services.usage import DenialCount, RolledUp, denials, prune_usage, roll_up, usage
 from limits_app.services.writing import (
     delete_entity_limits,
+    delete_plan_limits,
     delete_resource_limits,
     delete_system_limits,
     end_boost,
-    get_entity_limits,
-    get_resource_limits,
-    get_system_limits,
     grant_boost,
-    list_entities,
-    list_resources,
-    list_resources_with_entities,
     set_entity,
     set_entity_limits,
+    set_plan_limits,
     set_resource_limits,
     set_system_limits,
 )
@@ -81,6 +87,7 @@ __all__ = [
     "candidates",
     "check",
     "delete_entity_limits",
+    "delete_plan_limits",
     "delete_resource_limits",
     "delete_system_limits",
     "denials",
@@ -89,11 +96,13 @@ __all__ = [
     "end_boost",
     "explain",
     "get_entity_limits",
+    "get_plan_limits",
     "get_resource_limits",
     "get_system_limits",
     "grant_boost",
     "limit_set",
     "list_entities",
+    "list_plans",
     "list_resources",
     "list_resources_with_entities",
     "overview",
@@ -109,6 +118,7 @@ __all__ = [
     "set_emergency",
     "set_entity",
     "set_entity_limits",
+    "set_plan_limits",
     "set_resource_limits",
     "set_system_limits",
     "shadow_refusals",

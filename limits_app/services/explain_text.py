@@ -115,7 +115,7 @@ def _about(link: ExplainedLink) -> Iterator[str]:
         yield "No policy applies, so everything is allowed."
         return
     # What counts first, then what it does to others, then what is out of the question.
-    for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.status)):
+    for verdict in sorted(link.verdicts, key=lambda one: (one.policy.level in TOTALS, _ORDER.index(one.status))):
         yield _SENTENCES[verdict.status].format(_named(verdict.policy))
     if not any(verdict.status is PolicyStatus.COUNTS for verdict in link.verdicts):
         yield "No other policy applies, so everything is allowed."

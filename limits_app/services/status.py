@@ -19,6 +19,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats, survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import Entity, PolicyEffect, Resource
+from limits_app.models.patterns import patterns_in
 from limits_app.resolver import (
     Choice,
     Pair,
@@ -108,7 +109,10 @@ def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:
 def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:
     """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
     row = Resource.objects.filter(name=resource).first()
-    pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in Entity.objects.iterator(_TOGETHER)))
+    pairs: Iterator[Pair] = chain(
+        [(row, None)],
+        ((row, entity) for entity in Entity.objects.exclude(patterns_in("identifier")).iterator(_TOGETHER)),
+    )
     looked_at, seen, total = 0, set[str](), dict[str, Amount]()
     while some := list(islice(pairs, _TOGETHER)):
         looked_at += len(some)

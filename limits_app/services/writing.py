@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
@@ -15,32 +15,27 @@ from limits_app import audit
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import Account, check_entity, check_resource, entity_name
-from limits_app.core.limits import AnyLimit, Limit
+from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, parse_limit, parse_limits
-from limits_app.models import Configuration, Entity, Policy
+from limits_app.models import Configuration, Counted, Entity, Policy
 from limits_app.models.policy_rules import weakened
-from limits_app.resolver import home
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
+from limits_app.services.listing import NamedScope
 
 __all__ = [
     "PolicyOptions",
     "checked_datetime",
     "delete_entity_limits",
+    "delete_plan_limits",
     "delete_resource_limits",
     "delete_system_limits",
     "end_boost",
-    "get_entity_limits",
-    "get_resource_limits",
-    "get_system_limits",
     "grant_boost",
-    "list_entities",
-    "list_resources",
-    "list_resources_with_entities",
-    "policies_of",
     "set_entity",
     "set_entity_limits",
+    "set_plan_limits",
     "set_resource_limits",
     "set_system_limits",
 ]
@@ -55,6 +50,8 @@ class PolicyOptions(TypedDict, total=False):
     """The fields of a policy besides its limits, with the names of the model, where each is explained.
 
     `effect` is `limits`, or `blocked` or `unlimited`, which have no limits.
+    `counted` is `each` (resource by itself), or `total`: the limits are over all resources together, and apply in
+    addition to those of the resources.
     `extends` adds the limits to those of the next broader policy; `shared` has the keys of limits with one bucket for
     all entities. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
     `on_unavailable` is `block`, `allow` or `local`, for an unavailable store; empty: the setting of the site.
@@ -63,6 +60,7 @@ class PolicyOptions(TypedDict, total=False):
     """
 
     effect: str
+    counted: str
     extends: bool
     shared: Collection[str]
     enforcement: str
@@ -98,12 +96,12 @@ def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Polic
     The options are those of `PolicyOptions`. A warning in the log names the limits of replaced policies that it drops.
     Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
     """
-    return _set(None, None, limits, options)
+    return _set(NamedScope(), limits, options)
 
 
 def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits of a resource, which is made where it does not exist. See `set_system_limits`."""
-    return _set(check_resource(resource), None, limits, options)
+    return _set(NamedScope(check_resource(resource)), limits, options)
 
 
 def set_entity_limits(
@@ -114,7 +112,18 @@ def set_entity_limits(
     See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
-    return _set(name, check_entity(entity_name(entity)), limits, options)
+    return _set(NamedScope(name, check_entity(entity_name(entity))), limits, options)
+
+
+def set_plan_limits(
+    plan: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
+) -> Policy:
+    """Set the limits of a plan on a resource (None: on all), each made where it does not exist.
+
+    Each entity on the plan has buckets of its own. See `set_system_limits`.
+    """
+    name = None if resource is None else check_resource(resource)
+    return _set(NamedScope(name, plan=plan), limits, options)
 
 
 def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fields: Unpack[EntityFields]) -> Entity:
@@ -162,28 +171,21 @@ def checked_datetime(name: str, value: object) -> datetime:
         raise definitions.InvalidDefinition({(name,): error.messages}) from error
 
 
-def policies_of(resource: str | None, entity: str | None) -> QuerySet[Policy]:
-    """All policies of a scope: the one that always holds, and those with dates or hours."""
-    policies = Policy.objects.using(home()).select_related("resource", "entity")
-    of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
-    return of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
-
-
-def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
+def _set(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Policy:
     fields: dict[str, Any] = {**options}
     unknown = fields.keys() - PolicyOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"{', '.join(sorted(unknown))} is not an option of a policy")
     actor = fields.pop("actor", "")
     fields |= {
-        "resource": resource,
-        "entity": entity,
+        **scope._asdict(),
         "limits": _with_shared(limits, fields.pop("shared", ())),
         "valid_from": _beginning(fields),
     }
     hours = fields.get("weekly_hours", "")
     with audit.acting(actor=actor, source="service"):
-        there = policies_of(resource, entity).filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
+        policies = scope.policies(str(fields.get("counted", Counted.EACH)))
+        there = policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
         stored = there.first() or Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
         found = definitions.read(stored, fields, find=definitions.find_or_new)
@@ -219,35 +221,38 @@ def _with_shared(limits: object, shared: object) -> list[object]:
     return [Noted(one.limit, True) if isinstance(one, Noted) and one.limit.key in shared else one for one in noted]
 
 
-def delete_system_limits(
-    *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
-) -> bool:
-    """Delete the policy of the system; returns False if it does not exist.
+class DeleteOptions(TypedDict, total=False):
+    """Which policy of a scope is deleted: the one that always applies, counted for each resource.
 
-    That is the policy that always applies; with `weekly_hours`, as written, the one with these hours; with `valid_at`,
-    the one with dates that applies at that time.
+    With `weekly_hours`, as written, it is the one with these hours; with `valid_at`, the one with dates that applies
+    at that time; with `counted="total"`, the one over all resources. `reason` and `actor` are for the audit log.
     """
-    return _delete(None, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+
+    valid_at: datetime | None
+    weekly_hours: str
+    counted: str
+    reason: str
+    actor: str
 
 
-def delete_resource_limits(
-    resource: str, *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
-) -> bool:
+def delete_system_limits(**options: Unpack[DeleteOptions]) -> bool:
+    """Delete the policy of the system; returns False if it does not exist. The options are those of `DeleteOptions`."""
+    return _delete(NamedScope(), options)
+
+
+def delete_resource_limits(resource: str, **options: Unpack[DeleteOptions]) -> bool:
     """Delete the policy of a resource; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(resource, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+    return _delete(NamedScope(resource), options)
 
 
-def delete_entity_limits(
-    entity: str,
-    *,
-    resource: str | None = None,
-    valid_at: datetime | None = None,
-    weekly_hours: str = "",
-    reason: str = "",
-    actor: str = "",
-) -> bool:
+def delete_entity_limits(entity: str, *, resource: str | None = None, **options: Unpack[DeleteOptions]) -> bool:
     """Delete the policy of an entity; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(resource, entity, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+    return _delete(NamedScope(resource, entity), options)
+
+
+def delete_plan_limits(plan: str, *, resource: str | None = None, **options: Unpack[DeleteOptions]) -> bool:
+    """Delete the policy of a plan; returns False if it does not exist. See `delete_system_limits`."""
+    return _delete(NamedScope(resource, plan=plan), options)
 
 
 def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
@@ -255,7 +260,8 @@ def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str
 
     A policy with dates that replaces others, such as a freeze, is not a boost: use `delete_entity_limits` for it.
     """
-    return _delete(resource, entity, _which(timezone.now()) & Q(extends=True), reason=reason, actor=actor)
+    which = _which(timezone.now()) & Q(extends=True)
+    return _deleted(NamedScope(resource, entity).policies().filter(which), reason=reason, actor=actor)
 
 
 def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
@@ -267,57 +273,19 @@ def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
     return holds & Q(weekly_hours=weekly_hours) if weekly_hours else holds
 
 
-def _delete(resource: str | None, entity: str | None, which: Q, *, reason: str, actor: str) -> bool:
+def _delete(scope: NamedScope, options: DeleteOptions) -> bool:
+    unknown = options.keys() - DeleteOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))} does not say which policy to delete")
+    which = _which(options.get("valid_at"), options.get("weekly_hours", ""))
+    policies = scope.policies(options.get("counted", Counted.EACH)).filter(which)
+    return _deleted(policies, reason=options.get("reason", ""), actor=options.get("actor", ""))
+
+
+def _deleted(policies: QuerySet[Policy], *, reason: str, actor: str) -> bool:
     with audit.acting(actor=actor, source="service", reason=reason):
-        policy = policies_of(resource, entity).filter(which).first()
+        policy = policies.first()
         if policy is None:
             return False
         policy.delete()
     return True
-
-
-_ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
-"""Only policies that always apply are listed, without boosts and weekly hours."""
-
-
-def get_system_limits() -> tuple[Limit, ...] | None:
-    """The limits of the policy of the system that always applies; None where there is none.
-
-    A policy that is blocked or unlimited has no limits.
-    """
-    return _limits_of(None, None)
-
-
-def get_resource_limits(resource: str) -> tuple[Limit, ...] | None:
-    """The limits of the policy of a resource. See `get_system_limits`."""
-    return _limits_of(check_resource(resource), None)
-
-
-def get_entity_limits(entity: str | Account, *, resource: str | None = None) -> tuple[Limit, ...] | None:
-    """The limits of the policy of an entity on a resource (None: on all). See `get_system_limits`."""
-    return _limits_of(None if resource is None else check_resource(resource), check_entity(entity_name(entity)))
-
-
-def _limits_of(resource: str | None, entity: str | None) -> tuple[Limit, ...] | None:
-    policy = policies_of(resource, entity).filter(**_ALWAYS).prefetch_related("limits").first()
-    return None if policy is None else policy.definitions()
-
-
-def list_resources() -> dict[str, tuple[Limit, ...]]:
-    """The resources with a policy, and its limits."""
-    policies = Policy.objects.filter(resource__isnull=False, entity=None, **_ALWAYS).select_related("resource")
-    return {str(policy.resource): policy.definitions() for policy in policies.prefetch_related("limits")}
-
-
-def list_resources_with_entities() -> list[str]:
-    """The resources with a policy for an entity."""
-    own = Policy.objects.filter(resource__isnull=False, entity__isnull=False, **_ALWAYS)
-    return sorted(set(own.values_list("resource__name", flat=True)))
-
-
-def list_entities(resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
-    """The entities with a policy for a resource (None: for all resources), and its limits."""
-    policies = Policy.objects.filter(entity__isnull=False, **_ALWAYS)
-    policies = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
-    policies = policies.select_related("entity").prefetch_related("limits")
-    return {str(policy.entity): policy.definitions() for policy in policies}

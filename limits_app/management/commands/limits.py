@@ -35,6 +35,7 @@ __all__ = ["SUBCOMMANDS", "Command"]
 SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "system": policies.SYSTEM,
     "resource": policies.RESOURCE,
+    "plan": policies.PLAN,
     "entity": policies.ENTITY,
     "pool": pools.POOL,
     "check": state.CHECK,

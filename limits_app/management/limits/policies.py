@@ -1,4 +1,4 @@
-"""`system`, `resource` and `entity`: the policies of a scope, and the store of a resource."""
+"""`system`, `resource`, `plan` and `entity`: policies, the store of a resource, and the plan of an entity."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from limits_app.management.limits.arguments import (
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments, note_unused
 from limits_app.management.limits.tables import Table
-from limits_app.models import Enforcement, Policy, Resource
+from limits_app.models import Counted, Enforcement, Policy, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
 
-__all__ = ["ENTITY", "RESOURCE", "STORE", "SYSTEM", "notation_of"]
+__all__ = ["ENTITY", "PLAN", "RESOURCE", "SYSTEM", "notation_of"]
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
@@ -41,19 +41,25 @@ def notation_of(rows: Iterable[Any]) -> list[str]:
 
 
 def _names(options: Namespace) -> dict[str, str]:
-    """The resource and entity of a command, by argument names of the services."""
-    found = {name: getattr(options, name, None) for name in ("resource", "entity")}
+    """The resource, entity and plan of a command, by argument names of the services."""
+    found = {name: getattr(options, name, None) for name in ("resource", "entity", "plan")}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _target(options: Namespace) -> tuple[list[str], dict[str, str]]:
+    """The positional and the named arguments of a service."""
+    about = _names(options)
+    first = about.pop("entity", None) or about.pop("plan", None) or about.pop("resource", None)
+    return [first] if first else [], about
 
 
 def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> ExitCode:
     given, effect = limits_and_effect(options.limits)
     said = {name: getattr(options, name) for name in _OPTIONS}
-    about = _names(options)
-    first = about.pop("entity", None) or about.pop("resource", None)
+    first, about = _target(options)
     _confirm_weaker(options, out)
     with changing(options, out):
-        policy = write(*filter(None, [first]), given, **about, effect=effect, reason=options.reason, **said)
+        policy = write(*first, given, **about, effect=effect, reason=options.reason, **said)
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
@@ -65,7 +71,8 @@ def _confirm_weaker(options: Namespace, out: Output) -> None:
     """Ask before a policy in force is set to shadow mode, off, or a smaller share of the entities."""
     if options.dry_run or (options.valid_until is not None and options.valid_from is None):  # which adds a policy
         return
-    stored = _policies(options).filter(valid_from=options.valid_from, weekly_hours=options.weekly_hours).first()
+    same = {name: getattr(options, name) for name in ("valid_from", "weekly_hours", "counted")}
+    stored = _policies(options).filter(**same).first()
     if stored is not None and (why := weakened(vars(stored), vars(options))):
         out.confirm(f"{why} Go on?", yes=options.yes)
 
@@ -81,10 +88,10 @@ def _get(options: Namespace, out: Output) -> ExitCode:
 def _delete(options: Namespace, out: Output, *, write: Callable[..., bool]) -> ExitCode:
     if not options.dry_run:
         out.confirm(f"Delete the policy of {_whom(options)} that {_holding(options)}?", yes=options.yes)
-    about = _names(options)
-    first = about.pop("entity", None) or about.pop("resource", None)
+    first, about = _target(options)
+    which = {name: getattr(options, name) for name in ("valid_at", "weekly_hours", "counted")}
     with changing(options, out):
-        if not write(*filter(None, [first]), **about, valid_at=options.valid_at, weekly_hours=options.weekly_hours):
+        if not write(*first, **about, **which):
             fail(f"There is no policy of {_whom(options)} that {_holding(options)}.")
     return ExitCode.OK
 
@@ -93,6 +100,8 @@ def _holding(options: Namespace) -> str:
     """Describe which policy of a scope is selected."""
     if options.valid_at is not None:
         return f"has dates and is valid at {options.valid_at.isoformat(' ', 'seconds')}"
+    if options.counted == Counted.TOTAL:
+        return "is over all resources"
     return f"has the hours {options.weekly_hours}" if options.weekly_hours else "is always valid"
 
 
@@ -105,7 +114,7 @@ def _list(options: Namespace, out: Output, *, which: Q) -> ExitCode:
 
 
 def _all() -> QuerySet[Policy]:
-    return Policy.objects.select_related("resource", "entity").prefetch_related("limits")
+    return Policy.objects.select_related("resource", "entity", "plan").prefetch_related("limits")
 
 
 def _policies(options: Namespace) -> QuerySet[Policy]:
@@ -113,7 +122,8 @@ def _policies(options: Namespace) -> QuerySet[Policy]:
     about = _names(options)
     of_resource = Q(resource__name=about["resource"]) if "resource" in about else Q(resource=None)
     of_entity = Q(entity__identifier=about["entity"]) if "entity" in about else Q(entity=None)
-    return _all().filter(of_resource & of_entity)
+    of_plan = Q(plan__name=about["plan"]) if "plan" in about else Q(plan=None)
+    return _all().filter(of_resource & of_entity & of_plan)
 
 
 def _table(policies: Iterable[Policy]) -> Table:
@@ -137,10 +147,13 @@ def _whom(options: Namespace) -> str:
     about = _names(options)
     if "entity" in about:
         return f"{about['entity']} on {about.get('resource', 'all resources')}"
+    if "plan" in about:
+        return f"the plan {about['plan']} on {about.get('resource', 'all resources')}"
     return f"the resource {about['resource']}" if about else "the system"
 
 
 _OPTIONS: Final = (
+    "counted",
     "extends",
     "enforcement",
     "rollout_percent",
@@ -154,6 +167,7 @@ _OPTIONS: Final = (
 
 def _takes_policy(parser: ArgumentParser) -> None:
     takes_limits(parser)
+    _takes_total(parser)
     parser.add_argument("--extends", action="store_true", help="add to the next broader policy instead of replacing it")
     parser.add_argument("--enforcement", metavar="|".join(Enforcement.values), default=Enforcement.ENFORCE.value)
     parser.add_argument(
@@ -175,7 +189,19 @@ def _takes_policy(parser: ArgumentParser) -> None:
     parser.add_argument("--time-zone", default="", help="time zone of the hours, such as Europe/Berlin")
 
 
+def _takes_total(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--total",
+        dest="counted",
+        action="store_const",
+        const=Counted.TOTAL.value,
+        default=Counted.EACH.value,
+        help="over all resources together, in addition to the policies of the resources",
+    )
+
+
 def _takes_which(parser: ArgumentParser) -> None:
+    _takes_total(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--at", dest="valid_at", type=moment, metavar="MOMENT", help="the policy with dates that is valid at this time"
@@ -187,6 +213,11 @@ def _takes_which(parser: ArgumentParser) -> None:
 
 def _takes_entity(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+    _takes_on(parser)
+
+
+def _takes_plan(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="such as pro")
     _takes_on(parser)
 
 
@@ -252,6 +283,24 @@ def _takes_store(parser: ArgumentParser) -> None:
     parser.add_argument("alias", metavar="ALIAS", help="a key of LIMITS['STORES'], or '' for the default store")
 
 
+def _set_plan(options: Namespace, out: Output) -> ExitCode:
+    with changing(options, out):
+        limits.set_entity(options.entity, plan=options.plan or None, reason=options.reason)
+    return ExitCode.OK
+
+
+def _takes_entity_and_plan(parser: ArgumentParser) -> None:
+    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+    parser.add_argument("plan", metavar="PLAN", help="the name of a plan, or '' for none")
+
+
+PLAN_OF_ENTITY: Final = Subcommand(
+    "set the plan of an entity; recorded use is kept",
+    _set_plan,
+    _takes_entity_and_plan,
+    ("entity plan user:42 pro", "entity plan user:42 ''"),
+    writes=True,
+)
 STORE: Final = Subcommand(
     "set the store of a resource; this resets its usage",
     _set_store,
@@ -263,9 +312,13 @@ SYSTEM: Final = _scope(
     "the system",
     no_arguments,
     write=(limits.set_system_limits, limits.delete_system_limits),
-    which=Q(resource=None, entity=None),
+    which=Q(resource=None, entity=None, plan=None),
     examples={
-        "set": ("system set calls=1000/min", 'system set calls=100/min --hours "sat,sun" --time-zone Europe/Berlin'),
+        "set": (
+            "system set calls=1000/min",
+            "system set calls=500/min --total",
+            'system set calls=100/min --hours "sat,sun" --time-zone Europe/Berlin',
+        ),
         "get": ("system get",),
         "delete": ("system delete --yes", 'system delete --hours "sat,sun" --yes'),
         "list": ("system list",),
@@ -275,7 +328,7 @@ RESOURCE: Final = _scope(
     "a resource",
     takes_resource,
     write=(limits.set_resource_limits, limits.delete_resource_limits),
-    which=Q(resource__isnull=False, entity=None),
+    which=Q(resource__isnull=False, entity=None, plan=None),
     examples={
         "set": (
             "resource set openai/gpt-4 rpm=1000/min tpm=400k/min",
@@ -298,9 +351,25 @@ ENTITY: Final = _scope(
         "set": (
             "entity set tenant:acme budget=5M/month@Europe/Berlin",
             "entity set user:42 tpm=100k/min --on openai/gpt-4 --extends",
+            "entity set tenant:acme tokens=1M/day --total",
+            "entity set 'key:*' calls=100/min",
         ),
         "get": ("entity get user:42 --on openai/gpt-4",),
         "delete": ("entity delete user:42 --yes",),
         "list": ("entity list --on openai/gpt-4",),
+    },
+    more={"plan": PLAN_OF_ENTITY},
+)
+PLAN: Final = _scope(
+    "a plan",
+    _takes_plan,
+    write=(limits.set_plan_limits, limits.delete_plan_limits),
+    which=Q(plan__isnull=False),
+    narrows=_takes_on,
+    examples={
+        "set": ("plan set pro tokens=1M/day", "plan set free calls=10/min --on openai/gpt-4"),
+        "get": ("plan get pro",),
+        "delete": ("plan delete pro --on openai/gpt-4 --yes",),
+        "list": ("plan list",),
     },
 )

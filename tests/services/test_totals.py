@@ -1,0 +1,196 @@
+"""Totals: limits over all resources together, in addition to those of each resource."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
+from limits_app.core.errors import LimitExceeded, UsageNotReported
+from limits_app.core.limits import QuotaLimit
+from limits_app.models import Entity, UsageSnapshot
+from limits_app.services.several import Share, try_acquire_all
+from tests.servers.postgres import postgres_server
+from tests.servers.redis import redis_server
+
+ROOT = Path(__file__).parents[2]
+WHO = "tenant:acme"
+TOKENS = QuotaLimit("tokens", 100, period="day")
+
+
+def used(resource: str = "api", entity: str | None = WHO) -> dict[str, Any]:
+    """The amounts that are left of each total."""
+    outcome = limits.check(resource, entity=entity, requested={"tokens": 0})
+    return {f"{one.level}:{one.key}": one.capacity - one.remaining for one in outcome.passed if one.total}
+
+
+def test_a_total_is_charged_by_every_resource_and_a_refusal_charges_nothing() -> None:
+    limits.set_entity_limits(WHO, [CallLimit(3, 86_400)], counted="total")
+    limits.set_resource_limits("small", [CallLimit(1, 86_400)])
+    assert [bool(limits.try_acquire(name, entity=WHO)) for name in ("small", "small", "b")] == [True, False, True]
+    assert used("c") == {"entity_total:call_count": 2}
+    assert limits.try_acquire("c", entity=WHO)
+    with pytest.raises(LimitExceeded, match="'call_count' over all resources for tenant:acme has 0 of 3 left"):
+        limits.acquire("d", entity=WHO)
+    limits.set_resource_limits("e", [CallLimit(5, 86_400)])
+    assert not limits.try_acquire("e", entity=WHO)
+    assert limits.status("e", entity=WHO).limits["call_count"]["buckets"][0]["used"] == 0
+    assert limits.try_acquire("d", entity="tenant:other")
+
+
+def test_keys_of_totals_are_never_demanded() -> None:
+    limits.set_entity_limits(WHO, [TOKENS, CallLimit(9, 60), ResourceLimit("slots", 2)], counted="total")
+    with limits.acquire("search", entity=WHO) as acquisition:
+        assert set(acquisition.acquisitions) == {"call_count", "slots"}
+    limits.set_resource_limits("chat", [RateLimit("tokens", 50, 60)])
+    with limits.acquire("chat", entity=WHO, requested={"tokens": 40}) as acquisition:
+        acquisition.update({"tokens": 30})
+    assert used("chat")["entity_total:tokens"] == 30
+    assert limits.limit_set("chat", WHO).rates == ["tokens"]
+    assert limits.limit_set("search", WHO).rates == []
+
+
+def test_several_resources_charge_the_sum_of_what_they_request_and_one_call() -> None:
+    limits.set_entity_limits(WHO, [TOKENS, CallLimit(9, 86_400)], counted="total")
+    limits.set_resource_limits("chat", [QuotaLimit("tokens", 80, period="day"), CallLimit(9, 86_400)])
+    with limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO) as acquisition:
+        uses = {key: (use.requested, use.used) for key, use in acquisition.acquisitions.items()}
+        assert uses == {
+            "chat:tokens": (30, None),
+            "chat:call_count": (1, None),
+            "draw:tokens": (20, None),
+        }
+        assert used() == {"entity_total:tokens": 50, "entity_total:call_count": 1}
+        acquisition.update({"chat:tokens": 10})
+        acquisition.update({"draw:tokens": 5})
+        assert acquisition.acquisitions["draw:tokens"].used == 5
+    assert used() == {"entity_total:tokens": 15, "entity_total:call_count": 1}
+    refused = limits.try_acquire({"chat": {"tokens": 50}, "draw": {"tokens": 50}}, entity=WHO)
+    assert [status.requested for status in refused.outcome.violations] == [100]
+    assert used()["entity_total:tokens"] == 15
+
+
+def test_a_key_that_is_not_reported_stays_charged_and_is_named() -> None:
+    limits.set_entity_limits(WHO, [TOKENS], counted="total")
+    with (
+        pytest.raises(UsageNotReported, match="draw:tokens"),
+        limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO) as acquisition,
+    ):
+        acquisition.update({"chat:tokens": 10})
+    assert used() == {"entity_total:tokens": 30}
+    with (
+        pytest.raises(KeyError),
+        limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO),
+    ):
+        raise KeyError
+    assert used() == {"entity_total:tokens": 30}
+
+
+def test_an_extension_of_several_resources_is_part_of_the_sum() -> None:
+    limits.set_entity_limits(WHO, [TOKENS], counted="total")
+    with limits.acquire({"chat": {"tokens": 30}, "draw": {"tokens": 20}}, entity=WHO) as acquisition:
+        acquisition.extend({"draw:tokens": 40})
+        assert used() == {"entity_total:tokens": 90}
+        assert acquisition.acquisitions["draw:tokens"].requested == 60
+        acquisition.update({"draw:tokens": 50, "chat:tokens": 1})
+    assert used() == {"entity_total:tokens": 51}
+
+
+def test_shares_of_different_entities_have_their_own_totals_and_a_common_parent_one() -> None:
+    parent = Entity.objects.create(identifier=WHO)
+    for name in ("user:1", "user:2"):
+        Entity.objects.create(identifier=name, parent=parent, cascade=True)
+    limits.set_system_limits([CallLimit(5, 86_400), TOKENS], counted="total")
+    shares = [Share("api", name, {"tokens": 30}) for name in ("user:1", "user:2")]
+    with try_acquire_all(shares) as acquisition:
+        acquisition.update({"api:tokens": 30, "api:2:tokens": 20})
+    assert used(entity="user:1")["system_total:tokens"] == 50, "that of the parent, which is checked too"
+    assert [limits.check("api", entity=name, requested={"tokens": 50}).allowed for name in ("user:1", WHO)] == [
+        True,
+        True,
+    ]
+    assert not limits.check("api", entity="user:2", requested={"tokens": 51}).allowed
+
+
+def test_a_shared_total_of_the_system_is_one_bucket() -> None:
+    limits.set_system_limits([CallLimit(3, 86_400)], counted="total", shared=["call_count"])
+    assert [bool(limits.try_acquire(name, entity=name)) for name in "abcd"] == [True, True, True, False]
+    assert limits.explain("e", entity="f").text().count("over all resources, shared by all") == 1
+
+
+def test_a_total_is_not_counted_as_usage(settings: Settings) -> None:
+    limits.set_resource_limits("api", [CallLimit(9, 60)])
+    limits.set_entity_limits(WHO, [CallLimit(9, 60), TOKENS], counted="total")
+    assert limits.try_acquire("api", entity=WHO)
+    limits.roll_up()
+    assert {row.admitted_milli for row in UsageSnapshot.objects.all()} == {1000}
+    assert {row.key for row in UsageSnapshot.objects.all()} == {"call_count"}
+
+
+def test_a_total_in_shadow_mode_rejects_nothing() -> None:
+    limits.set_entity_limits(WHO, [CallLimit(1, 86_400)], counted="total", enforcement="shadow")
+    found = [limits.try_acquire("api", entity=WHO).outcome for _ in range(2)]
+    assert [one.allowed for one in found] == [True, True]
+    assert [status.level for status in found[1].shadowed] == ["entity_total"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"extends": True}, {"effect": "unlimited"}, {"resource": "api"}],
+)
+def test_what_a_total_cannot_be(options: dict[str, Any]) -> None:
+    given = [] if "effect" in options else [CallLimit(1, 60)]
+    with pytest.raises(InvalidLimit, match="A total is over"):
+        limits.set_entity_limits(WHO, given, counted="total", **options)
+
+
+# ---------------------------------------------------------------- exact with several processes, on every store
+
+TOTAL, RESOURCES, REQUESTS = 1000, 50, 400
+
+
+@pytest.mark.parametrize(
+    "kind", ["process", *[pytest.param(kind, marks=pytest.mark.release) for kind in ("redis", "sqlite", "postgres")]]
+)
+def test_four_processes_admit_exactly_the_total_over_fifty_resources(kind: str, tmp_path: Path) -> None:
+    servers: dict[str, Callable[[], AbstractContextManager[Any]]] = {"redis": redis_server, "postgres": postgres_server}
+    with servers.get(kind, nullcontext)() as server:
+        environment = os.environ | {
+            "LIMITS_DEMO_DATABASE": str(tmp_path / "site.sqlite3"),
+            "LIMITS_DEMO_STATE_DIR": str(tmp_path / "state"),
+            "TOTALS_SITE": json.dumps(
+                {"kind": kind, "where": getattr(server, "url", None) or getattr(server, "settings", None)}
+            ),
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, str(Path(__file__).with_name("totals_process.py"))]
+        subprocess.run([*command, "prepare"], env=environment, cwd=ROOT, check=True, timeout=120)
+        running = [
+            subprocess.Popen([*command, str(REQUESTS)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            for _ in range(4)
+        ]
+        try:
+            admitted = [int(process.communicate(timeout=120)[0]) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+                process.wait(20)
+    assert sum(admitted) == TOTAL
+
+
+def test_threads_admit_exactly_the_total_over_fifty_resources() -> None:
+    limits.set_entity_limits(WHO, [CallLimit(TOTAL, 86_400)], counted="total")
+    with ThreadPoolExecutor(4) as pool:
+        names = [f"r{number % RESOURCES}" for number in range(4 * REQUESTS)]
+        admitted = list(pool.map(lambda name: bool(limits.try_acquire(name, entity=WHO)), names))
+    assert sum(admitted) == TOTAL
