@@ -17,7 +17,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
-from limits_app.admin.forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_resource
+from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_resource
 from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Enforcement, Entity, Policy, Resource
 from limits_app.models.limit_rules import amount_of
@@ -226,12 +226,10 @@ def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
 def boost(row: Policy | Entity, ask: Ask) -> None:
     """Boost temporarily."""
     if isinstance(row, Policy):
-        if row.entity is None:
-            raise InvalidRequest(gettext("a boost is for one entity: choose policies of entities"))
-        resource, entity = None if row.resource is None else row.resource.name, row.entity.identifier
-    else:
-        resource, entity = ask.says["resource"].name, row.identifier
-    services.boost(entity, resource, ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
+        services.boost_policies([row], ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
+        return
+    resource = ask.says["resource"].name
+    services.boost(row.identifier, resource, ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
 
 
 def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:

@@ -19,8 +19,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
+from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.base import RobustListAdmin
-from limits_app.admin.forms import RevertForm, is_primary_key
+from limits_app.admin.forms import is_primary_key
 from limits_app.audit.reverting import MODELS
 from limits_app.models import AuditEvent
 

@@ -16,8 +16,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
+from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.changelists import UsageListAdmin
-from limits_app.admin.forms import ReasonForm
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text

@@ -8,9 +8,9 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
+from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.actions import Ask, ConfirmedAction
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.forms import ReasonForm
 from limits_app.models import Candidate
 from limits_app.services.candidates import reports
 

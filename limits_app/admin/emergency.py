@@ -14,8 +14,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
+from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.forms import DateTimeField, ReasonForm
+from limits_app.admin.forms import DateTimeField
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Enforcement
 

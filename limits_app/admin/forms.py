@@ -14,7 +14,6 @@ from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.forms import SplitDateTimeField
 from django.forms.fields import InvalidJSONInput
-from django.utils import timezone
 from django.utils.timezone import is_naive
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -26,7 +25,7 @@ from limits_app.core.limits import RateLimitAlgorithm
 from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Limit, LimitKind, Policy, Resource
 from limits_app.models.policy_rules import weakened
-from limits_app.models.validators import validate_identifier, validate_json, validate_text
+from limits_app.models.validators import validate_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,21 +36,14 @@ __all__ = [
     "LIMIT_FIELDS",
     "READABLE",
     "Autocomplete",
-    "BoostForm",
     "DateTimeField",
     "DateTimeWidget",
-    "GrantForm",
     "JSONField",
     "LimitForm",
     "PolicyForm",
-    "ReasonForm",
-    "RequiredReasonForm",
     "ResourceForm",
-    "RevertForm",
-    "TopUpForm",
     "checked_datetime",
     "is_primary_key",
-    "of_resource",
     "readable",
 ]
 
@@ -260,123 +252,3 @@ class ResourceForm(ResourceModelForm):
             default = _("the default one (%(alias)s)") % {"alias": conf.get(conf.STORE)}
             aliases = dict.fromkeys([*conf.get(conf.STORES), *filter(None, [self.instance.store])])
             self.fields["store"].widget = forms.Select(choices=[("", default), *zip(aliases, aliases, strict=True)])
-
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    ResourceChoice = forms.ModelChoiceField[Resource]
-else:
-    ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
-
-
-_MINUTE: Final = "%Y-%m-%dT%H:%M"
-
-
-class ReasonForm(forms.Form):
-    """Why it is done."""
-
-    required_css_class = "required"
-
-    reason = forms.CharField(
-        label=_("Reason"),
-        max_length=1000,
-        required=False,
-        validators=[validate_text],
-        help_text=_("For other administrators and for the audit log."),
-        widget=forms.TextInput(attrs={"class": "vTextField"}),
-    )
-
-
-class RequiredReasonForm(ReasonForm):
-    """A form with a required reason."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["reason"].required = True
-
-
-class RevertForm(ReasonForm):
-    """The reason of a revert, and whether it also undoes later changes."""
-
-    force = forms.BooleanField(
-        label=_("Revert even if the object has been changed since; this undoes the later changes"), required=False
-    )
-
-
-class BoostForm(RequiredReasonForm):
-    """How much more, and until when."""
-
-    factor = forms.DecimalField(
-        label=_("Factor"),
-        min_value=Decimal("1.01"),
-        max_value=1000,
-        decimal_places=2,
-        initial=2,
-        help_text=_("Factor for each current limit."),
-    )
-    until = forms.DateTimeField(
-        label=_("Until"), widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"})
-    )
-    field_order = ["factor", "until", "reason"]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        zone = timezone.get_current_timezone_name()
-        self.fields["until"].help_text = gettext("In the time zone %(zone)s.") % {"zone": zone}
-
-    def clean_until(self) -> datetime:
-        """Reject an end in the past or outside the calendar."""
-        until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
-        if until <= timezone.now():
-            raise ValidationError(gettext("The end must be in the future."))
-        return until
-
-
-class TopUpForm(RequiredReasonForm):
-    """How much credit of which limit."""
-
-    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("The limit key, such as “tpm”."))
-    amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
-    field_order = ["key", "amount", "reason"]
-
-
-class GrantForm(BoostForm):
-    """Who gets the boost, and of what."""
-
-    entity = forms.CharField(
-        label=_("Entity"),
-        max_length=255,
-        strip=False,
-        validators=[validate_identifier],
-        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
-    )
-    field_order = ["entity", "resource", "factor", "until", "reason"]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["resource"] = _resource(required=False)
-        self.order_fields(self.field_order)
-
-
-def of_resource(form: type[forms.Form]) -> type[forms.Form]:
-    """The same form, which asks for a resource too."""
-
-    class OfResource(form):  # type: ignore[misc, valid-type]  # a class made of another
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.fields["resource"] = _resource(required=True)
-            self.order_fields(["resource"])
-
-    return OfResource
-
-
-def _resource(*, required: bool) -> ResourceChoice:
-    """Find a resource by typing."""
-    return ResourceChoice(
-        Resource.objects.all(),
-        label=_("Resource"),
-        required=required,
-        help_text="" if required else _("Leave empty to apply to each resource separately."),
-        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
-    )

@@ -14,21 +14,22 @@ from django.forms.models import BaseInlineFormSet
 from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
-from limits_app.admin.actions import POLICY_ACTIONS, StatePermissions, dropped_limits_warning
+from limits_app.admin.action_forms import Boosted, GrantForm
+from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions, dropped_limits_warning
 from limits_app.admin.base import PartOf
 from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.formatting import short_moment, written_limits
-from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, PolicyForm, readable
+from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.models.fields import in_site_time
-from limits_app.services import PolicyStatus
+from limits_app.services import PlannedBoost, PolicyStatus
 from limits_app.services.dropped import overriding_block
 
 if TYPE_CHECKING:
@@ -61,17 +62,44 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         if not self.has_boost_permission(request):
             raise PermissionDenied
         form = GrantForm(request.POST if request.method == "POST" else None)
-        if form.is_valid() and self._granted(request, form):
+        boosts: list[PlannedBoost] = []
+        if form.is_valid() and form.cleaned_data["whom"] != Boosted.ENTITY:
+            says, rows = form.cleaned_data, form.policies()[: MOST_ROWS + 1]
+            boosts = services.planned_boosts(rows, says["factor"], says["until"])
+        if form.is_valid() and (self._boosted(request, form, boosts) if boosts else self._granted(request, form)):
             return HttpResponseRedirect(self._next(request))
         context = {
             **self.admin_site.each_context(request),
             "title": gettext("Grant a boost"),
             "opts": self.opts,
             "form": form,
+            "boosts": boosts,
             "back": self._next(request),
             "media": self.media + form.media,
         }
         return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+
+    def _boosted(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
+        """Boost the policies that can be boosted, once the list of changes was confirmed."""
+        says, possible = form.cleaned_data, [one.policy for one in boosts if not one.problem]
+        if len(boosts) > MOST_ROWS:
+            form.add_error(None, gettext("At most %(count)s policies can be boosted at once.") % {"count": MOST_ROWS})
+        if "listed" not in request.POST or not possible or form.errors:
+            return False
+        try:
+            with audit.acting(actor=request.user.get_username(), source="admin"):
+                services.boost_policies(possible, says["factor"], says["until"], says["reason"])
+        except LimitsError as error:
+            form.add_error(None, str(error))
+            return False
+        values = {"count": len(possible), "until": short_moment(says["until"])}
+        said = ngettext(
+            "%(count)s policy is boosted until %(until)s.",
+            "%(count)s policies are boosted until %(until)s.",
+            len(possible),
+        )
+        self.message_user(request, said % values, messages.SUCCESS)
+        return True
 
     def _next(self, request: HttpRequest) -> str:
         """The next page: the list of policies, with the permission to view them."""
@@ -83,6 +111,9 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
     def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
         """Grant it; errors are shown in the form."""
         says = form.cleaned_data
+        if says["whom"] != Boosted.ENTITY:
+            form.add_error(None, gettext("There is no permanent policy with limits to boost."))
+            return False
         resource = None if says["resource"] is None else says["resource"].name
         actor = request.user.get_username()
         try:

@@ -330,6 +330,7 @@ class Migration(migrations.Migration):
                 'ordering': ['group__name'],
                 'abstract': False,
                 'base_manager_name': 'objects',
+                'default_permissions': (),
             },
         ),
         migrations.CreateModel(

@@ -74,6 +74,7 @@ class PlanGroup(Configuration):
     )
 
     class Meta(Configuration.Meta):
+        default_permissions = ()  # the permissions of the plan apply to its groups
         verbose_name = _("group of a plan")
         verbose_name_plural = _("groups of a plan")
         ordering = ["group__name"]

@@ -10,7 +10,8 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 from __future__ import annotations
 
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
-from limits_app.services.adjust import areset, boost, reset, top_up
+from limits_app.services.adjust import areset, reset, top_up
+from limits_app.services.boosts import PlannedBoost, boost, boost_policies, planned_boosts
 from limits_app.services.candidates import (
     CandidateReport,
     candidates,
@@ -68,6 +69,7 @@ __all__ = [
     "Explanation",
     "LimitState",
     "NamedPool",
+    "PlannedBoost",
     "PolicyStatus",
     "Rejection",
     "RolledUp",
@@ -84,6 +86,7 @@ __all__ = [
     "atry_acquire",
     "atry_acquire_all",
     "boost",
+    "boost_policies",
     "candidates",
     "check",
     "delete_entity_limits",
@@ -106,6 +109,7 @@ __all__ = [
     "list_resources",
     "list_resources_with_entities",
     "overview",
+    "planned_boosts",
     "pool",
     "promote_candidate",
     "prune_usage",

@@ -1,34 +1,28 @@
-"""Adjustments: reset usage, give credit, and boost the limits of an entity temporarily."""
+"""Adjustments: reset usage, and give credit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
-from datetime import datetime
-from decimal import ROUND_DOWN, Decimal
 from functools import partial
-from typing import Final
 
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
-from django.utils import timezone
 
 from limits_app import audit
-from limits_app.core.amounts import MAX_AMOUNT, Amount
+from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_entity, check_idempotency_key, check_resource, scope_of, shared_scope
-from limits_app.core.limits import Blocked, CallLimit, Limit, MeteredLimit, RateLimit
+from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
+from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
-from limits_app.models import AuditEvent, Entity, Policy, Resource, Verb, changes
-from limits_app.resolver import Choice, check_names, choices, home, resolver
+from limits_app.models import AuditEvent, Verb, changes
+from limits_app.resolver import check_names, resolver
 from limits_app.services.amounts import not_limited
-from limits_app.services.writing import grant_boost
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 
-__all__ = ["areset", "boost", "reset", "top_up"]
+__all__ = ["areset", "reset", "top_up"]
 
 
 def reset(
@@ -200,57 +194,3 @@ def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
 def _plan(scoped: ScopedLimits, key: str) -> Plan:
     """The plan that credits this limit and no other."""
     return plan_for([scoped], {key}, version=None, left_out=scoped.schema.index, is_credit=True)
-
-
-_THOUSANDTH: Final = Decimal("0.001")
-
-
-def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
-    entity: str, resource: str | None, factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
-) -> Policy:
-    """Multiply each effective limit of an entity on a resource (None: on all) until a time.
-
-    Shared limits stay as they are. See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
-    """
-    times = _times_as_much(factor)
-    limits = [
-        _multiplied(held.limit, times)
-        for held in _now(entity, resource).limits
-        if not (held.shared or isinstance(held.limit, Blocked))
-    ]
-    if not limits:
-        on = "all resources" if resource is None else resource
-        raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
-    return grant_boost(entity, resource, limits, until, reason, actor=actor)
-
-
-def _times_as_much(factor: object) -> Decimal:
-    if isinstance(factor, Decimal | float | int) and not isinstance(factor, bool):
-        exact = Decimal(str(factor))
-        if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
-            return exact
-    raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
-
-
-def _now(entity: str, resource: str | None) -> Choice:
-    """The effective limits; the entity and the resource need no rows."""
-    using = home()
-    check_entity(entity)
-    who = Entity.objects.using(using).filter(identifier=entity).first() or Entity(identifier=entity)
-    what = None
-    if resource is not None:
-        check_resource(resource)
-        what = Resource.objects.using(using).filter(name=resource).first() or Resource(name=resource)
-    return choices([(what, who)], timezone.now())[0]
-
-
-def _multiplied(limit: Limit, factor: Decimal) -> Limit:
-    if isinstance(limit, RateLimit | CallLimit) and limit.burst is not None:
-        return replace(limit, capacity=_times(limit.capacity, factor), burst=_times(limit.burst, factor))
-    return replace(limit, capacity=_times(limit.capacity, factor))  # type: ignore[arg-type]  # whole numbers stay whole
-
-
-def _times(amount: Amount, factor: Decimal) -> Amount:
-    """A product, rounded down: to whole numbers where the amount is one."""
-    product = Decimal(str(amount)) * factor
-    return int(product) if isinstance(amount, int) else float(product.quantize(_THOUSANDTH, ROUND_DOWN))

@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import actions
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from limits_app.stores import registry
 from tests.admin.browsing import act, address, said
@@ -151,11 +151,10 @@ def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy
         NOTHING,
     ]
     assert (used(), events("reset")) == (400, [])
-    many = limits.set_resource_limits("api", [TPM])
+    blocked = limits.set_resource_limits("api", [], effect="blocked")
     says = {"confirmed": "yes", "reason": "launch", "factor": "2", "until": tomorrow()}
-    done = act(admin_client, "boost_entities", policy, many, site, **says)
-    problem = "a boost is for one entity: choose policies of entities"
-    assert sorted(said(done)[2:]) == [NOTHING, f"“resource api”: {problem}", f"“system”: {problem}"]
+    done = act(admin_client, "boost_entities", policy, blocked, site, **says)
+    assert sorted(said(done)[2:]) == [NOTHING, "“resource api”: resource api: it has no limits"]
     assert not Policy.objects.filter(valid_until__isnull=False).exists()
 
 
@@ -198,7 +197,9 @@ def test_enforced_policies_name_the_limits_that_they_drop(admin_client: Client) 
 @pytest.mark.parametrize("reason", ["", "  "])
 def test_a_boost_a_reset_and_credit_need_a_reason(reason: str, admin_client: Client, policy: Policy) -> None:
     says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5", "reason": reason}
-    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": policy.resource_id, **says})
+    granting = admin_client.post(
+        address("policy_boost"), {"whom": "entity", "entity": "user:1", "resource": policy.resource_id, **says}
+    )
     actions = ("boost_entities", "reset_state", "top_up_state")
     asked = [act(admin_client, action, policy, confirmed="yes", **says) for action in actions]
     for answer in (granting, *asked):
@@ -220,7 +221,7 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     assert address("policy_boost") in admin_client.get(address("policy_changelist")).content.decode()
     page = admin_client.get(address("policy_boost")).content.decode()
     assert 'type="datetime-local"' in page
-    form = {"entity": "user:new", "resource": "", "factor": "2", "until": tomorrow(), "reason": "new"}
+    form = {"whom": "entity", "entity": "user:new", "resource": "", "factor": "2", "until": tomorrow(), "reason": "new"}
     limits.set_system_limits([TPM])
     done = admin_client.post(address("policy_boost"), form)
     assert (done.status_code, done.headers["location"]) == (302, address("policy_changelist"))
@@ -230,8 +231,40 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     assert {event.actor for event in events("create")} == {"admin"}
 
 
+def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Client, policy: Policy) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(60), ResourceLimit("slots", 4)], shared=["slots"])
+    limits.set_resource_limits("mail", [TPM])
+    limits.grant_boost("user:1", "api", [TPM], timezone.now() + timedelta(days=1), "before")
+    form = {"whom": "everybody", "factor": "1.5", "until": tomorrow(), "reason": "holidays"}
+    listed = admin_client.post(address("policy_boost"), form).content.decode()
+    assert "resource api: calls=60/min → calls=90/min, slots=4 → slots=6" in listed
+    assert "entity user:1 on api will not change: a temporary policy applies in this time already." in listed
+    assert not Policy.objects.filter(reason="holidays").exists()
+    done = admin_client.post(address("policy_boost"), form | {"listed": "1"})
+    assert said(done)[0].startswith("2 policies are boosted until ")
+    assert sorted(str(one) for one in Policy.objects.filter(reason="holidays")) == ["resource api", "resource mail"]
+    assert limits.status("api", entity="user:9").limits["call_count"]["capacity"] == 90
+    assert not limits.limit_set("api", "user:9").scoped[0].scope.shared
+
+
+@pytest.mark.parametrize(
+    ("whom", "problem"),
+    [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")],
+)
+def test_a_boost_needs_what_it_is_for(whom: str, problem: str, admin_client: Client) -> None:
+    form = {"whom": whom, "factor": "1.5", "until": tomorrow(), "reason": "holidays"}
+    assert admin_client.post(address("policy_boost"), form).context["form"].errors.keys() == {problem}
+
+
 def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, policy: Policy) -> None:
-    form = {"entity": "user:1", "resource": policy.resource_id, "factor": "2", "until": tomorrow(), "reason": "new"}
+    form = {
+        "whom": "entity",
+        "entity": "user:1",
+        "resource": policy.resource_id,
+        "factor": "2",
+        "until": tomorrow(),
+        "reason": "new",
+    }
     assert admin_client.post(address("policy_boost"), form).status_code == 302
     again = admin_client.post(address("policy_boost"), form)
     assert "It overlaps with the policy that applies" in again.content.decode()
@@ -242,7 +275,9 @@ def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, polic
 def test_a_boost_cannot_end_after_the_calendar_does(admin_client: Client, policy: Policy, settings: Settings) -> None:
     settings.TIME_ZONE = "America/Los_Angeles"  # where the year 9999 goes on when it is over in UTC
     says = {"factor": "2", "until": "9999-12-31T23:59", "reason": "for ever"}
-    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": policy.resource_id, **says})
+    granting = admin_client.post(
+        address("policy_boost"), {"whom": "entity", "entity": "user:1", "resource": policy.resource_id, **says}
+    )
     for answer in (granting, act(admin_client, "boost_entities", policy, confirmed="yes", **says)):
         assert answer.context["form"].errors == {"until": ["Enter a valid date/time."]}
     assert Policy.objects.count() == 1
@@ -252,7 +287,9 @@ def test_a_boost_cannot_end_after_the_calendar_does(admin_client: Client, policy
 def test_a_resource_that_cannot_be_is_asked_for_again(key: str, admin_client: Client, policy: Policy) -> None:
     entity = Entity.objects.get()
     says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5", "reason": "sorry"}
-    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": key, **says})
+    granting = admin_client.post(
+        address("policy_boost"), {"whom": "entity", "entity": "user:1", "resource": key, **says}
+    )
     actions = ("boost_entities", "reset_state", "top_up_state")
     asked = [act(admin_client, action, entity, confirmed="yes", resource=key, **says) for action in actions]
     for answer in (granting, *asked):

@@ -78,7 +78,7 @@ def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor
     assert "you need the permission to view resources" in page
     assert address("policy_changelist") not in page
     until = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
-    says = {"entity": "user:9", "factor": "2", "until": until, "reason": "a test"}
+    says = {"whom": "entity", "entity": "user:9", "factor": "2", "until": until, "reason": "a test"}
     done = client.post(address("policy_boost"), says)
     assert (done.status_code, done.headers["location"]) == (302, "/admin/limits_app/")
     for more in ("view_resource", "change_resource"):

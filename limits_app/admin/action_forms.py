@@ -1,0 +1,178 @@
+"""Forms of actions: why, how much, for whom, until when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.models import Plan, Policy, Resource
+from limits_app.models.validators import validate_identifier, validate_text
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    ResourceChoice = forms.ModelChoiceField[Resource]
+else:
+    ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
+
+__all__ = [
+    "BoostForm",
+    "Boosted",
+    "GrantForm",
+    "ReasonForm",
+    "RequiredReasonForm",
+    "RevertForm",
+    "TopUpForm",
+    "of_resource",
+]
+
+_MINUTE: Final = "%Y-%m-%dT%H:%M"
+
+
+class ReasonForm(forms.Form):
+    """Why it is done."""
+
+    required_css_class = "required"
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=1000,
+        required=False,
+        validators=[validate_text],
+        help_text=_("For other administrators and for the audit log."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+
+class RequiredReasonForm(ReasonForm):
+    """A form with a required reason."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["reason"].required = True
+
+
+class RevertForm(ReasonForm):
+    """The reason of a revert, and whether it also undoes later changes."""
+
+    force = forms.BooleanField(
+        label=_("Revert even if the object has been changed since; this undoes the later changes"), required=False
+    )
+
+
+class BoostForm(RequiredReasonForm):
+    """How much more, and until when."""
+
+    factor = forms.DecimalField(
+        label=_("Factor"),
+        min_value=Decimal("1.01"),
+        max_value=1000,
+        decimal_places=2,
+        initial=2,
+        help_text=_("Factor for each current limit."),
+    )
+    until = forms.DateTimeField(
+        label=_("Until"), widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"})
+    )
+    field_order = ["factor", "until", "reason"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        zone = timezone.get_current_timezone_name()
+        self.fields["until"].help_text = gettext("In the time zone %(zone)s.") % {"zone": zone}
+
+    def clean_until(self) -> datetime:
+        """Reject an end in the past or outside the calendar."""
+        until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
+        if until <= timezone.now():
+            raise ValidationError(gettext("The end must be in the future."))
+        return until
+
+
+class TopUpForm(RequiredReasonForm):
+    """How much credit of which limit."""
+
+    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("The limit key, such as “tpm”."))
+    amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    field_order = ["key", "amount", "reason"]
+
+
+class Boosted(models.TextChoices):
+    """Whose limits are boosted."""
+
+    ENTITY = "entity", _("one user, key, tenant or IP address")
+    RESOURCE = "resource", _("everybody on a resource")
+    PLAN = "plan", _("everybody on a plan")
+    EVERYBODY = "everybody", _("everybody: all permanent policies")
+
+
+class GrantForm(BoostForm):
+    """Who gets the boost, and of what."""
+
+    whom = forms.ChoiceField(label=_("Who"), choices=Boosted.choices, initial=Boosted.ENTITY, widget=forms.RadioSelect)
+    plan = forms.ModelChoiceField(label=_("Plan"), queryset=Plan.objects.all(), required=False)
+    entity = forms.CharField(
+        label=_("Entity"),
+        max_length=255,
+        required=False,
+        strip=False,
+        validators=[validate_identifier],
+        help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
+    )
+    field_order = ["whom", "entity", "resource", "plan", "factor", "until", "reason"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["resource"] = _resource(required=False)
+        self.order_fields(self.field_order)
+
+    def clean(self) -> dict[str, Any]:
+        """Require what the choice needs."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        needed = cleaned.get("whom")
+        if needed in self.fields and not cleaned.get(needed) and needed not in self.errors:
+            self.add_error(needed, self.fields[needed].error_messages["required"])
+        return cleaned
+
+    def policies(self) -> QuerySet[Policy]:
+        """The permanent policies that are boosted, if that is not about one entity."""
+        whom = self.cleaned_data["whom"]
+        found = Policy.objects.filter(valid_from=None, weekly_hours="", effect="limits", enforcement="enforce")
+        if whom == Boosted.RESOURCE:
+            found = found.filter(resource=self.cleaned_data["resource"])
+        if whom == Boosted.PLAN:
+            found = found.filter(plan=self.cleaned_data["plan"])
+        return found.select_related("resource", "entity", "plan").prefetch_related("limits")
+
+
+def of_resource(form: type[forms.Form]) -> type[forms.Form]:
+    """The same form, which asks for a resource too."""
+
+    class OfResource(form):  # type: ignore[misc, valid-type]  # a class made of another
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.fields["resource"] = _resource(required=True)
+            self.order_fields(["resource"])
+
+    return OfResource
+
+
+def _resource(*, required: bool) -> ResourceChoice:
+    """Find a resource by typing."""
+    return ResourceChoice(
+        Resource.objects.all(),
+        label=_("Resource"),
+        required=required,
+        help_text="" if required else _("Leave empty to apply to each resource separately."),
+        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
+    )

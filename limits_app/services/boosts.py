@@ -1,0 +1,149 @@
+"""Boosts: higher limits until a time, for an entity or for all to whom a policy applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import ROUND_DOWN, Decimal
+from typing import Final
+
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from limits_app import audit
+from limits_app.core.amounts import MAX_AMOUNT, Amount
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
+from limits_app.core.notation import Noted, limit_text
+from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
+from limits_app.resolver import Choice, choices, home
+from limits_app.services import definitions
+from limits_app.services.writing import grant_boost
+
+__all__ = ["PlannedBoost", "boost", "boost_policies", "planned_boosts"]
+
+_THOUSANDTH: Final = Decimal("0.001")
+
+
+def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
+    entity: str, resource: str | None, factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
+) -> Policy:
+    """Multiply each effective limit of an entity on a resource (None: on all) until a time.
+
+    Shared limits stay as they are. See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
+    """
+    times = _times_as_much(factor)
+    limits = [
+        _multiplied(held.limit, times)
+        for held in _now(entity, resource).limits
+        if not (held.shared or isinstance(held.limit, Blocked))
+    ]
+    if not limits:
+        on = "all resources" if resource is None else resource
+        raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
+    return grant_boost(entity, resource, limits, until, reason, actor=actor)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBoost:
+    """A permanent policy, its limits before and during a boost, and why it cannot be boosted (empty: it can)."""
+
+    policy: Policy
+    before: tuple[Noted, ...] = ()
+    after: tuple[Noted, ...] = ()
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """For example “calls=60/min → calls=90/min”."""
+        return ", ".join(
+            f"{limit_text(old.limit)} → {limit_text(new.limit)}"
+            for old, new in zip(self.before, self.after, strict=True)
+        )
+
+
+def planned_boosts(policies: Iterable[Policy], factor: Decimal | float, until: datetime) -> list[PlannedBoost]:
+    """Say for each policy what a boost would change, or why it is impossible; changes nothing."""
+    times = _times_as_much(factor)
+    return [_planned(policy, times, until) for policy in policies]
+
+
+def boost_policies(
+    policies: Sequence[Policy], factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
+) -> list[Policy]:
+    """Multiply the limits of permanent policies until a time, for all to whom they apply; all of them, or none.
+
+    Each boost is a temporary policy of the same scope. Raises InvalidRequest with everything that is impossible.
+    """
+    plans = planned_boosts(policies, factor, until)
+    if problems := [f"{one.policy}: {one.problem}" for one in plans if one.problem]:
+        raise InvalidRequest("; ".join(problems))
+    now = timezone.now()
+    with audit.acting(actor=actor, reason=reason):
+        return [_boosted(one, now, until, reason) for one in plans]
+
+
+def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
+    if policy.effect != PolicyEffect.LIMITS:
+        return PlannedBoost(policy, problem=gettext("it has no limits"))
+    if policy.enforcement != Enforcement.ENFORCE:
+        return PlannedBoost(policy, problem=gettext("it is not enforced"))
+    if policy.valid_from is not None or policy.weekly_hours:
+        return PlannedBoost(policy, problem=gettext("it is not permanent"))
+    same = Q(resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted)
+    ends = Q(valid_until=None) | Q(valid_until__gt=timezone.now())
+    if Policy.objects.using(home()).filter(same, ends, valid_from__lt=until).exists():
+        return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
+    before = tuple(Noted(one.definition(), one.shared) for one in policy.limits.all())
+    return PlannedBoost(policy, before, tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before))
+
+
+def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:
+    policy = one.policy
+    row = Policy(resource=policy.resource, entity=policy.entity, plan=policy.plan)
+    fields = {
+        "counted": policy.counted,
+        "extends": policy.counted != Counted.TOTAL,
+        "valid_from": now,
+        "valid_until": until,
+        "reason": reason,
+        "limits": list(one.after),
+    }
+    definition = definitions.read(row, fields, partial=True)
+    definitions.save(definition)
+    return row
+
+
+def _times_as_much(factor: object) -> Decimal:
+    if isinstance(factor, Decimal | float | int) and not isinstance(factor, bool):
+        exact = Decimal(str(factor))
+        if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
+            return exact
+    raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
+
+
+def _now(entity: str, resource: str | None) -> Choice:
+    """The effective limits; the entity and the resource need no rows."""
+    using = home()
+    check_entity(entity)
+    who = Entity.objects.using(using).filter(identifier=entity).first() or Entity(identifier=entity)
+    what = None
+    if resource is not None:
+        check_resource(resource)
+        what = Resource.objects.using(using).filter(name=resource).first() or Resource(name=resource)
+    return choices([(what, who)], timezone.now())[0]
+
+
+def _multiplied(limit: Limit, factor: Decimal) -> Limit:
+    if isinstance(limit, RateLimit | CallLimit) and limit.burst is not None:
+        return replace(limit, capacity=_times(limit.capacity, factor), burst=_times(limit.burst, factor))
+    return replace(limit, capacity=_times(limit.capacity, factor))  # type: ignore[arg-type]  # whole numbers stay whole
+
+
+def _times(amount: Amount, factor: Decimal) -> Amount:
+    """A product, rounded down: to whole numbers where the amount is one."""
+    product = Decimal(str(amount)) * factor
+    return int(product) if isinstance(amount, int) else float(product.quantize(_THOUSANDTH, ROUND_DOWN))
