@@ -107,6 +107,9 @@ def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[s
         kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
         pruned[name] = _prune(model, old, kept)
     _prune(CollectedBatch, Q(collected_at__lt=in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
+    hours = conf.get(conf.USAGE_HOURS_KEPT)
+    if hours is not None:
+        _prune(EvaluationCount, Q(hour__lt=in_site_time(moment - timedelta(hours=hours))), None)
     return pruned
 
 
@@ -116,7 +119,6 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     found: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
         begun = in_site_time(now - timedelta(hours=hours))
-        found["evaluations"] = EvaluationCount, Q(hour__lt=begun)
         found["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
     if days is not None:
         begun = in_site_time(now - timedelta(days=days))

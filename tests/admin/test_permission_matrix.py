@@ -14,7 +14,18 @@ from django.utils import timezone
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
-from limits_app.models import Alert, AlertRule, AuditEvent, Endpoint, Plan, Pool, PoolMember, Resource
+from limits_app.models import (
+    Alert,
+    AlertRule,
+    AuditEvent,
+    Candidate,
+    Endpoint,
+    Plan,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+)
 
 IN_FILES = ("policy", "resource", "entity", "endpoint")
 """The models that can be imported and exported."""
@@ -63,6 +74,10 @@ def table() -> Iterator[tuple[str, str]]:
     yield "view_usagesnapshot", usage
     yield "view_usagesnapshot add_policy", f"{usage} policy_add entity_limit preview"
     yield "boost_policy", "policy_boost"
+    candidates = READING.format("candidate")
+    yield "view_candidate", candidates
+    yield "add_candidate", "candidate_add"
+    yield "delete_candidate", "candidate_delete"
     yield "view_emergencyswitch", "emergencyswitch_changelist"
     yield "change_emergencyswitch", "emergencyswitch_changelist"
     yield "reset_resource top_up_resource", ""
@@ -91,6 +106,7 @@ def rows(db: None) -> None:
     limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 60)], resource="api")
     Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
     Plan.objects.create(name="free")
+    Candidate.objects.create(policy=Policy.objects.get(), limits="tpm=1/min")
     PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
     rule = AlertRule.objects.create(name="r", kind="store", target="a@example.com")
     Alert.objects.create(rule=rule, payload={"text": "t"}, created_at=timezone.now())

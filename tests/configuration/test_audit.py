@@ -37,6 +37,7 @@ def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> 
         "time_zone": "",
         "on_unavailable": "",
         "reason": "pilot",
+        "candidates": [],
         "limits": [
             {"kind": "resource", "key": "connections", "capacity": 10, "max_hold_seconds": 30},
             {"kind": "rate", "key": "tpm", "capacity": 0.5, "window_seconds": 60, "algorithm": "token_bucket"},

@@ -13,6 +13,7 @@ from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, limits, signals
@@ -320,7 +321,7 @@ def test_the_api_manages_candidates(policy: Policy) -> None:
         assert post("set", **wrong).status_code == 400
     assert post("promot").status_code == 400
     assert post("promote", limits="calls=1/h").status_code == 400
-    assert post("promote", policy=4711).status_code == 404
+    assert post("promote", policy=4711).status_code == 400
     assert post("promote").json()[0]["state"] == "promoted"
     assert post("promote").status_code == 400
     assert post("revert").json()[0]["state"] == "reverted"
@@ -344,3 +345,14 @@ def test_the_admin_manages_candidates(policy: Policy, client: Client) -> None:
         assert client.post(page, {**chosen, "confirmed": "1", "reason": "tried"}).status_code == 302
         assert Candidate.objects.values_list("state", flat=True).first() == state
     assert AuditEvent.objects.filter(source="admin", actor="ann", object_type="policy").count() == 4
+
+
+def test_counts_are_kept_as_long_as_hourly_usage(policy: Policy, settings: Settings) -> None:
+    limits.set_candidate(policy, "calls=1/h")
+    allowed(1)
+    evaluations.flush()
+    EvaluationCount.objects.update(hour=timezone.now() - timedelta(hours=3))
+    for kept, left in ((None, 2), (4, 2), (2, 0)):
+        settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": kept}
+        limits.prune_usage()
+        assert EvaluationCount.objects.count() == left

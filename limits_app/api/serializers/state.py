@@ -165,7 +165,7 @@ class CandidateReportSerializer(StrictSerializer):
 class CandidateChangeSerializer(StrictSerializer):
     """A change of the candidate of a policy; `limits` and the fields after it are those of a candidate to set."""
 
-    policy = serializers.IntegerField(help_text="The id of the policy.")
+    policy = serializers.IntegerField(min_value=1, max_value=2**63 - 1, help_text="The id of the policy.")
     action = serializers.CharField(max_length=8, help_text="set, promote, revert or discard.")
     limits = serializers.CharField(max_length=10_000, required=False, help_text="Such as `calls=100/min`.")
     percent = serializers.IntegerField(required=False)

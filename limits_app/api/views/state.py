@@ -7,7 +7,6 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, cast
 
-from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import ValidationError
@@ -98,7 +97,9 @@ class CandidateView(ApiView):
     def post(self, request: Request) -> Response:
         """Set, promote, revert or discard the candidate of a policy."""
         given = validated(state.CandidateChangeSerializer, request.data)
-        policy = get_object_or_404(Policy.objects.using(home()), pk=given.pop("policy"))
+        policy = Policy.objects.using(home()).filter(pk=given.pop("policy")).first()
+        if policy is None:
+            raise ValidationError({"policy": [_("There is no policy with this id.")]})
         action = _CANDIDATE_ACTIONS.get(given.pop("action"))
         if action is None:
             raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})
