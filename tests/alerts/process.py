@@ -31,7 +31,7 @@ def use() -> None:
 
 def send() -> None:
     """Send what is due, and print how many alerts that was."""
-    print(alerts.send().sent, flush=True)  # noqa: T201 - the test reads it
+    os.write(1, f"{alerts.send().sent}\n".encode())  # one write, so that lines of several processes are not mixed
 
 
 def four(work: Callable[[], None]) -> None:
