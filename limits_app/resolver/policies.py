@@ -100,8 +100,9 @@ class Choice:
 
     @property
     def uses_code(self) -> bool:
-        """Whether the limits that code sets are in force."""
-        return any(one.policy.level == CODE and one.status in _APPLIES for one in self.verdicts)
+        """Whether the limits that code sets are in force; their verdict is the last one of their level."""
+        of_code = [one.status for one in self.verdicts if one.policy.level == CODE]
+        return bool(of_code) and of_code[-1] in _APPLIES
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
