@@ -64,7 +64,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "change_plan", reading
     yield "add_plan", "plan_add"
     yield "delete_plan", "plan_delete"
-    yield "add_policy add_resource add_endpoint", "policy_add resource_add endpoint_add limit"
+    yield "add_policy add_resource add_endpoint", "policy_add resource_add endpoint_add limit entity_limit"
     events = READING.format("auditevent")
     yield "view_auditevent", events
     yield "view_auditevent revert_auditevent", events

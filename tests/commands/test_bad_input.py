@@ -182,6 +182,28 @@ TABLE: Final = {
         ("prune old", 2, "unrecognized arguments: old"),
         ("prune --audit-before 30", 2, "'30' is not a valid time"),
     ],
+    "plan": [
+        ("plan", 2, "required: VERB"),
+        ("plan set pro", 2, "limits: Add at least one limit"),
+        ("plan set pro rpm=5/fortnight", 2, "time 'fortnight' must look like"),
+        ("plan get nobody", 1, "There are no policies for the plan nobody"),
+        ("plan delete nobody", 2, "stdin is not a terminal; pass --yes to confirm"),
+        ("plan delete nobody --yes", 1, "There is no policy of the plan nobody"),
+    ],
+    "emergency": [
+        ("emergency pause", 2, "invalid choice: 'pause'"),
+        ("emergency off", 2, "stdin is not a terminal; pass --yes to confirm"),
+        ("emergency off --yes", 2, "reason: Enter a reason"),
+        ("emergency off --reason x --until 2020-01-01 --yes", 2, "until must be in the future"),
+        ("emergency enforce --until 2020-01-01 --yes", 2, "an end is only possible for shadow and off"),
+    ],
+    "candidates": [
+        ("candidates", 2, "required: VERB"),
+        ("candidates zap", 2, "invalid choice: 'zap'"),
+        ("candidates set api rpm=5/min", 2, "'api' must be a whole number"),
+        ("candidates set 99 rpm=5/min", 1, "No policy has the id 99"),
+        ("candidates promote 99 --yes", 1, "No policy has the id 99"),
+    ],
     "alerts": [
         ("alerts", 2, "required: VERB"),
         ("alerts list", 2, "invalid choice: 'list'"),
