@@ -42,5 +42,5 @@ def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows(
 
 def test_every_finding_is_on_the_page() -> None:
     source = "".join(path.read_text() for path in (DOCS.parent / "limits_app/services/doctor").glob("*.py"))
-    told = {row[0].strip("`") for row in rows(DOCS / "doctor.md", "The doctor")}
-    assert told == set(re.findall(r"limits_app\.D[0-9]{3}", source))
+    listed = {row[0].strip("`") for row in rows(DOCS / "doctor.md", "Doctor")}
+    assert listed == set(re.findall(r"limits_app\.D[0-9]{3}", source))
