@@ -17,6 +17,7 @@ from limits_app import conf
 from limits_app.conf import Network
 from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
+from limits_app.models.plan import MAX_PLAN_LENGTH
 
 __all__ = [
     "UNKNOWN_CLIENT",
@@ -80,12 +81,15 @@ def identify_with_plan(request: HttpRequest) -> tuple[str | None, str | None]:
 
 
 def plan_of_request(request: HttpRequest) -> str | None:
-    """Call LIMITS["PLAN_OF_REQUEST"]; None without it. Raises TypeError for anything but text or None."""
+    """Call LIMITS["PLAN_OF_REQUEST"]; None without it, and for a name that is too long for a plan.
+
+    Raises TypeError for anything but text or None.
+    """
     function = conf.function_of(conf.PLAN_OF_REQUEST)
     plan = None if function is None else function(request)
     if plan is not None and not isinstance(plan, str):
         raise TypeError(f"LIMITS['PLAN_OF_REQUEST'] must return the name of a plan or None, not {shown(plan)}")
-    return plan
+    return None if plan is not None and len(plan) > MAX_PLAN_LENGTH else plan
 
 
 def normalize_entity(entity: str) -> str:

@@ -16,8 +16,10 @@ from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_text
 
-__all__ = ["Plan", "PlanGroup", "memberships", "user_key", "watch_groups"]
+__all__ = ["MAX_PLAN_LENGTH", "Plan", "PlanGroup", "memberships", "user_key", "watch_groups"]
 
+MAX_PLAN_LENGTH: Final = 64
+"""The length of a name."""
 _USER_PREFIX: Final = "user:"
 
 
@@ -28,7 +30,7 @@ class Plan(Configuration):
 
     name = ExactTextField(
         _("name"),
-        max_length=64,
+        max_length=MAX_PLAN_LENGTH,
         unique=True,
         validators=[validate_text],
         help_text=_("The name, such as “free” or “pro”. Case and spaces are significant."),

@@ -249,7 +249,8 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
         client = entity if entity is not None and _can_be_stored(entity) else None
         person = user_key(client) if has_groups and client else None
         exact = None if client and is_pattern(client) else client
-        parameters += [resource, exact, client, plan, *([_user_column(person, connection)] if has_groups else [])]
+        named = plan if plan is not None and _can_be_stored(plan) else None
+        parameters += [resource, exact, client, named, *([_user_column(person, connection)] if has_groups else [])]
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
     with connection.cursor() as cursor:
         cursor.execute(sql, [*parameters, *chain.from_iterable(networks), to_column(now, connection)])
@@ -355,9 +356,9 @@ def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
         return WeeklyHours.NEVER
 
 
-def _can_be_stored(identifier: str) -> bool:
-    """Whether a row can have this identifier: databases store neither NUL nor half a surrogate pair."""
-    return "\0" not in identifier and not any("\ud800" <= character <= "\udfff" for character in identifier)
+def _can_be_stored(name: str) -> bool:
+    """Whether a row can have this name: databases store neither NUL nor half a surrogate pair."""
+    return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _sql(connection: BaseDatabaseWrapper, networks: tuple[int, ...], *, has_groups: bool) -> str:

@@ -28,6 +28,7 @@ from limits_app.models import (
     code_limits,
     emergency,
 )
+from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for
 from limits_app.resolver.policies import (
     CODE,
@@ -159,9 +160,10 @@ def check_names(resource: object, entity: object) -> None:
 
 
 def check_plan(plan: object) -> None:
-    """Raise InvalidLimit for a plan of a request that is not the name of one."""
-    if plan is not None and not isinstance(plan, str):
-        raise InvalidLimit(f"plan must be the name of a plan or None, not {shown(plan)}")
+    """Raise InvalidLimit for a plan of a request that cannot be the name of one."""
+    if plan is not None and not (isinstance(plan, str) and len(plan) <= MAX_PLAN_LENGTH):
+        most = f"of at most {MAX_PLAN_LENGTH} characters"
+        raise InvalidLimit(f"plan must be the name of a plan, {most}, or None, not {shown(plan)}")
 
 
 def checked_defaults(limits: Iterable[object]) -> Limits:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 
 from limits_app import audit
 from limits_app.core.amounts import MAX_AMOUNT, Amount
-from limits_app.core.errors import InvalidRequest
+from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
@@ -98,7 +98,11 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     if Policy.objects.using(home()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
     before = tuple(Noted(one.definition(), one.shared) for one in policy.limits.all())
-    return PlannedBoost(policy, before, tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before))
+    try:
+        after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
+    except InvalidLimit as error:  # too large
+        return PlannedBoost(policy, problem=str(error))
+    return PlannedBoost(policy, before, after)
 
 
 def _boosted(one: PlannedBoost, now: datetime, until: datetime, reason: str) -> Policy:

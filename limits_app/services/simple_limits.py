@@ -78,7 +78,7 @@ class Amount:
         """The limit as text; requests are counted in a sliding window, which never allows more in one period."""
         key = CALLS if self.unit in {"requests", CALLS, CallLimit.key} else self.unit.strip().replace(" ", "_")
         if not self.period:
-            return f"{key}={self.number}"
+            return f"{key}={self.number}:permits"
         every = self.period if self.periods == 1 else f"{self.periods}{self.period}"
         window = ":sliding_window" if key == CALLS and self.period != "month" else ""
         return f"{key}={self.number}/{every}{window}"
@@ -161,7 +161,7 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
     """Read a rule or a policy as a sentence; None for one that a sentence cannot express."""
     if isinstance(row, Endpoint):
         who = next((who for who, counted in _COUNTED_BY.items() if counted == row.counted_by), None)
-        if not (row.path and row.limits) or who is None:
+        if not (row.path and row.limits) or who is None or ":shared" in row.limits:
             return None
         shadow = _policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
         return SimpleLimit(What.URL, who, tuple(map(_with_key, row.limits.split())), path=row.path, shadow=shadow)
@@ -173,6 +173,8 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
         return None
     what = What.EVERYTHING if row.resource is None else What.RESOURCE
     limits = [Noted(one.definition(), one.shared) for one in row.limits.all()]
+    if len({one.shared for one in limits}) != 1:
+        return None
     entity = "" if row.entity is None else row.entity.identifier
     return SimpleLimit(
         what,
@@ -193,7 +195,7 @@ def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
         return pattern
     if entity:
         return Who.ENTITY
-    return Who.TOGETHER if limits and all(one.shared for one in limits) else Who.CLIENT
+    return Who.TOGETHER if limits[0].shared else Who.CLIENT
 
 
 def _is_rule(limit: SimpleLimit) -> bool:
@@ -273,4 +275,4 @@ def _period(text: str) -> str:
 
 
 def _unit(key: str) -> str:
-    return key.replace("_", " ")
+    return gettext("requests") if key == CALLS else key.replace("_", " ")

@@ -247,6 +247,13 @@ def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Clie
     assert not limits.limit_set("api", "user:9").scoped[0].scope.shared
 
 
+def test_a_boost_beyond_the_largest_amount_is_listed_as_impossible(admin_client: Client) -> None:
+    limits.set_resource_limits("api", ["tokens=999G/min"])
+    form = {"whom": "everybody", "factor": "2", "until": tomorrow(), "reason": "holidays"}
+    listed = admin_client.post(address("policy_boost"), form).content.decode()
+    assert "capacity must not be more than 10^12" in listed
+
+
 @pytest.mark.parametrize(
     ("whom", "problem"),
     [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")],

@@ -301,7 +301,9 @@ def plan_of(request: HttpRequest) -> Any:
     return {"": None, "7": 7}.get(request.GET.get("plan", ""), request.GET.get("plan"))
 
 
-@pytest.mark.parametrize(("query", "capacity"), [("", 5), ("?plan=pro", 7), ("?plan=nosuch", 5)])
+@pytest.mark.parametrize(
+    ("query", "capacity"), [("", 5), ("?plan=pro", 7), ("?plan=nosuch", 5), ("?plan=%00", 5), ("?plan=" + "x" * 65, 5)]
+)
 def test_the_plan_of_a_request_applies_to_the_entity_that_makes_it(
     query: str, capacity: int, settings: Settings, transactional_db: None
 ) -> None:
@@ -327,5 +329,5 @@ def test_a_plan_of_a_request_that_is_not_text_is_an_error(settings: Settings, tr
     settings.LIMITS = {**settings.LIMITS, "PLAN_OF_REQUEST": plan_of}
     with pytest.raises(TypeError, match="must return the name of a plan or None, not 7"):
         assert RequestLimits(RequestFactory().get("/?plan=7")).entity
-    with pytest.raises(InvalidLimit, match="plan must be the name of a plan or None, not 7"):
+    with pytest.raises(InvalidLimit, match="plan must be the name of a plan, of at most 64 characters, or None, not 7"):
         limits.try_acquire("api", plan=7)  # type: ignore[arg-type]  # what is tested

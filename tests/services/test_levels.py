@@ -238,6 +238,12 @@ def test_a_change_of_plan_keeps_what_was_used() -> None:
     assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(3)] == [True] * 2 + [False]
 
 
+@pytest.mark.parametrize("plan", ["a\0b", "\ud800", ""])
+def test_a_name_that_no_plan_can_have_is_ignored(plan: str) -> None:
+    put("resource")
+    assert found(plan=plan) == {"resource"}
+
+
 def test_a_miss_is_one_query_with_all_of_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     for level in (*LEVELS[:-1], *TOTALS):
         put(level)

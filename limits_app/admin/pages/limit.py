@@ -156,8 +156,8 @@ class SimpleLimitForm(forms.Form):
         texts = [one if "=" in one else f"calls={one}" for one in cleaned.get("text", "").split()]
         try:
             cleaned["limits"] = tuple(texts or [one.text for one in self._amounts()])
-            for text in cleaned["limits"]:
-                parse_limit(text)
+            if any(parse_limit(text).shared for text in cleaned["limits"]):
+                self.add_error("text", gettext("Leave “shared” out, and choose “everyone together” instead."))
         except InvalidLimit as error:
             self.add_error("text" if texts else "number_1", str(error))
         if not cleaned.get("limits") and not self.errors:
@@ -193,7 +193,7 @@ _ROW_FIELDS: Final = ("number", "unit", "periods", "period")
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form; preview or save the limit."""
     instance = _instance(request)
-    if not all(request.user.has_perm(f"limits_app.{one}") for one in ("add_policy", "add_resource", "add_endpoint")):
+    if not request.user.has_perms(_needed(instance)):
         raise PermissionDenied
     if request.method == "POST":
         form = SimpleLimitForm(request.POST)
@@ -214,6 +214,14 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     }
     title = gettext("Change a limit") if instance is not None else gettext("Limit something")
     return page(site, request, "limit", title=title, context=context)
+
+
+def _needed(instance: Endpoint | Policy | None) -> list[str]:
+    """The permissions for the page; a rule that is changed to a policy, or the other way round, is deleted."""
+    needed = ["limits_app.add_policy", "limits_app.add_resource", "limits_app.add_endpoint"]
+    if instance is not None:
+        needed += [f"limits_app.{one}_{instance._meta.model_name}" for one in ("change", "delete")]
+    return needed
 
 
 def _saved(request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from limits_app import limits
@@ -67,6 +67,11 @@ def post(client: Client, address: str = URL, **fields: Any) -> Any:
             "resource db",
             "Everyone together may hold 100 connections at the same time on db.",
         ),
+        (
+            {"what": "resource", "resource": "db", "who": "client", "number_1": "5", "period_1": ""},
+            "resource db",
+            "Each client may hold 5 requests at the same time on db.",
+        ),
     ],
 )
 def test_a_sentence_is_a_policy_and_is_read_back(admin: Client, fields: Any, policy: str, sentence: str) -> None:
@@ -111,6 +116,7 @@ def test_what_it_made_may_become_something_else(admin: Client) -> None:
         ({"path": "/a/", "number_1": ""}, "number_1", "Enter how much, such as 100."),
         ({"path": "/a/", "number_1": "lots"}, "number_1", "lots"),
         ({"path": "/a/", "text": "100/fortnight"}, "text", "fortnight"),
+        ({"what": "resource", "resource": "api", "text": "100/min:shared"}, "text", "choose “everyone together”"),
         ({"path": "no route<"}, "path", "unmatched"),
         ({"what": "resource", "resource": "no name"}, "resource", "letter"),
     ],
@@ -149,12 +155,23 @@ def test_templates_and_links_fill_the_form_in(admin: Client) -> None:
 
 
 def test_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
-    client.force_login(User.objects.create_user("staff", is_staff=True))
+    user = User.objects.create_user("staff", is_staff=True)
+    client.force_login(user)
     assert client.get(URL).status_code == 403
-    limits.set_resource_limits("api", ["calls=5/min"], valid_until=None, extends=True)
+    names = ["add_policy", "add_resource", "add_endpoint"]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    assert client.get(URL).status_code == 200
+    policy = limits.set_resource_limits("api", ["calls=5/min"])
+    assert post(client, f"{URL}?policy={policy.pk}", what="resource", resource="api", who="client").status_code == 403
+    user.user_permissions.add(*Permission.objects.filter(codename__in=["change_policy", "delete_policy"]))
+    assert post(client, f"{URL}?policy={policy.pk}", what="resource", resource="api", who="client").status_code == 302
 
 
-def test_a_policy_that_no_sentence_can_express_is_not_opened(admin: Client) -> None:
+def test_what_no_sentence_can_express_is_not_opened(admin: Client) -> None:
     policy = limits.set_resource_limits("api", ["calls=5/min"], extends=True)
     assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
+    policy = limits.set_resource_limits("b", ["calls=5/min", "tokens=9/min"], shared=["tokens"])
+    assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
+    rule = Endpoint.objects.create(name="x", path="/x/", limits="5/min:shared")
+    assert admin.get(f"{URL}?rule={rule.pk}").status_code == 404
     assert admin.get(f"{URL}?rule=999").status_code == 404
