@@ -5,7 +5,7 @@ A new balancer is one class here and one entry in `_BALANCERS`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import count
 from math import log
 from random import random
@@ -39,7 +39,7 @@ class Balancer:
     def __init__(self, weights: Sequence[float], worker_index: int = 0) -> None:
         self.weights = tuple(weights)
         self.worker_index = worker_index
-        self.cooling_until: MutableMapping[Hashable, int] = {}
+        self.cooling_until: dict[Hashable, int] = {}
         """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
 
     def order(self, candidates: Candidates) -> Candidates:
@@ -50,9 +50,12 @@ class Balancer:
         """The order of the next request, as far as it can be known; changes nothing."""
         return candidates
 
-    def cool_down(self, name: Hashable, duration_us: int, store: Store) -> None:
-        """Do not use a set for so many microseconds."""
-        self.cooling_until[name] = store.clock() + duration_us
+    def cool_until(self, name: Hashable, until: int) -> None:
+        """Do not use a set until a time; of several ends the latest counts, and 0 ends the cool-down."""
+        if until:
+            self.cooling_until[name] = max(until, self.cooling_until.get(name, 0))
+        else:
+            self.cooling_until.pop(name, None)
 
     def cooling_us(self, name: Hashable, store: Store) -> int:
         """Microseconds until a set has cooled down; 0 where it is in use."""

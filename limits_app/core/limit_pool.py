@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.alternatives import (
     Alternatives,
     Procedure,
@@ -180,12 +181,21 @@ class LimitPool:
     def cool_down(self, index: int, seconds: float) -> None:
         """Do not use a set for so many seconds of its store's clock, as after an upstream failure; 0 ends a cool-down.
 
-        When all sets that can ever admit a request cool down, all of them are used.
+        Of several cool-downs the one that ends last counts. When all sets that can ever admit a request cool down, all
+        of them are used.
         """
+        self._balancer.cool_until(self._names[self._set_at(index)], self.cooled_at(index, seconds))
+
+    async def acool_down(self, index: int, seconds: float) -> None:
+        """`cool_down` for asyncio."""
+        self.cool_down(index, seconds)
+
+    def cooled_at(self, index: int, seconds: float) -> int:
+        """The end of a cool-down of a set that begins now, in microseconds of its store's clock; 0 for 0 seconds."""
         limit_set, duration = self._set_at(index), checked_timeout(seconds, "seconds must be a number")
         if duration is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
-        self._balancer.cool_down(self._names[limit_set], round(duration * _SECOND), limit_set.store)
+        return min(limit_set.store.clock() + round(duration * _SECOND), NEVER_US) if duration else 0
 
     def cooling_seconds(self, index: int) -> float:
         """Seconds until a set has cooled down; 0 where it is in use."""

@@ -18,7 +18,17 @@ from limits_app.models.plan import Plan, PlanGroup
 from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
 from limits_app.models.policy_lookup import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject, policies_for
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
-from limits_app.models.pool import LoadBalancing, MemberDefinition, Pool, PoolDefinition, PoolMember, pool_definition
+from limits_app.models.pool import (
+    CoolDown,
+    LoadBalancing,
+    MemberDefinition,
+    Pool,
+    PoolDefinition,
+    PoolMember,
+    cool_downs,
+    keep_cool_down,
+    pool_definition,
+)
 from limits_app.models.resource import Resource
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import (
@@ -53,6 +63,7 @@ __all__ = [
     "CodeLimits",
     "CollectedBatch",
     "Configuration",
+    "CoolDown",
     "Counted",
     "CountedBy",
     "Denial",
@@ -93,8 +104,10 @@ __all__ = [
     "Verb",
     "WaitingBatch",
     "code_limits",
+    "cool_downs",
     "emergency",
     "in_scope",
+    "keep_cool_down",
     "note_code_limits",
     "noted_limits",
     "policies_for",

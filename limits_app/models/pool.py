@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -24,7 +24,18 @@ from limits_app.models.validators import (
     validate_text,
 )
 
-__all__ = ["MAX_WEIGHT", "LoadBalancing", "MemberDefinition", "Pool", "PoolDefinition", "PoolMember", "pool_definition"]
+__all__ = [
+    "MAX_WEIGHT",
+    "CoolDown",
+    "LoadBalancing",
+    "MemberDefinition",
+    "Pool",
+    "PoolDefinition",
+    "PoolMember",
+    "cool_downs",
+    "keep_cool_down",
+    "pool_definition",
+]
 
 MAX_WEIGHT: Final = 10_000
 
@@ -161,6 +172,43 @@ class PoolMember(Configuration):
     def clean_alone(self) -> None:
         """Normalize an empty config."""
         self.config = self.config or {}
+
+
+class CoolDown(models.Model):
+    """A member that is not used until a time, as an upstream asked for; state, and not configuration.
+
+    `until` is in microseconds since 1970, by the clock of the store. It belongs to names, as usage does, so that it
+    neither locks the rows of the pool nor changes the version of the configuration.
+    """
+
+    pool = ExactTextField(max_length=64)
+    member = ExactTextField(max_length=100)
+    until = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["pool", "member"], name="limits_app_cool_down_one_per_member"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.member} of {self.pool}"
+
+
+def cool_downs(pool: str) -> dict[str, int]:
+    """Read until when each member of a pool is not used, in microseconds since 1970, by its name."""
+    rows = CoolDown.objects.using(router.db_for_write(CoolDown)).filter(pool=pool)
+    return dict(rows.values_list("member", "until"))
+
+
+def keep_cool_down(pool: str, member: str, until: int) -> None:
+    """Store until when a member is not used; of several ends the latest counts, and 0 ends the cool-down."""
+    rows = CoolDown.objects.using(router.db_for_write(CoolDown))
+    if not until:
+        rows.filter(pool=pool, member=member).delete()
+        return
+    rows.bulk_create([CoolDown(pool=pool, member=member, until=until)], ignore_conflicts=True)
+    rows.filter(pool=pool, member=member, until__lt=until).update(until=until)
 
 
 _MEMBER: Final = ("name", "weight", "config", "enabled")

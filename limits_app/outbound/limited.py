@@ -78,7 +78,7 @@ class Pool(Limits, Protocol):
     def __getitem__(self, index: int, /) -> _Configured:
         """Return a limit set."""
 
-    def cool_down(self, index: int, seconds: float) -> None:
+    async def acool_down(self, index: int, seconds: float) -> None:
         """Do not choose a set for some seconds."""
 
 
@@ -87,7 +87,8 @@ class PooledClient(Closable):
 
     `members` are the clients by name, in the order of the pool; `config[label]` of each set is the name of its client.
     A member whose circuit breaker is open, or whose line is too long, is not chosen for that time, and the next one is
-    tried; so is a member that refused with a time. The observer receives the chosen member and the wait.
+    tried; so is a member that refused with a time, or that reports a limit with nothing left.
+    The observer receives the chosen member and the wait.
     Raises ValueError when members and sets do not match.
     """
 
@@ -141,11 +142,12 @@ class PooledClient(Closable):
             try:
                 response = await self._members[name].send(request)
             except Unavailable as error:
-                self._pool.cool_down(self._indices[name], error.retry_after)
+                await self._pool.acool_down(self._indices[name], error.retry_after)
                 raise
-            retry_after = hints_of(response, unix_seconds=self._unix_seconds()).retry_after
-            if retry_after and not response.ok:
-                self._pool.cool_down(self._indices[name], retry_after)
+            hints = hints_of(response, unix_seconds=self._unix_seconds())
+            pause = hints.empty_seconds if response.ok else hints.retry_after
+            if pause:
+                await self._pool.acool_down(self._indices[name], pause)
             acquisition.update(self._usage(request, response))
             return response
 

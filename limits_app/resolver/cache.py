@@ -16,6 +16,7 @@ from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.models import changes, note_code_limits
+from limits_app.resolver.balancers import balancers
 from limits_app.resolver.pools import pool_cache
 from limits_app.resolver.resolution import (
     Limits,
@@ -51,11 +52,15 @@ class ResolverInfo(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A resolved set; it expires by the monotonic clock, and at `changes_at` by the system's clock."""
+    """A resolved set; it expires by the monotonic clock, and at `changes_at` by the system's clock.
+
+    `pool` is the name of the pool that serves it, whose cool-downs have to be read from time to time.
+    """
 
     resolved: ResolvedSet
     expires_at: float
     changes_at: float | None
+    pool: str | None
 
 
 class _KeyLock:
@@ -90,17 +95,22 @@ class Resolver:
     def cached(
         self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
     ) -> ResolvedSet | None:
-        """The cached set; None where it is missing, outdated, or its store may be available again."""
+        """The cached set; None where it is missing, outdated, or its store may be available again.
+
+        Also None where the cool-downs of its pool have to be read, which `get` does.
+        """
         try:
             entry = self._entries.get((resource, entity, default_limits, plan))
         except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
         if entry is None:
             return None
-        resolved, expires_at, changes_at = entry
+        resolved, expires_at, changes_at, pool = entry
         if expires_at < monotonic() or (changes_at is not None and changes_at <= self.clock()):
             return None
         if not resolved.available and _can_open(resolved.alias):
+            return None
+        if pool is not None and balancers.must_read(pool):
             return None
         self._hits += 1
         return resolved
@@ -122,6 +132,9 @@ class Resolver:
         check_plan(plan)
         key = resource, entity, checked_defaults(default_limits), plan
         with self._locked(key):
+            entry = self._entries.get(key)
+            if entry is not None and entry.pool is not None:
+                balancers.read_cool_downs(entry.pool)
             # Another thread may have resolved it in the meantime.
             return self.cached(*key) or self._resolved(key)
 
@@ -189,11 +202,12 @@ class Resolver:
             if last is None:
                 raise
             logger.warning("the database is down: the last known limits on %s are used: %s", key[0], error)
-            self._add(key, _Entry(last.resolved, monotonic() + _DATABASE_RETRY_SECONDS, None))
+            self._add(key, _Entry(last.resolved, monotonic() + _DATABASE_RETRY_SECONDS, None, last.pool))
             return last.resolved
         if changes.may_be_kept(home()):
             expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._add(key, _Entry(resolved, expires_at, resolved.limit_set.changes_at))
+            pool = None if resolved.members is None else resolved.members.name
+            self._add(key, _Entry(resolved, expires_at, resolved.limit_set.changes_at, pool))
         return resolved
 
     def _resolve(self, key: Key) -> ResolvedSet:

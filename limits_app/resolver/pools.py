@@ -1,9 +1,9 @@
-"""Pools: the members that serve a resource, their limits, and the balancer that they share in this process."""
+"""Pools: the members that serve a resource, and their limits."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
@@ -16,7 +16,6 @@ from django.core.exceptions import ImproperlyConfigured
 from limits_app import conf
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
-from limits_app.core.balancing import Balancer, balancer_named
 from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import member_scope
 from limits_app.core.limit_pool import LimitPool
@@ -27,16 +26,15 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import MemberDefinition, PoolDefinition, changes, pool_definition
 from limits_app.models.validators import MEMBER_KEY, is_secret_reference
+from limits_app.resolver.balancers import balancers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 
 __all__ = [
     "MEMBER_LEVEL",
-    "Balancers",
     "MemberSet",
     "PoolCache",
     "PoolMembers",
     "PooledSet",
-    "balancers",
     "pool_cache",
     "with_secrets",
 ]
@@ -45,7 +43,6 @@ MEMBER_LEVEL: Final = "pool_member"
 """The level of the limits of a pool's member."""
 
 _MOST_POOLS: Final = 1024
-_MOST_BALANCERS: Final = 4096
 _REJECTING: Final = MemberDefinition("")
 """The only member of a pool without enabled members; it rejects every request."""
 
@@ -83,8 +80,16 @@ class PoolMembers:
     @property
     def configs(self) -> Mapping[str, Mapping[str, object]]:
         """The configuration of each member with its name; secrets are references."""
-        members = self.definition.enabled or (_REJECTING,)
-        return {member.name: {**member.config, MEMBER_KEY: member.name} for member in members}
+        return {member.name: {**member.config, MEMBER_KEY: member.name} for member in self._served_by}
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each member."""
+        return tuple([member.weight for member in self._served_by])
+
+    @property
+    def _served_by(self) -> Sequence[MemberDefinition]:
+        return self.definition.enabled or (_REJECTING,)
 
     def without_limits(self) -> PoolMembers:
         """The same members without limits; a pool without enabled members still rejects."""
@@ -143,39 +148,6 @@ class PoolCache:
 
 
 pool_cache: Final = PoolCache()
-
-
-class Balancers:
-    """The balancers of the pools that this process uses, at most `most`; all resources of a pool share one."""
-
-    def __init__(self, most: int = _MOST_BALANCERS) -> None:
-        self._most = most
-        self._by_pool: dict[str, Balancer] = {}
-        self._lock = Lock()
-
-    def find(self, definition: PoolDefinition) -> Balancer:
-        """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""
-        weights = tuple([member.weight for member in definition.enabled or (_REJECTING,)])
-        with self._lock:
-            balancer = self._by_pool.get(definition.name)
-            wanted = definition.load_balancing, weights
-            if balancer is not None and (balancer.load_balancing, balancer.weights) == wanted:
-                return balancer
-            new = balancer_named(definition.load_balancing)(weights)
-            if balancer is not None:
-                new.cooling_until = balancer.cooling_until
-            elif len(self._by_pool) >= self._most:
-                del self._by_pool[next(iter(self._by_pool))]
-            self._by_pool[definition.name] = new
-            return new
-
-    def clear(self) -> None:
-        """End all cool-downs, and start each rotation again."""
-        with self._lock:
-            self._by_pool.clear()
-
-
-balancers: Final = Balancers()
 
 
 class MemberSet(LimitSet):
@@ -251,7 +223,7 @@ class PooledSet(LimitSet):
             only_others = of_any_member - keys[name]
             one.ones = dict.fromkeys([key for key in one.rates if key not in only_others], 1) or None
             sets.append(one)
-        balancer = balancers.find(members.definition)
+        balancer = balancers.find(members.name, members.definition.load_balancing, members.weights)
         pooled.pool = LimitPool.at(balancer, sets, names, failover=members.definition.failover)
         return pooled
 

@@ -33,7 +33,7 @@ from limits_app.services.listing import (
     list_resources,
     list_resources_with_entities,
 )
-from limits_app.services.pools import NamedPool, pool
+from limits_app.services.pools import NamedPool, areport_upstream, pool, report_upstream
 from limits_app.services.rejections import Rejection, rejections
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
@@ -81,6 +81,7 @@ __all__ = [
     "acheck",
     "acquire",
     "aexplain",
+    "areport_upstream",
     "areset",
     "astatus",
     "atry_acquire",
@@ -114,6 +115,7 @@ __all__ = [
     "promote_candidate",
     "prune_usage",
     "rejections",
+    "report_upstream",
     "reset",
     "revert_candidate",
     "revert_candidates",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from asgiref.sync import sync_to_async
+
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest
@@ -13,9 +15,10 @@ from limits_app.core.limit_pool import Foreseen, LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.resolver import PooledSet, pool_resolver
+from limits_app.resolver.balancers import balancers
 from limits_app.services.request import Request
 
-__all__ = ["NamedPool", "member_use", "pool"]
+__all__ = ["NamedPool", "areport_upstream", "member_use", "pool", "report_upstream"]
 
 
 def pool(name: str) -> NamedPool:
@@ -25,6 +28,22 @@ def pool(name: str) -> NamedPool:
     UnknownPool (a LookupError) for an unknown name.
     """
     return NamedPool(check_resource(name))
+
+
+def report_upstream(pool: str, member: str | int, *, retry_after: float, remaining: float | None = None) -> None:
+    """Report that an upstream refuses the requests of a pool's member for `retry_after` seconds, or 0: serves again.
+
+    No process uses the member until then: this one at once, others within a second. Of several reports the one that
+    ends last counts. With `remaining`, what the upstream still admits in that time, nothing happens unless it is 0.
+    Raises UnknownPool, and InvalidRequest for an invalid number or a member that is not enabled.
+    """
+    if remaining is None or remaining <= 0:
+        NamedPool(check_resource(pool)).cool_down(member, retry_after)
+
+
+async def areport_upstream(pool: str, member: str | int, *, retry_after: float, remaining: float | None = None) -> None:
+    """`report_upstream` for asyncio."""
+    await sync_to_async(report_upstream)(pool, member, retry_after=retry_after, remaining=remaining)
 
 
 def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats]]:
@@ -39,7 +58,7 @@ def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats
 class NamedPool:
     """The members of a pool that are enabled now, in their order, with the methods of a `LimitPool`.
 
-    Turns and cool-downs are shared by all users of the pool in this process.
+    Turns are shared by all users of the pool in this process, and cool-downs by those in all processes.
     While the store is down, ON_UNAVAILABLE of the settings applies.
     """
 
@@ -106,7 +125,10 @@ class NamedPool:
         return Request((self.name, None, (), None), requested, pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
-        """Do not use a member, given by its index or its name, in this process. See `LimitPool.cool_down`."""
+        """Do not use a member, given by its index or its name: in this process at once, in others within a second.
+
+        See `LimitPool.cool_down`. Within a transaction, other processes learn of it after the commit.
+        """
         current = self._current()
         if isinstance(which, str):
             names = [str(name) for name in current.names]
@@ -115,7 +137,12 @@ class NamedPool:
                     f"{which!r} is not an enabled member of {self.name}; enabled are: {', '.join(names)}"
                 )
             which = names.index(which)
-        current.cool_down(which, seconds)
+        until = current.cooled_at(which, seconds)
+        balancers.report(self.name, str(current.names[which]), until)
+
+    async def acool_down(self, which: int | str, seconds: float) -> None:
+        """`cool_down` for asyncio."""
+        await sync_to_async(self.cool_down)(which, seconds)
 
     def cooling_seconds(self, index: int) -> float:
         """See `LimitPool.cooling_seconds`."""

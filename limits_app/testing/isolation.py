@@ -16,7 +16,7 @@ from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint
 from limits_app.resolver import resolver
-from limits_app.resolver.pools import balancers
+from limits_app.resolver.balancers import balancers
 from limits_app.services.notify import thresholds
 from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
@@ -91,6 +91,8 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
             block.callback(BLOCKS.remove, self)
             if endpoints.read is _endpoints_in_database:
                 endpoints.read = read_endpoints
+            block.callback(setattr, balancers, "shares_cool_downs", balancers.shares_cool_downs)
+            balancers.shares_cool_downs = False
             clock = self._replace(block)
             forget_use()
             self._blocks.append(block.pop_all())

@@ -141,7 +141,7 @@ class InOrder:
     def __len__(self) -> int:
         return len(self.sets)
 
-    def cool_down(self, index: int, seconds: float) -> None:
+    async def acool_down(self, index: int, seconds: float) -> None:
         self.aside[index] = asyncio.get_running_loop().time() + seconds
 
     async def aacquire(

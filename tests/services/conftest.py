@@ -10,6 +10,7 @@ from pytest_django import Settings
 from limits_app import conf
 from limits_app.core.limit_set import forget_warnings
 from limits_app.resolver import resolver
+from limits_app.resolver.balancers import balancers
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -17,10 +18,11 @@ from limits_app.testing import FakeClock
 
 @pytest.fixture(autouse=True)
 def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[FakeClock]:
-    """The time of a memory store that nobody has used yet."""
+    """The time of a memory store that nobody has used yet; cool-downs stay in this process."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    monkeypatch.setattr(balancers, "shares_cool_downs", False)
     resolver.clear()
     forget_warnings()
     yield clock

@@ -32,7 +32,8 @@ from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, Reso
 from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver import StoreVersion, resolver, source
-from limits_app.resolver.pools import Balancers, PoolCache, balancers
+from limits_app.resolver.balancers import Balancers, balancers
+from limits_app.resolver.pools import PoolCache
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.pools import member_use
 from limits_app.services.several import Share
@@ -334,7 +335,7 @@ def test_secrets_are_looked_up_when_the_config_is_read(settings: Settings, monke
     assert acquisition.config == {"region": "eu", "auth": {"api_key": "hush"}, "ids": ["id", 1], "member": "a"}
     del settings.BEDROCK_ID
     with pytest.raises(ImproperlyConfigured, match="for 'ids' the setting BEDROCK_ID"):
-        _ = acquisition.config
+        _ = limits.acquire("chat").config
     explanation = limits.explain("chat")
     for shown in (
         repr(acquisition.limit_set),
@@ -464,14 +465,14 @@ def test_only_so_many_pools_are_kept() -> None:
     cache, found, place = PoolCache(most=2), Balancers(most=2), StoreVersion("default", MemoryStore(), 0)
     for name in ("one", "two", "three"):
         make_pool({"a": [CALLS]}, name=name)
-        found.find(cache.members(name, "default", place).definition)
+        found.find(cache.members(name, "default", place).name, "random", (1,))
     with CaptureQueriesContext(connection) as queries:
         three, two, one = [cache.members(name, "default", place) for name in ("three", "two", "one")]
     assert len(queries) == 1
-    first = [found.find(members.definition) for members in (two, three)]
-    assert [found.find(members.definition) for members in (two, three)] == first
-    found.find(one.definition)
-    assert found.find(two.definition) not in first
+    first = [found.find(members.name, "random", (1,)) for members in (two, three)]
+    assert [found.find(members.name, "random", (1,)) for members in (two, three)] == first
+    found.find(one.name, "random", (1,))
+    assert found.find(two.name, "random", (1,)) not in first
 
 
 def test_the_use_of_each_member_can_be_read() -> None:

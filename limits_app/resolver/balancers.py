@@ -1,0 +1,118 @@
+"""The balancers of the pools that this process uses, and the cool-downs of members, which all processes share.
+
+Cool-downs are rows in the database: each process reads those of a pool that it uses, at most once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, InterfaceError
+
+from limits_app.core.balancing import Balancer, balancer_named
+from limits_app.models import cool_downs, keep_cool_down
+
+__all__ = ["READ_SECONDS", "Balancers", "balancers"]
+
+logger = logging.getLogger("limits_app")
+
+READ_SECONDS: Final = 1.0
+"""How long the cool-downs of a pool are used before they are read again."""
+_MOST_BALANCERS: Final = 4096
+
+
+class _Used:
+    """A pool that this process uses: its balancer, when its cool-downs are read next, and how many were reported."""
+
+    __slots__ = ("balancer", "read_at", "reports")
+
+    def __init__(self, balancer: Balancer) -> None:
+        self.balancer = balancer
+        self.read_at = -inf
+        self.reports = 0
+
+
+class Balancers:
+    """The balancers of at most `most` pools; all resources of a pool share one.
+
+    Cool-downs stay in this process where `shares_cool_downs` is False, as in tests with stores of their own.
+    `clock` returns seconds, and decides when cool-downs are read again.
+    """
+
+    def __init__(self, most: int = _MOST_BALANCERS, *, clock: Callable[[], float] = monotonic) -> None:
+        self.shares_cool_downs = True
+        self.clock = clock
+        self._most = most
+        self._by_pool: dict[str, _Used] = {}
+        self._lock = Lock()
+
+    def find(self, pool: str, load_balancing: str, weights: tuple[float, ...]) -> Balancer:
+        """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""
+        with self._lock:
+            used = self._by_pool.get(pool)
+            if used is None:
+                if len(self._by_pool) >= self._most:
+                    del self._by_pool[next(iter(self._by_pool))]
+                used = self._by_pool[pool] = _Used(balancer_named(load_balancing)(weights))
+            elif (used.balancer.load_balancing, used.balancer.weights) != (load_balancing, weights):
+                balancer = balancer_named(load_balancing)(weights)
+                balancer.cooling_until = used.balancer.cooling_until
+                used.balancer = balancer
+        self.read_cool_downs(pool)
+        return used.balancer
+
+    def must_read(self, pool: str) -> bool:
+        """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""
+        used = self._by_pool.get(pool)
+        return used is not None and self.shares_cool_downs and used.read_at <= self.clock()
+
+    def read_cool_downs(self, pool: str) -> None:
+        """Read the cool-downs of a pool that other processes have reported, if they were last read too long ago.
+
+        While the database is down, and in a coroutine, the last ones stay in force.
+        """
+        with self._lock:
+            used = self._by_pool.get(pool)
+            if used is None or not self.must_read(pool):
+                return
+            used.read_at = self.clock() + READ_SECONDS  # other threads use the last ones meanwhile
+            reports = used.reports
+        try:
+            found = cool_downs(pool)
+        except (DatabaseError, InterfaceError, SynchronousOnlyOperation) as error:
+            logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
+            return
+        with self._lock:
+            if used.reports == reports:  # else the rows may be older than a report of this process
+                used.balancer.cooling_until = dict(found.items())
+
+    def report(self, pool: str, member: str, until: int) -> None:
+        """Do not use a member until a time, in microseconds of the store's clock, in any process; 0 ends a cool-down.
+
+        Other processes learn of it when the transaction of the caller, if any, is committed. While the database is
+        down this process alone knows of it, until the database is back.
+        """
+        try:
+            if self.shares_cool_downs:
+                keep_cool_down(pool, member, until)
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
+        with self._lock:
+            used = self._by_pool.get(pool)
+            if used is not None:
+                used.reports += 1
+                used.balancer.cool_until(member, until)
+
+    def clear(self) -> None:
+        """Forget all cool-downs of this process, and start each rotation again."""
+        with self._lock:
+            self._by_pool.clear()
+
+
+balancers: Final = Balancers()
