@@ -97,5 +97,5 @@ def test_the_pages_of_the_admin_can_be_read(client: Client) -> None:
     page = Page(client.get(reverse("admin:limits_app_policy_add")).content.decode())
     form = page.forms["policy_form"]
     assert {"csrfmiddlewaretoken", "effect", "reason", "limits-TOTAL_FORMS", "limits-0-capacity"} <= form.fields.keys()
-    assert form.searches.keys() == {"resource", "entity"}
+    assert form.searches.keys() == {"resource", "entity", "plan"}
     assert page.errors == []

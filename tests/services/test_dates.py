@@ -301,7 +301,7 @@ def test_hours_that_were_written_past_validation_never_hold(caplog: pytest.LogCa
     put(99, weekly_hours="mon-sun")
     QuerySet.update(Policy.objects.exclude(weekly_hours=""), weekly_hours="whenever")  # as SQL of one's own may
     assert capacity() == 10
-    assert "never holds, because its hours cannot be read" in caplog.text
+    assert "never applies, because its hours are invalid" in caplog.text
 
 
 def test_what_is_listed_and_taken_back_always_holds() -> None:
