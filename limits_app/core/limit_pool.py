@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.alternatives import (
     Alternatives,
     Procedure,
@@ -195,7 +194,7 @@ class LimitPool:
         limit_set, duration = self._set_at(index), checked_timeout(seconds, "seconds must be a number")
         if duration is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
-        return min(limit_set.store.clock() + round(duration * _SECOND), NEVER_US) if duration else 0
+        return limit_set.store.clock() + round(duration * _SECOND) if duration else 0
 
     def cooling_seconds(self, index: int) -> float:
         """Seconds until a set has cooled down; 0 where it is in use."""

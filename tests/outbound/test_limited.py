@@ -191,14 +191,27 @@ async def test_a_member_that_fails_is_left_alone_while_it_cools_down_and_the_oth
     assert len(eu.sent) == 3
 
 
-@on_a_fake_clock
-async def test_a_member_that_refuses_for_a_time_is_put_aside_for_that_long() -> None:
-    pool = two_regions()
-    eu, us = Scripted([refusal(Retry_After="20")]), Scripted([answer()])
-    client = PooledClient(pool, {"eu": eu, "us": us})
-    assert (await client.send(Request(path="/"))).refused
-    assert (await client.send(Request(path="/"))).ok
-    assert pool.aside == [1_020.0, 0.0]
+@pytest.mark.parametrize(
+    ("first", "aside"),
+    [
+        (refusal(Retry_After="20"), 1_020.0),
+        (answer(RateLimit='"minute";r=0;t=20'), 1_020.0),
+        (answer(RateLimit='"minute";r=1;t=20'), 0.0),
+        (answer(Retry_After="20"), 0.0),
+    ],
+)
+def test_a_member_that_refuses_or_is_empty_is_left_out_for_that_long(first: Response, aside: float) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        pool = two_regions()
+        eu, us = Scripted([first, answer()]), Scripted([answer()])
+        client = PooledClient(pool, {"eu": eu, "us": us})
+        assert (await client.send(Request(path="/"))).refused is first.refused
+        assert (await client.send(Request(path="/"))).ok
+        assert pool.aside == [aside, 0.0]
+        assert len(us.sent) == (aside > 0)
+
+    scenario()
 
 
 @on_a_fake_clock

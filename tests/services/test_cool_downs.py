@@ -1,0 +1,215 @@
+"""Cool-downs of members that several processes share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, transaction
+
+from limits_app import limits
+from limits_app.core.errors import InvalidRequest, UnknownPool
+from limits_app.models import CoolDown, keep_cool_down
+from limits_app.resolver.balancers import Balancers, balancers
+from limits_app.testing import FakeClock
+from tests.servers.redis import redis_server
+from tests.services.pool_rows import CALLS, NAME, make_pool, serve
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = 4
+
+
+class Seconds:
+    """The clock of balancers, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    """Cool-downs are shared, and are read again when the test says so."""
+    seconds = Seconds()
+    monkeypatch.setattr(balancers, "shares_cool_downs", True)
+    monkeypatch.setattr(balancers, "clock", seconds)
+    balancers.clear()
+    return seconds
+
+
+def serving() -> str:
+    return str(limits.pool(NAME).try_acquire().config["member"])
+
+
+def test_what_another_process_reports_counts_within_a_second(clock: FakeClock, seconds: Seconds) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    assert serving() == "a"
+    keep_cool_down(NAME, "a", clock() + 30_000_000)
+    seconds.now += 0.999
+    assert serving() == "a"
+    seconds.now += 0.001
+    assert serving() == "b"
+    assert limits.pool(NAME).cooling_seconds(0) == 30
+    keep_cool_down(NAME, "a", 0)
+    seconds.now += 1
+    assert serving() == "a"
+
+
+def test_a_report_counts_at_once_in_its_process_and_another_one_reads_it(clock: FakeClock, seconds: Seconds) -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
+    other = Balancers(clock=seconds)
+    balancer = other.find(NAME, "failover", (1, 1))
+    limits.report_upstream(NAME, "a", retry_after=30)
+    assert limits.try_acquire("chat").config["member"] == "b"
+    assert not balancer.cooling_until
+    seconds.now += 1
+    assert other.must_read(NAME)
+    other.read_cool_downs(NAME)
+    assert not other.must_read(NAME)
+    assert balancer.cooling_until == {"a": clock() + 30_000_000}
+    limits.report_upstream(NAME, 0, retry_after=0)
+    assert serving() == "a"
+    assert not CoolDown.objects.exists()
+
+
+@pytest.mark.parametrize("reported", [(30, 10), (10, 30)], ids=str)
+def test_of_several_reports_the_one_that_ends_last_counts(reported: tuple[int, int], seconds: Seconds) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    for retry_after in reported:
+        limits.report_upstream(NAME, "a", retry_after=retry_after)
+        seconds.now += 1
+        assert serving() == "b"
+    assert limits.pool(NAME).cooling_seconds(0) == 30
+    assert [str(one) for one in CoolDown.objects.all()] == [f"a of {NAME}"]
+
+
+@pytest.mark.parametrize(("remaining", "member"), [(None, "b"), (0, "b"), (1, "a"), (0.5, "a")])
+def test_a_member_with_something_left_is_used(remaining: float | None, member: str) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    limits.report_upstream(NAME, "a", retry_after=30, remaining=remaining)
+    assert serving() == member
+
+
+@pytest.mark.parametrize(
+    ("pool", "member", "retry_after", "error"),
+    [
+        (NAME, "c", 1, InvalidRequest),
+        (NAME, 2, 1, IndexError),
+        (NAME, "a", -1, InvalidRequest),
+        (NAME, "a", None, InvalidRequest),
+        ("other", "a", 1, UnknownPool),
+    ],
+)
+def test_an_invalid_report_changes_nothing(pool: str, member: Any, retry_after: Any, error: type[Exception]) -> None:
+    make_pool({"a": [CALLS]})
+    with pytest.raises(error):
+        limits.report_upstream(pool, member, retry_after=retry_after)
+    assert not CoolDown.objects.exists()
+
+
+def test_the_longest_cool_down_is_kept(seconds: Seconds) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    limits.report_upstream(NAME, "a", retry_after=9e9)
+    seconds.now += 1
+    assert serving() == "b"
+
+
+def test_while_the_database_fails_the_last_cool_downs_stay(
+    monkeypatch: pytest.MonkeyPatch, seconds: Seconds, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatabaseError("down")
+
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    assert serving() == "a"
+    monkeypatch.setattr("limits_app.resolver.balancers.cool_downs", fail)
+    monkeypatch.setattr("limits_app.resolver.balancers.keep_cool_down", fail)
+    limits.report_upstream(NAME, "a", retry_after=30)
+    assert f"other processes do not know that a of the pool {NAME} cools down: down" in caplog.text
+    seconds.now += 1
+    assert serving() == "b"
+
+
+def test_a_report_during_a_read_is_not_lost(monkeypatch: pytest.MonkeyPatch, seconds: Seconds) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    assert serving() == "a"
+
+    def read(pool: str) -> dict[str, int]:
+        limits.report_upstream(pool, "a", retry_after=30)
+        return {}
+
+    monkeypatch.setattr("limits_app.resolver.balancers.cool_downs", read)
+    seconds.now += 1
+    assert serving() == "b"
+
+
+def test_a_report_that_is_rolled_back_is_known_to_its_process_until_it_reads_again(seconds: Seconds) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    with transaction.atomic():
+        limits.report_upstream(NAME, "a", retry_after=30)
+        transaction.set_rollback(True)
+    assert serving() == "b"
+    seconds.now += 1
+    assert serving() == "a"
+
+
+def test_for_asyncio_a_thread_reads_and_writes(clock: FakeClock, seconds: Seconds) -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
+
+    async def follow() -> list[object]:
+        found = []
+        for report in (0, 30, 0):
+            await limits.areport_upstream(NAME, "a", retry_after=report)
+            found.append((await limits.atry_acquire("chat")).config["member"])
+        await asyncio.to_thread(keep_cool_down, NAME, "a", clock() + 30_000_000)
+        seconds.now += 1
+        found.append((await limits.atry_acquire("chat")).config["member"])
+        return found
+
+    assert asyncio.run(follow()) == ["a", "b", "a", "b"]
+
+
+@pytest.mark.release
+def test_all_processes_know_which_member_cools_down(tmp_path: Path) -> None:
+    with redis_server() as server:
+        environment = os.environ | {
+            "LIMITS_DEMO_DATABASE": str(tmp_path / "site.sqlite3"),
+            "LIMITS_DEMO_STATE_DIR": str(tmp_path / "state"),
+            "COOLING_REDIS": server.url,
+            "PYTHONPATH": str(ROOT),
+        }
+        script = [sys.executable, str(Path(__file__).with_name("cooling_process.py"))]
+        processes = [
+            subprocess.Popen(
+                script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True
+            )
+            for _ in range(PROCESSES)
+        ]
+        try:
+            assert answers(processes[:1], "prepare") == ["done"]
+            assert answers(processes, "acquire") == ["aaa"] * PROCESSES
+            assert answers(processes, *[f"report a {number * 100}" for number in (1, 9, 2, 3)]) == ["done"] * PROCESSES
+            assert answers(processes, "acquire") == ["bbb"] * PROCESSES
+            assert answers(processes[:1], "report a 0") == ["done"]
+            assert answers(processes, "acquire") == ["aaa"] * PROCESSES
+        finally:
+            for process in processes:
+                process.communicate(timeout=20)
+    assert [process.returncode for process in processes] == [0] * PROCESSES
+
+
+def answers(processes: list[subprocess.Popen[str]], *lines: str) -> list[str]:
+    """What each process answers to its line, or to the only one; all of them follow theirs at the same time."""
+    commands = lines if len(lines) == len(processes) else lines * len(processes)
+    for process, line in zip(processes, commands, strict=True):
+        assert process.stdin
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+    return [process.stdout.readline().strip() for process in processes if process.stdout]
