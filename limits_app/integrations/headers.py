@@ -21,7 +21,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.core.outcome import reset_seconds, whole_remaining
 
-__all__ = ["remove_headers", "set_headers"]
+__all__ = ["name_of", "remove_headers", "set_headers"]
 
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
@@ -64,6 +64,11 @@ def remove_headers(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
+def name_of(resource: str | None, key: str, *, several: bool) -> str:
+    """The name of a limit: its key, after its resource where there are several; a total has no resource."""
+    return f"{resource}:{key}" if several and resource is not None else key
+
+
 def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
     """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
     counted = {one.scope.resource for each in acquisitions for one in each.claim.plan.scopes if not one.degraded}
@@ -80,7 +85,7 @@ def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
             reset = None if isinstance(rule.limit, Blocked) else reset_seconds(rule, state, now)
             rejected = bool(rejecting) and (rule.key, *_BUCKET(scope)) in rejecting
             quota = _Quota(rule.limit, whole_remaining(rule, state, now), reset, rejected)
-            name = f"{scope.resource}:{rule.key}" if several else rule.key
+            name = name_of(scope.resource, rule.key, several=several)
             if name not in found or quota.urgency() >= found[name].urgency():
                 found[name] = quota
     return found

@@ -22,7 +22,7 @@ from django.utils.translation import gettext, ngettext
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.headers import set_headers
+from limits_app.integrations.headers import name_of, set_headers
 from limits_app.integrations.request import limits_of
 
 __all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
@@ -80,7 +80,7 @@ def violated(outcome: Outcome) -> tuple[str, ...]:
     several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
     names = {}
     for status in outcome.violations:
-        names[f"{status.resource}:{status.key}" if several else status.key] = True
+        names[name_of(status.resource, status.key, several=several)] = True
     return tuple(names)
 
 

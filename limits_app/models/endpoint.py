@@ -256,8 +256,10 @@ class Endpoint(Configuration):
                 wanted = ""
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
-                others = rows.filter(limits_resource=row.limits_resource).exclude(pk=key)
-                resource = make_resource(row.name, "" if others.exists() else row.limits_resource, using)
+                # The state before precedes: a row that code has made and kept does not know its resource.
+                known = made or row.limits_resource
+                is_taken = rows.filter(limits_resource=known).exclude(pk=key).exists()
+                resource = make_resource(row.name, "" if is_taken else known, using)
                 write_limits(resource, row.limits, using)
                 wanted = resource.name
             if row is not None and row.limits_resource != wanted:

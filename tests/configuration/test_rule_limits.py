@@ -137,6 +137,15 @@ def test_without_its_rule_a_resource_is_deleted_unless_it_is_used(end: str, is_u
     assert Policy.objects.count() == is_used
 
 
+def test_a_rule_that_code_has_made_and_saves_again_keeps_its_resource() -> None:
+    row = rule()
+    row.enabled, row.limits = False, "9/min"
+    row.save()
+    assert made() == {"rule-log-in": "calls=9/min"}
+    row.delete()
+    assert not Resource.objects.exists()
+
+
 def test_all_of_it_is_audited_and_reverted_with_the_rule() -> None:
     with audit.acting(actor="root", source="admin"):
         row = rule()

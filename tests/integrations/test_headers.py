@@ -168,6 +168,8 @@ def test_what_was_given_back_for_a_refusal_is_not_told(ask: Ask, serve: Any) -> 
     limit("exports", CallLimit(1, 60))
     assert told(ask())["RateLimit"] == '"api:call_count";r=8;t=7, "exports:call_count";r=0;t=60'
     assert told(ask())["RateLimit"] == '"call_count";r=0;t=60'
+    services.set_system_limits([CallLimit(9, 60)], counted="total")
+    assert told(ask(who="bob"))["RateLimit"].startswith('"api:call_count";r=8;t=7, "call_count";r=7;t=14, ')
 
 
 def test_of_two_scopes_with_the_same_limit_the_fuller_one_is_told(ask: Ask, serve: Any) -> None:

@@ -244,3 +244,8 @@ def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
     with pytest.raises(LimitExceeded) as caught:
         services.acquire(asked)
     assert json.loads(answer(caught.value).content)["violated-policies"] == ["x1:call_count", "x2:call_count"]
+    services.set_system_limits([CallLimit(1, 60)], counted="total")
+    services.acquire("x3", entity="ann")
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire("x1", entity="ann")
+    assert json.loads(answer(caught.value).content)["violated-policies"] == ["call_count"]
