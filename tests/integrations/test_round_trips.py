@@ -88,6 +88,17 @@ def test_an_acquire_by_name_with_something_to_settle_is_two(trips: Trips) -> Non
     assert trips() == 20
 
 
+def test_totals_of_the_entity_and_the_system_are_charged_in_the_round_trip_of_the_resource(trips: Trips) -> None:
+    limit("api", PLENTY)
+    limits.set_entity_limits("ann", [PLENTY], counted="total")
+    limits.set_system_limits([PLENTY], counted="total")
+    assert limits.try_acquire("api", entity="ann")
+    trips()
+    levels = [[one.level for one in limits.acquire("api", entity="ann").outcome.passed] for _ in range(10)]
+    assert trips() == 10
+    assert levels == [["resource", "entity_total", "system_total"]] * 10
+
+
 def test_tasks_ask_as_often_as_threads(trips: Trips) -> None:
     limit("api", PLENTY)
 

@@ -1,5 +1,6 @@
-"""One process of a site with a total over many resources: `prepare`, or a number of requests; prints what it admitted.
+"""One process of a site with totals over many resources: `prepare` or `run`; prints what each run admitted.
 
+The other arguments are the numbers of runs, requests that a total admits, requests of a run, and resources.
 The environment has the kind of the store, and the URL or the settings of its server.
 """
 
@@ -27,11 +28,17 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 
 from limits_app import CallLimit, limits  # noqa: E402 - the same
 
-if sys.argv[1] == "prepare":
+verb = sys.argv[1]
+runs, total, requests, resources = map(int, sys.argv[2:])
+if verb == "prepare":
     call_command("migrate", verbosity=0)
-    limits.set_entity_limits("tenant:acme", [CallLimit(1000, 86_400)], counted="total")
+    for run in range(runs):
+        limits.set_entity_limits(f"tenant:{run}", [CallLimit(total, 86_400)], counted="total")
 else:
-    admitted = 0
-    for _ in range(int(sys.argv[1])):
-        admitted += bool(limits.try_acquire(f"r{random.randrange(50)}", entity="tenant:acme"))
-    sys.stdout.write(f"{admitted}\n")
+    admitted = [
+        sum(
+            bool(limits.try_acquire(f"r{random.randrange(resources)}", entity=f"tenant:{run}")) for _ in range(requests)
+        )
+        for run in range(runs)
+    ]
+    sys.stdout.write(f"{json.dumps(admitted)}\n")
