@@ -1,1 +1,1 @@
-"""The demo and test site: a plain Django project that uses limits_app as any other site would."""
+"""The demo and test site: a Django project that uses limits_app."""

@@ -1,4 +1,4 @@
-"""Says of every response which server process sent it, so that one can watch several processes share limits."""
+"""Adds the id of the server process to each response, to show that several processes share limits."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 @sync_and_async_middleware
 def tell_process(get_response: Sync | Async) -> Sync | Async:
-    """Add the id of this process to responses, refusals included."""
+    """Add the id of this process to all responses, also rejections."""
     if iscoroutinefunction(get_response):
 
         async def tell_later(request: HttpRequest) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""Settings of the demo and test site; the environment may change what a developer would want to change."""
+"""Settings of the demo and test site; environment variables override some of them."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Good for one's own computer only: a real site sets its own key and turns DEBUG off.
+# For local use only: a public site needs a secret key and DEBUG off.
 SECRET_KEY = os.environ.get("LIMITS_DEMO_SECRET_KEY", "only-for-development-" + "0123456789" * 4)
 DEBUG = os.environ.get("LIMITS_DEMO_DEBUG", "true").lower() in {"1", "true", "yes"}
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "testserver"]
@@ -18,7 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
-    # Only for the command that writes the schema of the REST API.
+    # For the command that writes the schema of the REST API.
     "drf_spectacular",
     # Imports and exports in the admin.
     "import_export",
@@ -26,14 +26,14 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    # Outside everything else, so that refusals say it too.
+    # First, so that rejections have the header too.
     "project.middleware.tell_process",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    # Behind authentication, because limits are set for users too.
+    # After authentication, because users have limits.
     "limits_app.integrations.middleware.LimitsMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -63,7 +63,7 @@ DATABASES = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("LIMITS_DEMO_DATABASE", BASE_DIR / "db.sqlite3"),
         "OPTIONS": {
-            # Several server processes write: take the lock at once and wait for it, instead of failing half-way.
+            # Several processes write: wait for the lock at the start of a transaction instead of failing later.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",

@@ -1,4 +1,4 @@
-"""Addresses of the demo site."""
+"""URLs of the demo site."""
 
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView
@@ -18,6 +18,6 @@ urlpatterns = [
     path("limits/api/", include("limits_app.api.urls")),
     path("limits/", include("limits_app.urls")),
     path("admin/", admin.site.urls),
-    # Any server of the demo can then show the admin with its styles; it adds nothing when DEBUG is off.
+    # Serves the static files of the admin with any server; only with DEBUG.
     *staticfiles_urlpatterns(),
 ]

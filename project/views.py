@@ -1,4 +1,4 @@
-"""Views worth limiting: a quick one, its asynchronous twin, and two slow ones that occupy a place while they work."""
+"""Views to limit: a fast one, the same as an asynchronous view, and two slow ones."""
 
 import asyncio
 import os
@@ -27,27 +27,27 @@ _MS_BETWEEN_ROWS: Final = 20
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """Say what there is to try."""
+    """Describe what to try."""
     site = request.build_absolute_uri("/").rstrip("/")
     return render(request, "demo/index.html", {"pid": os.getpid(), "site": site, "users": USERS})
 
 
 @require_GET
 def ping(request: HttpRequest) -> JsonResponse:
-    """Answer at once, and say which process did."""
+    """Respond immediately with the id of the process."""
     return JsonResponse({"pong": True, "pid": os.getpid()})
 
 
 @require_GET
 async def aping(request: HttpRequest) -> JsonResponse:
-    """Answer as `ping` does, from a coroutine."""
+    """The same as `ping`, asynchronous."""
     await asyncio.sleep(0)
     return JsonResponse({"pong": True, "pid": os.getpid()})
 
 
 @require_GET
 def export(request: HttpRequest) -> HttpResponse:
-    """Work for as many milliseconds as `?ms=` asks, then say which process did it."""
+    """Work for `?ms=` milliseconds, then respond with the id of the process."""
     ms = _milliseconds(request)
     if ms is None:
         return _refused()
@@ -57,7 +57,7 @@ def export(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def stream(request: HttpRequest) -> HttpResponseBase:
-    """Say at once which process works, then send rows for as many milliseconds as `?ms=` asks."""
+    """Send the id of the process immediately, then rows for `?ms=` milliseconds."""
     ms = _milliseconds(request)
     return _refused() if ms is None else StreamingHttpResponse(_rows(ms), content_type="text/plain")
 

@@ -1,7 +1,7 @@
-"""The demo: a site with real server processes, whose limits are set in the admin and checked from outside."""
+"""The demo: a site with real server processes, with limits that are set in the admin and checked with requests."""
 
 __all__ = ["DemoFailed"]
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says what it expected and what it found."""
+    """The demo cannot continue; the message has the expected and the actual state."""

@@ -20,10 +20,9 @@ _INTERRUPTED: Final = 130
 
 
 def main() -> int:
-    """Run what is asked for, and give the exit code: 0 when all figures are exact."""
+    """Run the demo, and return the exit code: 0 if all figures are exact."""
     options = _options()
-    # Whoever ends the demo ends its server too.
-    # Also where a shell started it in the background, with interruptions ignored.
+    # A signal to the demo also ends its server, even if a shell started the demo in the background and ignores SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -34,7 +33,7 @@ def main() -> int:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("The demo was interrupted; everything that it started has ended.", file=sys.stderr)
+        print("The demo was interrupted, and its processes were stopped.", file=sys.stderr)
         return _INTERRUPTED
 
 
@@ -52,7 +51,7 @@ def _reported(report: Report) -> int:
 
 def _changed(number: int) -> int:
     exact = run_changes(number)
-    print(f"{exact} of {number} changes counted on the first request after them in every process.")
+    print(f"{exact} of {number} changes applied to the first request after them in every process.")
     return 0 if exact == number else 1
 
 

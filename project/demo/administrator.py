@@ -1,4 +1,4 @@
-"""What an administrator does in the admin: each verb is one form, filled in and sent."""
+"""Fills in and sends forms of the admin, as an administrator does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Limit = Mapping[str, str]
 
 
 class Administrator:
-    """Somebody who is logged in to the admin."""
+    """A user who is logged in to the admin."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -32,25 +32,25 @@ class Administrator:
         return cls(browser)
 
     def add_user(self, username: str, password: str) -> int:
-        """Make a user who may log in, and give the primary key."""
+        """Add a user who can log in, and return the primary key."""
         form = self._browser.form("/admin/auth/user/add/", "user_form")
         form.fill(username=username, password1=password, password2=password)
         return _primary_key(self._browser.send(form))
 
     def add_resource(self, name: str, description: str) -> None:
-        """Make something that can be limited."""
+        """Add a resource."""
         form = self._browser.form("/admin/limits_app/resource/add/", "resource_form")
         form.fill(name=name, description=description)
         self._browser.send(form)
 
     def add_entity(self, identifier: str, name: str) -> None:
-        """Make somebody for whom limits can be set."""
+        """Add an entity."""
         form = self._browser.form("/admin/limits_app/entity/add/", "entity_form")
         form.fill(identifier=identifier, name=name)
         self._browser.send(form)
 
     def add_endpoint(self, name: str, path: str, resource: str) -> None:
-        """Say that requests to a path use a resource."""
+        """Add a URL rule: requests to the path are charged to the resource."""
         form = self._browser.form("/admin/limits_app/endpoint/add/", "endpoint_form")
         form.fill(name=name, path=path, enabled=True)
         self._browser.choose(form, "resource", resource)
@@ -59,7 +59,7 @@ class Administrator:
     def add_policy(
         self, resource: str, limits: Iterable[Limit], *, entity: str | None = None, effect: str = "limits"
     ) -> str:
-        """Say what holds on a resource, for an entity or (None) for everybody else; gives the path of the policy."""
+        """Add the policy of a resource, or with `entity` of an entity on it; return the path of its page."""
         form = self._browser.form("/admin/limits_app/policy/add/", "policy_form")
         form.fill(effect=effect, reason="the demo")
         self._browser.choose(form, "resource", resource)
@@ -71,7 +71,7 @@ class Administrator:
         return self._browser.send(form)
 
     def change_capacity(self, policy: str, capacity: int) -> None:
-        """Open the page of a policy, by its path, and change the capacity of its first limit."""
+        """Change the capacity of the first limit of the policy with this path."""
         form = self._browser.form(policy, "policy_form")
         form.fill_row("limits", 0, capacity=str(capacity))
         self._browser.send(form)
@@ -80,5 +80,5 @@ class Administrator:
 def _primary_key(path: str) -> int:
     match = _CHANGE_PAGE.search(path)
     if match is None:
-        raise DemoFailed(f"the admin did not show what was saved, but {path}")
+        raise DemoFailed(f"expected the page of the saved object, got {path}")
     return int(match[1])

@@ -1,4 +1,4 @@
-"""A browser, as far as a person in the admin needs one: pages, forms, searches for related objects."""
+"""A minimal browser for the admin: pages, forms, autocompletion of related objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Browser"]
 
 
 class Browser:
-    """Visits pages and sends their forms; `answer` is the latest answer, and `path` where it came from."""
+    """Opens pages and sends their forms; `answer` is the latest response, and `path` its path."""
 
     def __init__(self, address: Address) -> None:
         self.client = Client(address)
@@ -22,7 +22,7 @@ class Browser:
         self.answer: Answer | None = None
 
     def form(self, path: str, form_id: str) -> Form:
-        """Visit a page and give one of its forms."""
+        """Open a page and return one of its forms."""
         self.path = path
         self.answer = answer = self.client.ask(path)
         form = Page(answer.text).forms.get(form_id)
@@ -31,11 +31,11 @@ class Browser:
         return form
 
     def send(self, form: Form) -> str:
-        """Send a form, and give the address that it leads to; DemoFailed shows the errors when it was refused."""
+        """Send a form, and return the path of the redirect. Raises DemoFailed with the errors of an invalid form."""
         self.answer = answer = self.client.ask(urljoin(self.path, form.action), form.fields)
         if answer.status != 302:
             errors = "; ".join(Page(answer.text).errors) or "it shows no error"
-            raise DemoFailed(f"{self.path} refused the form (status {answer.status}): {errors}")
+            raise DemoFailed(f"{self.path} rejected the form (status {answer.status}): {errors}")
         return urljoin(self.path, answer.location)
 
     def sign_in(self, path: str, username: str, password: str) -> None:
@@ -45,10 +45,10 @@ class Browser:
         self.send(form)
 
     def choose(self, form: Form, field: str, name: str) -> None:
-        """Search for a related object by its name, as typing into the field does, and choose it."""
+        """Search for a related object by its name, and choose it."""
         select = form.searches.get(field)
         if select is None:
-            raise DemoFailed(f"{self.path} has no field {field!r} that can be searched")
+            raise DemoFailed(f"{self.path} has no field {field!r} with autocompletion")
         query = {"term": name}
         for parameter in ("app_label", "model_name", "field_name"):
             query[parameter] = select[f"data-{parameter.replace('_', '-')}"]

@@ -1,4 +1,4 @@
-"""A limit that changes: while requests flow, and two hundred times in a row."""
+"""Changes a limit while requests are sent, and many times in a row."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["change_many_times", "change_while_flowing"]
 
 _PLENTY: Final = 10_000
 _EACH: Final = 20
-"""Responses of each process that are waited for before and after a change."""
+"""Number of responses of each process before and after a change."""
 _MORE: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was saved: what to expect of requests that were sent from `since` on and answered by `until`."""
+    """A saved change, and the expected status of requests that were sent after `since` and answered before `until`."""
 
     words: str
     expected: int
@@ -33,8 +33,8 @@ class Change:
     until: float
 
     def seen_by(self, process: int, responses: Sequence[Response]) -> Changed:
-        """How one process obeyed it."""
-        # What is under way when the next change is made may be decided before or after it.
+        """Return how one process applied the change."""
+        # Requests that overlap with the next change may be decided before or after it.
         clear = [one for one in responses if self.since <= one.started and one.ended <= self.until]
         mine = [one for one in clear if one.process == process]
         mine.sort(key=lambda one: one.started)
@@ -46,7 +46,7 @@ class Change:
 
 @contextmanager
 def _clients(site: Stage) -> Iterator[dict[int, Client]]:
-    """A kept connection to each server process, until the block ends; finding them is free of charge."""
+    """Return an open connection to each server process, until the block ends; opening them is not limited."""
     with ExitStack() as stack:
         cookies = site.cookies[CHANGING.name]
         clients = client_of_each_process(site.address, WORKERS, path="/login/", cookies=cookies)
@@ -56,7 +56,7 @@ def _clients(site: Stage) -> Iterator[dict[int, Client]]:
 
 
 def change_while_flowing(site: Stage) -> tuple[list[Changed], Crowded]:
-    """Raise and lower a limit that is used up while its visitor goes on calling; then give exactly so many more."""
+    """Raise and lower an exhausted limit while its visitor sends requests; then raise it by a known amount."""
     name, used = CHANGING.name, CHANGING.calls
     changes = []
     with _clients(site) as clients, Flow(clients.values(), name, PING) as flow:
@@ -72,7 +72,7 @@ def change_while_flowing(site: Stage) -> tuple[list[Changed], Crowded]:
 
 
 def _send_after(site: Stage, used: int) -> Crowded:
-    """Raise the limit to a little more than was used, and send twice as much: all that was used still counts."""
+    """Raise the limit slightly above its usage, and send twice as many requests: earlier usage still counts."""
     name = CHANGING.name
     site.administrator.change_capacity(site.policy, used + _MORE)
     requests = [Request(name, PING, site.cookies[name])] * (2 * _MORE)
@@ -82,9 +82,9 @@ def _send_after(site: Stage, used: int) -> Crowded:
 
 
 def change_many_times(site: Stage, number: int) -> Iterator[bool]:
-    """Change a limit so many times; says of each change whether the first request in every process obeyed it.
+    """Change a limit repeatedly; return for each change whether it applied to the first request of every process.
 
-    By turns there is more than is used, and no more: a process that goes by the limit before decides otherwise.
+    The limit is above and at its usage alternately, so a process with the previous limit decides differently.
     """
     used = 0
     with _clients(site) as clients:

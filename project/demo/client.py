@@ -1,4 +1,4 @@
-"""A visitor's side of HTTP: one connection at a time, cookies, and which server process answered."""
+"""An HTTP client with one connection and cookies, which reports the server process of each response."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Cookies = dict[str, str]
 
 
 class Answer(NamedTuple):
-    """What the site said."""
+    """A response of the site."""
 
     status: int
     process: int
-    """The server process that said it; 0 when it did not say."""
+    """The id of the server process; 0 if unknown."""
     location: str
-    """Where a redirect leads to."""
+    """The target of a redirect."""
     text: str
 
 
 class Client:
-    """Asks the site; `kept` keeps its one connection open, and with it stays at the same server process."""
+    """Sends requests; with `kept` on one open connection, and so to the same server process."""
 
     def __init__(self, address: Address, cookies: Mapping[str, str] | None = None, *, kept: bool = False) -> None:
         self.address = address
@@ -50,14 +50,14 @@ class Client:
         try:
             text = response.read().decode()
         except (OSError, HTTPException) as error:
-            raise DemoFailed(f"the answer of {path} was cut off: {error!r}") from error
+            raise DemoFailed(f"the response of {path} is incomplete: {error!r}") from error
         finally:
             if not self._kept:
-                self.close()  # some servers hang up without having said so
+                self.close()  # some servers close the connection without announcing it
         return Answer(response.status, process_of(response), response.headers.get("Location", ""), text)
 
     def open(self, path: str, form: Mapping[str, str] | None = None) -> HTTPResponse:
-        """Ask, and leave the answer to be read as it comes, until this client asks again or hangs up."""
+        """Send a request; its response can be read as a stream until the next request or `close`."""
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
         headers["Connection"] = "keep-alive" if self._kept else "close"
         body = None
@@ -69,14 +69,14 @@ class Client:
             response = self._connection.getresponse()
         except (OSError, HTTPException) as error:
             self.close()
-            raise DemoFailed(f"the site did not answer {path}: {error!r}") from error
-        # A response that ends with its connection is all that keeps it open.
+            raise DemoFailed(f"no response for {path}: {error!r}") from error
+        # The response keeps the connection open if it ends with it.
         self._response = response
         self._take_cookies(response)
         return response
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._response is not None:
             self._response.close()
         self._connection.close()
@@ -98,7 +98,7 @@ def process_of(response: HTTPResponse) -> int:
 def client_of_each_process(
     address: Address, processes: int, *, path: str, cookies: Mapping[str, str] | None = None
 ) -> dict[int, Client]:
-    """Connect until there is a kept connection to each of so many server processes; asks `path`, which is free."""
+    """Return an open connection to each server process; `path` is requested and must not be limited."""
     found: dict[int, Client] = {}
     for _ in range(_MOST_CONNECTIONS):
         client = Client(address, cookies, kept=True)
@@ -111,4 +111,4 @@ def client_of_each_process(
             return found
     for client in found.values():
         client.close()
-    raise DemoFailed(f"only {len(found)} of {processes} server processes answered {_MOST_CONNECTIONS} connections")
+    raise DemoFailed(f"only {len(found)} of {processes} server processes responded on {_MOST_CONNECTIONS} connections")

@@ -1,4 +1,4 @@
-"""Pages as a browser sees them: the forms with what they would send, and the errors."""
+"""Parses pages of HTML: their forms with the values that a browser sends, and their errors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Attributes = dict[str, str]
 
 @dataclass(slots=True)
 class Form:
-    """One form: `fields` is what it sends, `boxes` what it sends for those that are ticked."""
+    """A form: `fields` are the values that it sends, `boxes` the values of its checkboxes when they are ticked."""
 
     action: str
     fields: dict[str, str] = field(default_factory=dict)
     boxes: dict[str, str] = field(default_factory=dict)
     searches: dict[str, Attributes] = field(default_factory=dict)
-    """Attributes of the selects whose options are searched for."""
+    """Attributes of the selects with autocompletion."""
 
     def fill(self, **values: str | bool) -> None:
-        """Type texts and tick boxes; DemoFailed names the fields when there is no such one."""
+        """Enter texts and tick boxes. Raises DemoFailed, with the names of all fields, for an unknown one."""
         for name, value in values.items():
             if isinstance(value, bool) and name in self.boxes:
                 self.fields.pop(name, None)
@@ -43,7 +43,7 @@ class Form:
                 )
 
     def fill_row(self, prefix: str, number: int, **values: str | bool) -> None:
-        """Fill a row of an inline, and add it first where the page has too few, as the button for another one does."""
+        """Fill in a row of an inline, and add rows first if the page has too few."""
         while int(self._management(prefix)) <= number:
             self._add_row(prefix)
         self.fill(**{f"{prefix}-{number}-{name}": value for name, value in values.items()})
@@ -67,7 +67,7 @@ class Form:
 
 
 class Page(HTMLParser):
-    """A page that was read: `forms` by their `id` (one without is under its action), and `errors` that it shows."""
+    """A parsed page: its `forms` by `id` (or by action, without an id), and the `errors` that it shows."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notice what begins."""
+        """Handle the start of an element."""
         given = {name: value or "" for name, value in attrs}
         if _ERRORS & set(given.get("class", "").split()):
             self._error = tag
@@ -90,7 +90,7 @@ class Page(HTMLParser):
             self._control(self._form, tag, given)
 
     def handle_endtag(self, tag: str) -> None:
-        """Notice what ends."""
+        """Handle the end of an element."""
         if tag == self._error:
             self._error = ""
         match tag:
@@ -102,7 +102,7 @@ class Page(HTMLParser):
                 self._textarea = ""
 
     def handle_data(self, data: str) -> None:
-        """Take the text of a text area, or of an error."""
+        """Read the text of a text area or of an error."""
         if self._form is not None and self._textarea:
             typed = self._form.fields[self._textarea]
             self._form.fields[self._textarea] = typed + data if typed else data.removeprefix("\n")

@@ -1,4 +1,4 @@
-"""The language model's part of the demo: tenants and regions, and what each was given."""
+"""The step of the demo with a language model: tenants and regions, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ask_the_model"]
 
 
 def ask_the_model(place: Place) -> tuple[list[Crowded], list[Spent]]:
-    """Let tenants ask through the gateway, in a process of the site."""
+    """Run the calls of the gateway in a process of the site, and return their results."""
     command = "from project.gateway.scene import show; show()"
     found = json.loads(place.manage("shell", "--verbosity=0", "--command", command))
     asked = []

@@ -1,4 +1,4 @@
-"""A process that is killed while it holds a permit."""
+"""Kills a process that has a permit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["kill_a_holder"]
 
 _LONG: Final = f"{STREAM}?ms=30000"
 _PATIENCE: Final = 5
-"""How many times longer than allowed the demo waits, to be able to say how late it was."""
+"""Maximum wait for the permit as a multiple of the allowed time, so that the delay can be reported."""
 
 
 def kill_a_holder(address: Address, cookies: Mapping[str, str]) -> Permits:
-    """Hold a permit in each process, kill one of them, and see how many permits come back, and when."""
+    """Acquire a permit in each process, kill one, and return how many permits are released, and when."""
     with ExitStack() as stack:
         holders = client_of_each_process(address, WORKERS, path="/login/", cookies=cookies)
         for holder in holders.values():
@@ -48,22 +48,22 @@ def kill_a_holder(address: Address, cookies: Mapping[str, str]) -> Permits:
 
 
 def _hold(process: int, holder: Client) -> None:
-    """Start a long answer, whose permit is held until its end, and see which process gives it."""
+    """Start a long response, which has a permit until its end, and check that this process sends it."""
     answer = holder.open(_LONG)
     first = answer.readline().decode().strip()
     if answer.status != ADMITTED or first != f"process {process}":
-        raise DemoFailed(f"process {process} should hold a permit, but answered {answer.status} {first!r}")
+        raise DemoFailed(f"process {process} should have a permit, but responded with {answer.status} {first!r}")
 
 
 def _try(stack: ExitStack, address: Address, cookies: Mapping[str, str]) -> int:
-    """Ask for another permit, and keep it until the end of the stack when it is given; gives the status."""
+    """Try to acquire a further permit until the end of the stack, and return the status."""
     client = Client(address, cookies)
     status = client.open(_LONG).status
     if status == ADMITTED:
         stack.callback(client.close)
         return status
-    # The server waits for a visitor whom it has answered to hang up, and takes no other one meanwhile.
+    # Until the client closes its connection, the server accepts no other one.
     client.close()
     if status != REFUSED:
-        raise DemoFailed(f"{STREAM} answered {status}")
+        raise DemoFailed(f"{STREAM} responded with {status}")
     return status

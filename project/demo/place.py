@@ -1,4 +1,4 @@
-"""Where a demo site keeps its data, and how its commands are run."""
+"""The directory of a demo site, and its management commands."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["ROOT", "Place"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 _COMMAND_SECONDS: Final = 60
 _NOT_OURS: Final = ("GUNICORN_CMD_ARGS", "WEB_CONCURRENCY", "DJANGO_SETTINGS_MODULE")
-"""What may stand in the environment and would change the site."""
+"""Environment variables that would change the site."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory with everything that one site writes: database, state of the limits, log."""
+    """A directory with the files of a site: database, state of limits, log."""
 
     directory: Path
     debug: bool = False
 
     @property
     def log(self) -> Path:
-        """What the server says."""
+        """The log of the server."""
         return self.directory / "server.log"
 
     def environment(self) -> dict[str, str]:
@@ -43,7 +43,7 @@ class Place:
         }
 
     def manage(self, *arguments: str, **environment: str) -> str:
-        """Run a command of `manage.py` and give its output; DemoFailed shows what it said when it fails."""
+        """Run a command of `manage.py` and return its output. Raises DemoFailed with its output if it fails."""
         try:
             done = subprocess.run(
                 [sys.executable, "manage.py", *arguments],

@@ -1,4 +1,4 @@
-"""What the demo found, as values that know what is not exact, and as plain text."""
+"""The results of the demo, with checks of their figures, and as text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 __all__ = ["BAR_MS", "Changed", "Crowded", "Permits", "Report", "Spent", "table"]
 
 BAR_MS: Final = 1000
-"""How soon a killed holder's permit has to be back."""
+"""Maximum time in which the permit of a killed process is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """What came of the requests that a visitor sent all at once."""
+    """Results of the simultaneous requests of a visitor."""
 
     visitor: str
     limit: str
@@ -24,20 +24,20 @@ class Crowded:
     refused: int
 
     def problems(self) -> list[str]:
-        """What is not exact."""
+        """Return a sentence for each wrong figure."""
         if (self.admitted, self.refused) == (self.expected, self.sent - self.expected):
             return []
         return [
-            f"{self.visitor}: {self.expected} of {self.sent} requests should have been admitted and the rest refused, "
-            f"but {self.admitted} were admitted and {self.refused} refused"
+            f"{self.visitor}: {self.expected} of {self.sent} requests should have been allowed and the rest rejected, "
+            f"but {self.admitted} were allowed and {self.refused} rejected"
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """How one process obeyed a changed limit: its answers to requests sent after the admin had said that it is saved.
+    """How one process applied a changed limit: its responses to requests sent after the admin saved the change.
 
-    `first_right` counts from 1, 0 when no answer was right; `right` of `answers` were.
+    `first_right` is the number of the first right response, from 1, or 0 without one; `right` of `answers` were right.
     """
 
     change: str
@@ -48,15 +48,17 @@ class Changed:
     answers: int
 
     def problems(self) -> list[str]:
-        """What is not exact."""
+        """Return a sentence for each wrong figure."""
         if self.first_right == 1 and self.right == self.answers:
             return []
-        return [f"{self.change}: process {self.process} obeyed in {self.right} of {self.answers} answers, not in all"]
+        return [
+            f"{self.change}: process {self.process} applied it in {self.right} of {self.answers} responses, not in all"
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Permits:
-    """What happened to the permits of a process that was killed."""
+    """Results for the permits of a killed process."""
 
     permits: int
     killed: int
@@ -66,20 +68,20 @@ class Permits:
     came_back: int
 
     def problems(self) -> list[str]:
-        """What is not exact."""
+        """Return a sentence for each wrong figure."""
         found = []
         if not self.refused_before:
-            found.append(f"while {self.permits} of {self.permits} permits were held, another one was given")
+            found.append(f"while {self.permits} of {self.permits} permits were in use, another one was granted")
         if self.came_back != 1:
-            found.append(f"1 permit should have come back from process {self.killed}, not {self.came_back}")
+            found.append(f"1 permit of process {self.killed} should have been released, not {self.came_back}")
         if self.back_ms > BAR_MS:
-            found.append(f"the permit came back after {self.back_ms:.0f} ms, later than {BAR_MS} ms")
+            found.append(f"the permit was released after {self.back_ms:.0f} ms, later than {BAR_MS} ms")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """How many tokens of a region were used."""
+    """Used tokens of a region."""
 
     region: str
     capacity: int
@@ -87,7 +89,7 @@ class Spent:
     used: int
 
     def problems(self) -> list[str]:
-        """What is not exact."""
+        """Return a sentence for each wrong figure."""
         if self.used == self.expected:
             return []
         return [f"region {self.region}: {self.expected} tokens should have been used, not {self.used}"]
@@ -95,37 +97,37 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run found."""
+    """All results of a run."""
 
     crowded: Sequence[Crowded]
     served: dict[int, int]
-    """Requests of the crowd by the process that answered."""
+    """Number of requests by the process that responded."""
     changed: Sequence[Changed]
     afterwards: Crowded
-    """What came of a crowd after the changes, when the limit was raised to a little more than was used."""
+    """Results after the changes, with the limit slightly above its usage."""
     permits: Permits
     asked: Sequence[Crowded]
-    """What came of the calls that tenants made through the gateway."""
+    """Results of the calls of tenants through the gateway."""
     spent: Sequence[Spent]
     processes: int
     seconds: float
 
     def problems(self) -> list[str]:
-        """Every figure that is not exact, as a sentence."""
+        """Return a sentence for each wrong figure."""
         parts: list[Crowded | Changed | Permits | Spent] = [*self.crowded, *self.changed, self.afterwards, self.permits]
         parts += [*self.asked, *self.spent]
         found = [problem for part in parts for problem in part.problems()]
         if len(self.served) != self.processes:
-            found.append(f"{self.processes} server processes should have answered, not {len(self.served)}")
+            found.append(f"{self.processes} server processes should have responded, not {len(self.served)}")
         return found
 
     def text(self) -> str:
-        """The report for people."""
+        """Return the report as text."""
         return f"{self._crowd_text()}\n\n{self._change_text()}\n\n{self._permit_text()}\n\n{self._gateway_text()}"
 
     def _crowd_text(self) -> str:
-        served = ", ".join(f"process {process} answered {count}" for process, count in sorted(self.served.items()))
-        heading = "Everybody comes at once; the limits were set in the admin"
+        served = ", ".join(f"process {process}: {count} requests" for process, count in sorted(self.served.items()))
+        heading = "Simultaneous requests; the limits were set in the admin"
         return f"{heading}\n{_crowd_table(self.crowded)}\n  {served}"
 
     def _change_text(self) -> str:
@@ -139,32 +141,32 @@ class Report:
             ]
             for one in self.changed
         ]
-        heading = "A limit is changed in the admin while requests flow; counted from the admin's answer"
-        changes = table(["change", "process", "first right answer", "after ms", "right answers"], rows)
-        used = "What was used before and between the changes still counts afterwards"
+        heading = "A limit is changed in the admin during requests; times are from the response of the admin"
+        changes = table(["change", "process", "first right response", "after ms", "right responses"], rows)
+        used = "Usage before and between the changes still counts afterwards"
         return f"{heading}\n{changes}\n\n{used}\n{_crowd_table([self.afterwards])}"
 
     def _permit_text(self) -> str:
         permit = self.permits
         return (
-            f"Every permit is held, one in each process, and process {permit.killed} is killed\n"
-            f"  another request before: {'refused' if permit.refused_before else 'ADMITTED'} (expected: refused)\n"
-            f"  permits that came back: {permit.came_back} (expected: 1)\n"
+            f"Each process has one of the permits, and process {permit.killed} is killed\n"
+            f"  another request before: {'rejected' if permit.refused_before else 'ALLOWED'} (expected: rejected)\n"
+            f"  permits released: {permit.came_back} (expected: 1)\n"
             f"  after: {permit.back_ms:.0f} ms (at most: {BAR_MS} ms)\n"
-            f"  refused until then: {permit.refused_meanwhile} requests"
+            f"  rejected until then: {permit.refused_meanwhile} requests"
         )
 
     def _gateway_text(self) -> str:
         rows = [[one.region, str(one.capacity), str(one.expected), str(one.used)] for one in self.spent]
         return (
-            "Tenants ask a language model in two regions, and report what each answer cost\n"
+            "Tenants call a language model in two regions, and report the tokens of each response\n"
             f"{_crowd_table(self.asked)}\n"
             f"{table(['region', 'tokens', 'expected', 'used'], rows)}"
         )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align text in columns: numbers to the right, words to the left."""
+    """Align text in columns: numbers right, words left."""
     columns = list(zip(headings, *rows, strict=True))
     aligned = [[_aligned(text, column) for text in column] for column in columns]
     return "\n".join("  " + "  ".join(line).rstrip() for line in zip(*aligned, strict=True))
@@ -181,4 +183,4 @@ def _crowd_table(crowded: Sequence[Crowded]) -> str:
         [one.visitor, one.limit, str(one.sent), str(one.expected), str(one.admitted), str(one.refused)]
         for one in crowded
     ]
-    return table(["visitor", "limit", "sent", "expected", "admitted", "refused"], rows)
+    return table(["visitor", "limit", "sent", "expected", "allowed", "rejected"], rows)

@@ -1,4 +1,4 @@
-"""How gunicorn serves the demo for people: each worker also rolls usage up, which elsewhere cron or Celery does."""
+"""Gunicorn configuration of `make run`: each worker also rolls up usage, as cron or Celery does on other sites."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 def post_worker_init(worker: object) -> None:
-    """Begin, as gunicorn asks when a worker is ready."""
-    Thread(target=_roll_up_again_and_again, name="demo-usage", daemon=True).start()
+    """Start the thread that rolls up usage; gunicorn calls this when a worker is ready."""
+    Thread(target=_roll_up_repeatedly, name="demo-usage", daemon=True).start()
 
 
-def _roll_up_again_and_again() -> None:
-    from limits_app import limits  # a worker has set Django up; whoever reads this as a configuration has not
+def _roll_up_repeatedly() -> None:
+    from limits_app import limits  # needs Django to be set up, which is so in workers only
 
     while True:
         try:
             limits.roll_up()
         except DatabaseError:
-            logger.exception("Usage comes later.")
+            logger.exception("The roll-up of usage failed and will be repeated.")
         finally:
             connections.close_all()
         sleep(_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""The demo: what happens on the stage, and what is noted for the report."""
+"""The steps of the demo, and the report of their results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["run", "run_changes"]
 
 
 def run() -> Report:
-    """Play everything; DemoFailed when something that is no figure goes wrong."""
+    """Run all steps and return the report. Raises DemoFailed if a step cannot be completed."""
     started = perf_counter()
     with stage() as site:
-        say("sending requests of everybody at once")
+        say("sending simultaneous requests of all visitors")
         responses = crowd(site.address, requests_of_all(site.cookies))
         rows = [crowded(visitor, responses) for visitor in VISITORS]
-        say("changing a limit while requests flow")
+        say("changing a limit during requests")
         changed, afterwards = change_while_flowing(site)
-        say("killing a process that holds a permit")
+        say("killing a process that has a permit")
         permits = kill_a_holder(site.address, site.cookies[VISITORS[0].name])
-        say("asking a language model through the gateway")
+        say("calling a language model through the gateway")
         asked, spent = ask_the_model(site.place)
     served = Counter(response.process for response in responses)
     seconds = perf_counter() - started
@@ -36,7 +36,7 @@ def run() -> Report:
 
 
 def run_changes(number: int) -> int:
-    """Change a limit so many times; gives how many changes counted from the first request on in every process."""
+    """Change a limit repeatedly; return the number of changes that applied to the first request of every process."""
     with stage() as site:
         say(f"changing a limit {number} times")
         return sum(change_many_times(site, number))

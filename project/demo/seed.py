@@ -1,4 +1,4 @@
-"""What the served demo starts with: users, resources, policies and endpoints to play with."""
+"""Sample data of `make run`: users, resources, policies and URL rules."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ADMIN: Final = "admin"
 """Name and password of the superuser."""
 
 USERS: Final[Mapping[str, str]] = {
-    "amber": "30 calls a minute, in a sliding window",
-    "basil": "5 calls in 10 seconds, two at once",
-    "cedar": "nothing of their own, so 10 calls a minute, as for everybody",
+    "amber": "30 requests a minute, in a sliding window",
+    "basil": "5 requests in 10 seconds, with bursts of 2",
+    "cedar": "the limits of the resource: 10 requests a minute",
     "elder": "blocked",
 }
-"""Users, whose passwords are their names, and what holds for them on the resource `api`."""
+"""Users, whose passwords are their names, and their limits on the resource `api`."""
 
-_REASON: Final = "the demo's own"
+_REASON: Final = "sample data of the demo"
 
 
 @transaction.atomic
 def seed() -> bool:
-    """Fill an empty database; one that has been filled before is left as it is, and the answer is False."""
+    """Add the sample data to an empty database; return False if it has data already."""
     if User.objects.filter(username=ADMIN).exists():
         return False
     User.objects.create_superuser(ADMIN, "admin@example.org", ADMIN)

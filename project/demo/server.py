@@ -1,4 +1,4 @@
-"""The demo's server: gunicorn with several worker processes, on a socket that is open before it starts."""
+"""The server of the demo: gunicorn with several worker processes, on a socket that is opened before it starts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _LAST_LINES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a site listens."""
+    """The address of a site."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """The address as people type it, with a slash at its end."""
+        """The address as a URL, with a slash at its end."""
         return f"http://{self.host}:{self.port}/"
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Open a socket on the loopback interface (0: on any free port), which a server may inherit.
+    """Open a socket on the loopback interface, which a server can inherit; port 0 is any free port.
 
-    Visitors may come at once: they wait until a worker takes them.
+    Clients can connect immediately: they wait until a worker accepts them.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,14 +49,14 @@ def listen(port: int = 0) -> socket.socket:
         listener.bind((_HOST, port))
     except OSError as error:
         listener.close()
-        instead = 'take another one, as make run ARGS="--port 8001" does'
+        instead = 'use another one, such as make run ARGS="--port 8001"'
         raise DemoFailed(f"port {port} cannot be used ({error.strerror}): {instead}") from error
     listener.listen(_BACKLOG)
     return listener
 
 
 def command(listener: socket.socket) -> list[str]:
-    """What starts gunicorn on an inherited socket."""
+    """Return the command that starts gunicorn on an inherited socket."""
     options = {
         "bind": f"fd://{listener.fileno()}",
         "workers": WORKERS,
@@ -71,7 +71,7 @@ def command(listener: socket.socket) -> list[str]:
 
 
 class Server:
-    """A site that is served while the block runs, by a group of processes of its own."""
+    """Serves a site until the end of the block, in a separate process group."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -89,17 +89,17 @@ class Server:
         self.stop()
 
     def last_words(self) -> str:
-        """The end of the server's log."""
+        """Return the last lines of the log."""
         lines = self._place.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-_LAST_LINES:])
 
     def stop(self) -> None:
-        """Ask the server to end, and end it with all its workers when it does not."""
+        """Terminate the server; kill it and its workers if it does not exit."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # The server is not waited for yet, so its number still names its own group.
+            # Its exit was not collected yet, so the process id still belongs to its group.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""The demo for people to play with: seeded data that stays, served until Ctrl-C."""
+"""Serves the demo with sample data, which are kept, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["serve"]
 
 
 def serve(port: int, directory: Path) -> NoReturn:
-    """Become the server of the demo site; DemoFailed when the port is taken or the database cannot be filled."""
+    """Replace this process with the server. Raises DemoFailed if the port is in use or a command fails."""
     listener = listen(port)
     place = Place(directory.resolve(), debug=True)
     place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -22,8 +22,8 @@ def serve(port: int, directory: Path) -> NoReturn:
     url = Address(*listener.getsockname()).url
     print(f"The demo is served by {WORKERS} processes on {url} until you press Ctrl-C.")
     print(f"The admin is at {url}admin/ (user admin, password admin: for this demo only).")
-    print(f"Its data stays in {place.directory}: delete that directory to start anew.", flush=True)
+    print(f"Its data stays in {place.directory}: delete that directory to start again.", flush=True)
     listener.set_inheritable(True)
     os.chdir(ROOT)
     arguments = [*command(listener), "--config", "python:project.demo.rolling"]
-    os.execve(arguments[0], arguments, place.environment())  # noqa: S606 - no shell is wanted here
+    os.execve(arguments[0], arguments, place.environment())  # noqa: S606 - needs no shell

@@ -1,4 +1,4 @@
-"""A site that is being served, with everything set in the admin and everybody logged in."""
+"""Sets up the site of the demo: serves it, sets its limits in the admin, and logs all visitors in."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _ADMIN: Final = "admin"
 
 
 class Stage(NamedTuple):
-    """A site that is being served, with everything set and everybody logged in."""
+    """A running site with its limits and logged-in visitors."""
 
     place: Place
     address: Address
     administrator: Administrator
     policy: str
-    """The path of the policy of the visitor whose limit will change."""
+    """The path of the policy whose limit is changed."""
     cookies: dict[str, Cookies]
 
 
-def say(what: str) -> None:
-    """Tell who watches what goes on."""
-    print(f"... {what}", flush=True)
+def say(step: str) -> None:
+    """Print the current step."""
+    print(f"... {step}", flush=True)
 
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Make a new site in a temporary directory, and take everything away at the end of the block."""
+    """Set up a site in a temporary directory; stop and delete it at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="limits-demo-") as directory:
         place = Place(Path(directory))
         say("migrating a new database")
@@ -57,7 +57,7 @@ def stage() -> Iterator[Stage]:
             try:
                 yield _set_stage(place, server.address, password)
             except DemoFailed as error:
-                raise DemoFailed(f"{error}\nThe server's last words:\n{server.last_words()}") from error
+                raise DemoFailed(f"{error}\nLast lines of the server log:\n{server.last_words()}") from error
 
 
 def _set_stage(place: Place, address: Address, password: str) -> Stage:

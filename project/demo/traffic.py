@@ -1,4 +1,4 @@
-"""Requests of many visitors: a crowd that comes at once, and a flow that goes on while limits change."""
+"""Requests of many visitors: simultaneous ones, and a continuous flow while limits change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLOW_SECONDS: Final = 20
 
 
 class Request(NamedTuple):
-    """What a visitor, who is known by cookies, asks for."""
+    """A request of a visitor with cookies."""
 
     visitor: str
     path: str
@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What came of a request; times are seconds of one clock."""
+    """The result of a request; times are in seconds, from one clock."""
 
     visitor: str
     status: int
@@ -43,12 +43,12 @@ class Response(NamedTuple):
 
 
 def crowd(address: Address, requests: Iterable[Request]) -> list[Response]:
-    """Send all requests, a dozen at a time and each on a connection of its own, so that any process may take it."""
+    """Send all requests, twelve at a time, each on a new connection, so that any process can receive it."""
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         return list(pool.map(lambda request: _ask(address, request), requests, timeout=_CROWD_SECONDS))
     except TimeoutError as error:
-        raise DemoFailed(f"the crowd was not answered within {_CROWD_SECONDS} seconds") from error
+        raise DemoFailed(f"not all requests had responses within {_CROWD_SECONDS} seconds") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -65,9 +65,9 @@ def _timed(visitor: str, client: Client, path: str) -> Response:
 
 
 class Flow:
-    """Requests without end on kept connections, one after the other on each, while the block runs.
+    """Sends requests on open connections, one after the other on each, until the end of the block.
 
-    `responses` grows meanwhile; a flow stops by itself after some seconds.
+    Responses are appended to `responses`. A flow stops after at most 20 seconds.
     """
 
     def __init__(self, clients: Iterable[Client], visitor: str, path: str) -> None:
@@ -94,7 +94,7 @@ class Flow:
                 flowing.result()
 
     def wait_for(self, number: int, since: float = 0) -> None:
-        """Wait until each process has answered so many requests that were started since a time."""
+        """Wait until each process has responded to `number` requests that were started after `since`."""
         processes = len(self._clients)
 
         def arrived() -> bool:
@@ -103,7 +103,7 @@ class Flow:
 
         with self._arrived:
             if not self._arrived.wait_for(arrived, _FLOW_SECONDS):
-                raise DemoFailed(f"the flow of {self._visitor} ran dry: no {number} responses of each process")
+                raise DemoFailed(f"the flow of {self._visitor} ended: fewer than {number} responses of each process")
 
     def _go_on(self, client: Client) -> None:
         end = perf_counter() + _FLOW_SECONDS

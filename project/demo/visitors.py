@@ -1,4 +1,4 @@
-"""Who visits the demo, what holds for each, and how an administrator sets it."""
+"""The visitors of the demo, and their limits."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PING: Final = "/api/ping/"
 REPORTS: Final = "reports"
 STREAM: Final = "/reports/stream/"
 SLOTS: Final = WORKERS
-"""How many requests may hold a permit of `REPORTS` at the same time."""
+"""The concurrency limit of `REPORTS`."""
 
 _YEAR: Final = 365 * 86_400
-"""Nothing that is used comes back during the demo, so that every figure can be exact."""
+"""So long that no usage expires during the demo, and all figures are exact."""
 _WORDS: Final = {
     "sliding_window": "sliding window",
     "gcra": "GCRA",
@@ -47,9 +47,9 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody with an account, or (`account=False`) anybody else.
+    """A visitor, with an account or without.
 
-    `calls` a year are admitted (0: blocked), by a policy of their own with an `algorithm`, or as for everybody (None).
+    `calls` is the limit a year (0: blocked), of a policy with this `algorithm`, or of the resource (None).
     """
 
     name: str
@@ -60,33 +60,33 @@ class Visitor:
 
     @property
     def limit(self) -> str:
-        """What holds, in words."""
+        """The limit as text."""
         if self.algorithm is None:
-            return f"{self.calls} a year, as for everybody"
+            return f"{self.calls} a year, of the resource"
         return f"{self.calls} a year, {_WORDS[self.algorithm]}" if self.calls else "blocked"
 
 
-_EVERYBODY: Final = 30
+_CALLS_OF_RESOURCE: Final = 30
 VISITORS: Final = (
     Visitor("amber", 150, 220, "sliding_window"),
     Visitor("basil", 60, 110, "gcra"),
     Visitor("cedar", 40, 80, "token_bucket"),
     Visitor("dill", 80, 120, "leaky_bucket"),
     Visitor("elder", 0, 25, "token_bucket"),
-    Visitor("fern", _EVERYBODY, 60),
-    Visitor("anonymous", _EVERYBODY, 60, account=False),
+    Visitor("fern", _CALLS_OF_RESOURCE, 60),
+    Visitor("anonymous", _CALLS_OF_RESOURCE, 60, account=False),
 )
 CHANGING: Final = VISITORS[2]
-"""Whose limit is changed while requests flow."""
+"""The visitor whose limit is changed."""
 
 
 def set_up(administrator: Administrator, passwords: Mapping[str, str]) -> str:
-    """Make users, resources, entities, policies and endpoints; gives the path of the policy that will be changed."""
-    administrator.add_resource(API, "What visitors call.")
-    administrator.add_resource(REPORTS, "What takes long, so that only a few may run at once.")
+    """Add users, resources, entities, policies and URL rules; return the path of the policy to change."""
+    administrator.add_resource(API, "Calls of visitors.")
+    administrator.add_resource(REPORTS, "Slow requests with a concurrency limit.")
     administrator.add_endpoint("ping", PING, API)
     administrator.add_endpoint("stream", STREAM, REPORTS)
-    administrator.add_policy(API, [_calls(_EVERYBODY, "fixed_window")])
+    administrator.add_policy(API, [_calls(_CALLS_OF_RESOURCE, "fixed_window")])
     administrator.add_policy(REPORTS, [{"kind": "resource", "key": "slots", "capacity": str(SLOTS)}])
     policies = {
         visitor: _add_visitor(administrator, visitor, passwords[visitor.name])
@@ -95,12 +95,12 @@ def set_up(administrator: Administrator, passwords: Mapping[str, str]) -> str:
     }
     changing = policies[CHANGING]
     if changing is None:
-        raise DemoFailed(f"{CHANGING.name} has no policy that could be changed")
+        raise DemoFailed(f"{CHANGING.name} has no policy to change")
     return changing
 
 
 def log_in(address: Address, passwords: Mapping[str, str]) -> dict[str, Cookies]:
-    """Log everybody in, each in a browser of their own; gives their cookies by name."""
+    """Log all visitors in, with separate browsers; return their cookies by name."""
     cookies: dict[str, Cookies] = {visitor.name: {} for visitor in VISITORS}
     for name, password in passwords.items():
         browser = Browser(address)
@@ -110,7 +110,7 @@ def log_in(address: Address, passwords: Mapping[str, str]) -> dict[str, Cookies]
 
 
 def requests_of_all(cookies: Mapping[str, Cookies]) -> list[Request]:
-    """Everything that the visitors send, in turns, so that all of them are there at the same time."""
+    """Return the requests of all visitors in turns, so that all visitors send at the same time."""
     most = max(visitor.sends for visitor in VISITORS)
     return [
         Request(visitor.name, PING, cookies[visitor.name])
@@ -121,7 +121,7 @@ def requests_of_all(cookies: Mapping[str, Cookies]) -> list[Request]:
 
 
 def crowded(visitor: Visitor, responses: Iterable[Response]) -> Crowded:
-    """What came of the requests of one visitor."""
+    """Return the results of one visitor."""
     counts = Counter(response.status for response in responses if response.visitor == visitor.name)
     refused = counts[REFUSED if visitor.calls else BLOCKED]
     return Crowded(visitor.name, visitor.limit, visitor.sends, visitor.calls, counts[ADMITTED], refused)

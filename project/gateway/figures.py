@@ -1,4 +1,4 @@
-"""What the demo asks of the gateway, and what has to come of it."""
+"""The calls of the demo to the gateway, and their expected results."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 __all__ = ["CALLS", "MAX_TOKENS", "PROMPT", "REGIONS", "TENANTS", "USED"]
 
 CALLS: Final = 15
-"""How often each tenant asks."""
+"""Number of calls of each tenant."""
 PROMPT: Final = "one two ten six our few old new big red?"
 """Ten words, and forty letters: about ten tokens."""
 MAX_TOKENS: Final = 20
 USED: Final = 20
-"""Tokens that a call takes in the end; 30 were to be expected."""
+"""Tokens that a call uses; the estimate is 30."""
 
 TENANTS: Final = {"acme": (100, 4), "zenith": (100, 4), "giant": (1000, 10)}
-"""What each tenant has, and how many of its calls are answered; the last one finds the regions nearly empty."""
+"""The tokens of each tenant, and the number of its allowed calls; the last one exhausts the regions."""
 REGIONS: Final = {"east": (200, 180), "west": (200, 180)}
-"""What each region has, and what is used of it."""
+"""The tokens of each region, and their usage."""

@@ -17,13 +17,13 @@ __all__ = ["POOL", "RESOURCE", "Answer", "Gateway", "set_regions"]
 RESOURCE = "llm"
 POOL = "llm/regions"
 _SECONDS = 10
-_ASIDE_SECONDS = 30
+_COOL_DOWN_SECONDS = 30
 
 
 def set_regions(capacities: Mapping[str, int]) -> None:
-    """Have the model served by regions, each with tokens per hour of its own; the emptiest one is asked first.
+    """Set up a pool of regions, each with a limit of tokens per hour; the least loaded region is used first.
 
-    An administrator does the same on the pages of the admin.
+    Administrators can do the same in the admin.
     """
     pool, _ = Pool.objects.update_or_create(name=POOL, defaults={"load_balancing": "least_loaded"})
     PoolMember.objects.filter(pool=pool).delete()
@@ -35,7 +35,7 @@ def set_regions(capacities: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the words, from which region, and what it cost."""
+    """A response: its text, its region, and the estimated and used tokens."""
 
     text: str
     region: str
@@ -44,19 +44,19 @@ class Answer:
 
 
 class Gateway:
-    """Asks the model for tenants, each within its own limit of `tokens` and within what the regions have left.
+    """Calls the model for tenants, within the limit of the tenant and that of a region.
 
-    `addresses` are those of the regions, by the name that each has in the pool.
+    `addresses` are the URLs of the regions, by their names in the pool.
     """
 
     def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
 
     def ask(self, tenant: str, prompt: str, max_tokens: int) -> Answer:
-        """Give the answer, or raise LimitExceeded: then nothing was charged to anybody.
+        """Return the response, or raise LimitExceeded, which charges nothing.
 
-        Tenant and region are charged in one step what the answer may cost, and get back what it did not.
-        A region that fails is left alone for a while.
+        The estimate is charged to the tenant and the region in one step, and the unused part is refunded.
+        A region that fails is not used for 30 seconds.
         """
         estimate = {"tokens": estimated_tokens(prompt, max_tokens)}
         with limits.acquire(RESOURCE, entity=f"tenant:{tenant}", requested=estimate) as acquisition:
@@ -64,7 +64,7 @@ class Gateway:
             try:
                 words, used = _read(self._addresses[region], prompt, max_tokens)
             except OSError:
-                limits.pool(POOL).cool_down(region, _ASIDE_SECONDS)
+                limits.pool(POOL).cool_down(region, _COOL_DOWN_SECONDS)
                 raise
             acquisition.update({"tokens": used})
         return Answer(" ".join(words), region, estimate["tokens"], used)

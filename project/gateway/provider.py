@@ -1,4 +1,4 @@
-"""A stand-in for the provider: a local server that streams its answer word by word, and then the bill."""
+"""A fake provider: a local server that streams a response word by word, and then its usage."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["provider"]
 
 
 class _Model(BaseHTTPRequestHandler):
-    """Answers `{"prompt": ..., "max_tokens": ...}` with lines of JSON: words, and at the end the usage."""
+    """Responds to `{"prompt": ..., "max_tokens": ...}` with lines of JSON: words, and at the end the usage."""
 
     def do_POST(self) -> None:
-        """Stream an answer that repeats the prompt, as far as `max_tokens` allow."""
+        """Stream the prompt, up to `max_tokens` words."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         words = asked["prompt"].split()
         answer = words[: asked["max_tokens"]]
@@ -27,7 +27,7 @@ class _Model(BaseHTTPRequestHandler):
         self._line({"usage": len(words) + len(answer)})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server calls it
-        """Say nothing."""
+        """Log nothing."""
 
     def _line(self, value: object) -> None:
         self.wfile.write(json.dumps(value).encode() + b"\n")
@@ -36,7 +36,7 @@ class _Model(BaseHTTPRequestHandler):
 
 @contextmanager
 def provider() -> Iterator[str]:
-    """Serve on a free port of this machine; gives the address."""
+    """Serve on a free local port; return the URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Model) as server:
         serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         serving.start()

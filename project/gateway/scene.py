@@ -1,4 +1,4 @@
-"""What the demo shows of the gateway: everybody asks more than they may, and every figure is known beforehand."""
+"""The gateway in the demo: all tenants exceed their limits, and all figures are known in advance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["play", "show"]
 
 
 def play() -> Mapping[str, Mapping[str, int]]:
-    """Let all tenants ask; gives the answered calls by tenant, and the tokens that were used by region."""
+    """Send the calls of all tenants; return the allowed calls by tenant, and the used tokens by region."""
     for tenant, (capacity, _) in TENANTS.items():
         limits.set_entity_limits(f"tenant:{tenant}", [RateLimit.per_hour("tokens", capacity)], resource=RESOURCE)
     set_regions({region: capacity for region, (capacity, _) in REGIONS.items()})
@@ -36,5 +36,5 @@ def play() -> Mapping[str, Mapping[str, int]]:
 
 
 def show() -> None:
-    """Play, and write what came of it to the standard output, for the demo to read."""
+    """Write the results of `play` to standard output as JSON, for the demo to read."""
     json.dump(play(), sys.stdout)

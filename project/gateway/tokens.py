@@ -1,4 +1,4 @@
-"""How many tokens a request will take, as far as one can know before."""
+"""Estimates the tokens of a request."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _LETTERS_PER_TOKEN = 4
 
 
 def estimated_tokens(prompt: str, max_tokens: int) -> int:
-    """The prompt, at four letters a token, and the longest answer that was allowed."""
+    """Return the tokens of the prompt, at four letters a token, plus `max_tokens`."""
     return math.ceil(len(prompt) / _LETTERS_PER_TOKEN) + max_tokens

@@ -73,7 +73,7 @@ def test_the_demo_is_exact_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert re.search(rf"^  {visitor.name} +{visitor.limit} +{figures}$", output, re.MULTILINE)
     assert len(re.findall(r"^  cedar: .* request 1 +[\d.]+  (\d+) of \1$", output, re.MULTILINE)) == 4
     assert re.search(r"^  cedar +25 more than the \d+ used +50 +25 +25 +25$", output, re.MULTILINE)
-    assert "permits that came back: 1 (expected: 1)" in output
+    assert "permits released: 1 (expected: 1)" in output
     (back_ms,) = re.findall(r"after: (\d+) ms", output)
     assert int(back_ms) <= BAR_MS
     assert "log in at http://127.0.0.1:8000/admin/ as admin, password admin" in output
@@ -84,7 +84,7 @@ def test_two_hundred_changes_count_on_the_first_request_in_every_process(tmp_pat
     with demo(tmp_path, "--changes", "200") as process:
         output, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, errors) == (0, "")
-    assert output.endswith("200 of 200 changes counted on the first request after them in every process.\n")
+    assert output.endswith("200 of 200 changes applied to the first request after them in every process.\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -94,7 +94,7 @@ def test_an_interrupted_demo_ends_all_that_it_started(tmp_path: Path, number: si
         process.send_signal(number)
         _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert errors == "The demo was interrupted; everything that it started has ended.\n"
+    assert errors == "The demo was interrupted, and its processes were stopped.\n"
     assert nobody_listens(address)
     assert list(tmp_path.iterdir()) == []
 
@@ -103,7 +103,7 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
     options = ("--serve", "--port", "0", "--data", str(tmp_path / "data"))
     with demo(tmp_path, *options) as process:
         address = address_in(process)
-        assert "Call until you are refused" in Client(address).ask("/").text
+        assert "Send requests until you are rate limited" in Client(address).ask("/").text
         visitor = Browser(address)
         visitor.sign_in("/login/", "amber", "amber")
         statuses = [visitor.client.ask("/api/ping/").status for _ in range(31)]
@@ -134,5 +134,5 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert errors == (
         f"The demo failed: port {port} cannot be used (Address already in use):"
-        ' take another one, as make run ARGS="--port 8001" does\n'
+        ' use another one, such as make run ARGS="--port 8001"\n'
     )

@@ -38,30 +38,30 @@ def test_columns_are_aligned_numbers_to_the_right() -> None:
 
 def test_the_text_has_all_figures() -> None:
     assert EXACT.text().splitlines() == [
-        "Everybody comes at once; the limits were set in the admin",
-        "  visitor  limit       sent  expected  admitted  refused",
-        "  amber    150 a year   220       150       150       70",
-        "  elder    blocked        5         0         0        5",
-        "  process 11 answered 112, process 12 answered 113",
+        "Simultaneous requests; the limits were set in the admin",
+        "  visitor  limit       sent  expected  allowed  rejected",
+        "  amber    150 a year   220       150      150        70",
+        "  elder    blocked        5         0        0         5",
+        "  process 11: 112 requests, process 12: 113 requests",
         "",
-        "A limit is changed in the admin while requests flow; counted from the admin's answer",
-        "  change           process  first right answer  after ms  right answers",
-        "  amber: 40 to 90       11  request 1                3.1  20 of 20",
-        "  amber: 40 to 90       12  request 1               12.0  9 of 9",
+        "A limit is changed in the admin during requests; times are from the response of the admin",
+        "  change           process  first right response  after ms  right responses",
+        "  amber: 40 to 90       11  request 1                  3.1  20 of 20",
+        "  amber: 40 to 90       12  request 1                 12.0  9 of 9",
         "",
-        "What was used before and between the changes still counts afterwards",
-        "  visitor  limit    sent  expected  admitted  refused",
-        "  amber    25 more    50        25        25       25",
+        "Usage before and between the changes still counts afterwards",
+        "  visitor  limit    sent  expected  allowed  rejected",
+        "  amber    25 more    50        25       25        25",
         "",
-        "Every permit is held, one in each process, and process 11 is killed",
-        "  another request before: refused (expected: refused)",
-        "  permits that came back: 1 (expected: 1)",
+        "Each process has one of the permits, and process 11 is killed",
+        "  another request before: rejected (expected: rejected)",
+        "  permits released: 1 (expected: 1)",
         "  after: 42 ms (at most: 1000 ms)",
-        "  refused until then: 3 requests",
+        "  rejected until then: 3 requests",
         "",
-        "Tenants ask a language model in two regions, and report what each answer cost",
-        "  visitor  limit       sent  expected  admitted  refused",
-        "  acme     100 tokens    15         4         4       11",
+        "Tenants call a language model in two regions, and report the tokens of each response",
+        "  visitor  limit       sent  expected  allowed  rejected",
+        "  acme     100 tokens    15         4        4        11",
         "  region  tokens  expected  used",
         "  east       200       180   180",
     ]
@@ -71,16 +71,16 @@ def test_the_text_has_all_figures() -> None:
     ("part", "change", "problem"),
     [
         pytest.param(
-            "afterwards", {"admitted": 26, "refused": 24}, "26 were admitted and 24 refused", id="one_too_many"
+            "afterwards", {"admitted": 26, "refused": 24}, "26 were allowed and 24 rejected", id="one_too_many"
         ),
-        pytest.param("afterwards", {"refused": 24}, "25 were admitted and 24 refused", id="one_neither_nor"),
-        pytest.param("changed", {"first_right": 2, "right": 19}, "in 19 of 20 answers", id="obeyed_late"),
-        pytest.param("changed", {"right": 19}, "in 19 of 20 answers", id="disobeyed_later"),
-        pytest.param("changed", {"first_right": 0, "right": 0}, "in 0 of 20 answers", id="never_obeyed"),
+        pytest.param("afterwards", {"refused": 24}, "25 were allowed and 24 rejected", id="one_neither_nor"),
+        pytest.param("changed", {"first_right": 2, "right": 19}, "in 19 of 20 responses", id="obeyed_late"),
+        pytest.param("changed", {"right": 19}, "in 19 of 20 responses", id="disobeyed_later"),
+        pytest.param("changed", {"first_right": 0, "right": 0}, "in 0 of 20 responses", id="never_obeyed"),
         pytest.param("spent", {"used": 200}, "180 tokens should have been used, not 200", id="a_region_spent_more"),
-        pytest.param("permits", {"refused_before": False}, "another one was given", id="a_permit_too_many"),
-        pytest.param("permits", {"came_back": 0}, "process 11, not 0", id="a_permit_lost"),
-        pytest.param("permits", {"came_back": 2}, "process 11, not 2", id="a_permit_of_a_living_process_given"),
+        pytest.param("permits", {"refused_before": False}, "another one was granted", id="a_permit_too_many"),
+        pytest.param("permits", {"came_back": 0}, "released, not 0", id="a_permit_lost"),
+        pytest.param("permits", {"came_back": 2}, "released, not 2", id="a_permit_of_a_living_process_given"),
         pytest.param("permits", {"back_ms": 1000.1}, "later than 1000 ms", id="a_permit_back_too_late"),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_is_not_exact_is_said(part: str, change: dict[str, Any], problem: s
 
 def test_a_process_that_served_nothing_is_said() -> None:
     (said,) = replace(EXACT, served={11: 225}).problems()
-    assert said == "2 server processes should have answered, not 1"
+    assert said == "2 server processes should have responded, not 1"
 
 
 def response(status: int, started: float, process: int = 11) -> Response:
