@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextInputWidget
+from django.db import router
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
@@ -21,6 +22,7 @@ from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
+from limits_app.models.plan import groups_have_plans
 from limits_app.services.doctor.endpoints import SiteUrls
 from limits_app.usage import never_used
 
@@ -113,6 +115,10 @@ class PlanAdmin(AuditedAdmin):
     list_display = ["name", "description", "priority"]
     search_fields = ["name", "description"]
     inlines = [PlanGroupInline]
+
+    def get_inlines(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Offer groups only where users have groups, in the same database."""
+        return [*super().get_inlines(request, obj)] if groups_have_plans(router.db_for_write(Plan)) else []
 
 
 class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):

@@ -334,13 +334,13 @@ class Migration(migrations.Migration):
             name='PlanGroup',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('group', models.OneToOneField(db_constraint=False, help_text='A group has at most one plan.', on_delete=django.db.models.deletion.CASCADE, related_name='+', to='auth.group', verbose_name='group')),
+                ('group', models.OneToOneField(db_constraint=False, help_text='A group has at most one plan.', on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='auth.group', verbose_name='group')),
                 ('plan', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='groups', to='limits_app.plan', verbose_name='plan')),
             ],
             options={
                 'verbose_name': 'group of a plan',
                 'verbose_name_plural': 'groups of a plan',
-                'ordering': ['group__name'],
+                'ordering': ['pk'],
                 'abstract': False,
                 'default_permissions': (),
                 'base_manager_name': 'objects',

@@ -8,7 +8,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
 from django.db import models, router
-from django.db.models.signals import m2m_changed
+from django.db.models.signals import m2m_changed, pre_delete
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
@@ -16,7 +16,7 @@ from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_text
 
-__all__ = ["MAX_PLAN_LENGTH", "Plan", "PlanGroup", "memberships", "user_key", "watch_groups"]
+__all__ = ["MAX_PLAN_LENGTH", "Plan", "PlanGroup", "groups_have_plans", "memberships", "user_key", "watch_groups"]
 
 MAX_PLAN_LENGTH: Final = 64
 """The length of a name."""
@@ -69,9 +69,9 @@ class PlanGroup(Configuration):
     group = models.OneToOneField(
         Group,
         verbose_name=_("group"),
-        on_delete=models.CASCADE,
+        on_delete=models.DO_NOTHING,  # see `watch_groups`: users and their groups may be in another database
         related_name="+",
-        db_constraint=False,  # users may be in another database
+        db_constraint=False,
         help_text=_("A group has at most one plan."),
     )
 
@@ -79,7 +79,7 @@ class PlanGroup(Configuration):
         default_permissions = ()  # the permissions of the plan apply to its groups
         verbose_name = _("group of a plan")
         verbose_name_plural = _("groups of a plan")
-        ordering = ["group__name"]
+        ordering = ["pk"]  # the table of groups may be in another database
 
     def __str__(self) -> str:
         return str(self.group)
@@ -89,6 +89,11 @@ def memberships() -> Any:
     """The many-to-many field from users to their groups; None where the user model has no groups."""
     field: Any = next((one for one in get_user_model()._meta.many_to_many if one.related_model is Group), None)
     return field
+
+
+def groups_have_plans(using: str) -> bool:
+    """Whether the groups of users can have plans: users have groups, in the database of the plans."""
+    return memberships() is not None and router.db_for_write(get_user_model()) == using
 
 
 def user_key(identifier: str) -> Any:
@@ -102,9 +107,15 @@ def user_key(identifier: str) -> Any:
 
 
 def watch_groups() -> None:
-    """Announce a change when users join or leave groups, as far as a group has a plan."""
+    """Announce a change when users join or leave groups with a plan; a deleted group loses its plan."""
+    pre_delete.connect(_group_deleted, sender=Group, dispatch_uid="limits_app.groups")
     if (field := memberships()) is not None:
         m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
+
+
+def _group_deleted(*, instance: Group, using: str, **details: object) -> None:
+    if router.db_for_write(PlanGroup) == using:
+        PlanGroup.objects.using(using).filter(group_id=instance.pk).delete()
 
 
 def _groups_changed(*, action: str, using: str, **details: object) -> None:

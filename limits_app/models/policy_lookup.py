@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.db import connections, router
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
@@ -25,7 +25,7 @@ from limits_app.models.fields import from_column, to_column
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of, specificity
-from limits_app.models.plan import Plan, PlanGroup, memberships, user_key
+from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
 from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import Pool
@@ -242,7 +242,7 @@ def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
 def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> list[PolicyChain]:
     """Return the policies that may apply to each of several subjects, in their order, in one query."""
     connection = connections[using]
-    has_groups = memberships() is not None and router.db_for_write(get_user_model()) == using
+    has_groups = groups_have_plans(using)
     networks = [_networks(one.entity) for one in subjects]
     parameters: list[Any] = []
     for resource, entity, plan in subjects:

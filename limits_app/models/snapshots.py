@@ -9,6 +9,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import models
 from django.db.models import Prefetch
 
@@ -68,7 +69,8 @@ def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
 
 def _whole(model: Model) -> models.QuerySet[Any]:
     """All objects with the data of a snapshot: one query, and one for each kind of nested object."""
-    related = [field.name for field in _told(model) if field.is_relation]
+    # Others, such as groups of users, may be in another database.
+    related = [field.name for field in _told(model) if hasattr(field.related_model, "part_of")]
     parts = [Prefetch(name, queryset=_whole(part)) for name, _, part in parts_of(model)]
     found: models.QuerySet[Any] = model._base_manager.all()
     return (found.select_related(*related) if related else found).prefetch_related(*parts)
@@ -86,7 +88,14 @@ def _is_told(model: Model, field: Any) -> bool:
 
 def _own(item: Configuration) -> Snapshot:
     implied = {name: _plain(getattr(item, name)) for name in item.implied}
-    return implied | {field.name: _plain(getattr(item, field.name)) for field in _told(type(item))}
+    return implied | {field.name: _value(item, field.name) for field in _told(type(item))}
+
+
+def _value(item: Configuration, name: str) -> object:
+    try:
+        return _plain(getattr(item, name))
+    except ObjectDoesNotExist:  # a group in another database, which was deleted
+        return None
 
 
 def _described(item: Any) -> Snapshot:
@@ -97,13 +106,13 @@ def _described(item: Any) -> Snapshot:
 def _shortly(part: Configuration) -> Snapshot:
     """A nested object without fields that have an empty default value."""
     unsaid = {
-        field.name for field in _told(type(part)) if getattr(part, field.name) in _EMPTY and _is_default(part, field)
+        field.name for field in _told(type(part)) if _value(part, field.name) in _EMPTY and _is_default(part, field)
     }
     return {name: value for name, value in _described(part).items() if name not in unsaid}
 
 
 def _is_default(item: Configuration, field: Any) -> bool:
-    return bool(getattr(item, field.name) == field.get_default())
+    return bool(_value(item, field.name) == _plain(field.get_default()))
 
 
 def _plain(value: object) -> object:

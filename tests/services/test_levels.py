@@ -7,10 +7,15 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import Group, User
-from pytest_django import DjangoAssertNumQueries
+from django.db import connection
+from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, limits
+from limits_app.admin.resources import PlanAdmin
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.models.limit import Limit
 from limits_app.resolver import resolver
@@ -242,6 +247,34 @@ def test_a_change_of_plan_keeps_what_was_used() -> None:
 def test_a_name_that_no_plan_can_have_is_ignored(plan: str) -> None:
     put("resource")
     assert found(plan=plan) == {"resource"}
+
+
+class Elsewhere:
+    """A router of a site with an app in another database."""
+
+    def __init__(self, app: str) -> None:
+        self.app = app
+
+    def db_for_write(self, model: type[Any], **hints: object) -> str | None:
+        return "other" if model._meta.app_label == self.app else None
+
+
+def test_users_may_be_in_another_database(settings: Settings) -> None:
+    put("plan")
+    settings.DATABASE_ROUTERS = [Elsewhere("auth")]
+    with CaptureQueriesContext(connection) as captured:
+        Plan.objects.get(name="pro").save()
+        free = Plan.objects.create(name="free")
+        assert found() == {"plan"}
+        assert found(plan=None) == {"code"}
+    assert not [query for query in captured if "auth_" in query["sql"]]
+    PlanGroup.objects.create(plan=free, group_id=99)
+    free.save()  # although its group was deleted there
+    settings.DATABASE_ROUTERS = [Elsewhere("limits_app")]
+    with CaptureQueriesContext(connection) as captured:
+        Group.objects.create(name="staff").delete()
+    assert not [query for query in captured if "limits_app" in query["sql"]]
+    assert not PlanAdmin(Plan, site).get_inlines(RequestFactory().get("/"))
 
 
 def test_a_miss_is_one_query_with_all_of_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
