@@ -203,6 +203,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "overdrawn": 0,
                 "member": None,
                 "shared": False,
+                "total": False,
             }
         ],
         "passed": [
@@ -220,6 +221,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "overdrawn": 0,
                 "member": None,
                 "shared": False,
+                "total": False,
             }
         ],
         "overdrawn": [],
