@@ -176,6 +176,26 @@ def test_for_asyncio_a_thread_reads_and_writes(clock: FakeClock, seconds: Second
     assert asyncio.run(follow()) == ["a", "b", "a", "b"]
 
 
+def test_a_call_in_a_coroutine_that_may_not_read_the_database_uses_the_last_cool_downs(seconds: Seconds) -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
+    assert limits.try_acquire("chat")
+    limits.report_upstream(NAME, "a", retry_after=30)
+    seconds.now += 1
+
+    async def follow() -> object:
+        return limits.try_acquire("chat").config["member"]
+
+    assert asyncio.run(follow()) == "b"
+
+
+def test_a_report_of_a_pool_that_this_process_does_not_use_is_kept_for_others() -> None:
+    unused = Balancers()
+    unused.report(NAME, "a", 1)
+    unused.read_cool_downs(NAME)
+    assert not unused.must_read(NAME)
+    assert CoolDown.objects.get().until == 1
+
+
 @pytest.mark.release
 def test_all_processes_know_which_member_cools_down(tmp_path: Path) -> None:
     with redis_server() as server:
