@@ -43,7 +43,7 @@ class BlockingAdmin(UsageListAdmin):
 
     def block_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, or block the entity; one that has no row gets one."""
-        identifier = request.GET.get("entity", "")
+        identifier = request.POST.get("entity") or request.GET.get("entity", "")
         entity = self._entity(identifier)
         if not self.has_change_permission(request) or (entity.pk is None and not self.has_add_permission(request)):
             raise PermissionDenied
@@ -58,6 +58,7 @@ class BlockingAdmin(UsageListAdmin):
             "title": gettext("Block %(entity)s") % {"entity": identifier},
             "opts": self.opts,
             "form": form,
+            "entity": identifier,
             "back": self._back(request),
             "media": self.media + form.media,
         }

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseNotAllowed, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.urls import path, reverse
+from django.utils.html import format_html_join
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.actions import Ask, ConfirmedAction
 from limits_app.admin.base import AuditedAdmin
-from limits_app.models import Candidate
+from limits_app.core.errors import LimitsError
+from limits_app.models import Candidate, CandidateState
 from limits_app.services.candidates import reports
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+    from django.utils.safestring import SafeString
 
 __all__ = ["CandidateAdmin"]
 
@@ -32,6 +42,18 @@ def _discard(candidate: Candidate, ask: Ask) -> None:
     services.discard_candidate(candidate.policy, reason=ask.reason, actor=ask.actor)
 
 
+_DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Candidate, Ask], None]]]] = {
+    "promote": (CandidateState.TESTING, _("Enforce now"), _promote),
+    "discard": (CandidateState.TESTING, _("Discard"), _discard),
+    "revert": (CandidateState.PROMOTED, _("Revert"), _revert),
+}
+"""What can be done with a candidate: in which state, the label of the button, and the function."""
+_BUTTON: Final = (
+    '<button type="submit" class="button" formaction="{}" formmethod="post" formnovalidate>'
+    '{}<span class="visually-hidden"> {}</span></button>'
+)
+
+
 class CandidateAdmin(AuditedAdmin):
     """Candidates with what they would reject; the permission to change policies covers the actions."""
 
@@ -46,6 +68,73 @@ class CandidateAdmin(AuditedAdmin):
         ConfirmedAction("revert", _("Revert promoted candidates"), allowed="promote", form=ReasonForm, do=_revert),
         ConfirmedAction("discard", _("Discard candidates"), allowed="promote", form=ReasonForm, do=_discard),
     ]
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the URLs of the buttons."""
+        view = self.admin_site.admin_view(self.decide_view)
+        buttons = [
+            path(f"<int:object_id>/{one}/", view, {"decision": one}, name=f"limits_app_candidate_{one}")
+            for one in _DECISIONS
+        ]
+        return [*buttons, *super().get_urls()]
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Show the buttons with the permission for them."""
+        shown = [*super().get_list_display(request)]
+        return [*shown, "decide"] if self.has_promote_permission(request) else shown
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Show the results of a candidate that exists, and the buttons."""
+        fields = [*super().get_fields(request, obj)]
+        if obj is None:
+            return fields
+        results = ["state", "evaluated", "rejected", "rejected_percent"]
+        return [*fields, *results, *(["decide"] if self.has_promote_permission(request) else [])]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Results cannot be edited."""
+        return [] if obj is None else ["state", "evaluated", "rejected", "rejected_percent", "decide"]
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Read the counts of one candidate."""
+        candidate: Any = super().get_object(request, object_id, from_field)
+        if candidate is not None:
+            candidate.report = reports([candidate])[0]
+        return candidate
+
+    def response_post_save_add(self, request: HttpRequest, obj: Any) -> HttpResponseRedirect:
+        """Continue with the page of the new candidate."""
+        if not self.has_view_permission(request, obj):
+            return super().response_post_save_add(request, obj)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_change", args=[obj.pk]))
+
+    def decide_view(self, request: HttpRequest, object_id: int, decision: str) -> HttpResponse:
+        """Promote, discard or revert one candidate."""
+        if not self.has_promote_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        candidate = get_object_or_404(Candidate.objects.select_related("policy"), pk=object_id)
+        _state, label, do = _DECISIONS[decision]
+        try:
+            do(candidate, Ask(request.user.get_username(), {"reason": ""}, ""))
+        except LimitsError as error:
+            self.message_user(request, str(error), messages.ERROR)
+        else:
+            said = gettext("%(action)s: done for “%(policy)s”.")
+            self.message_user(request, said % {"action": label, "policy": candidate.policy}, messages.SUCCESS)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_changelist"))
+
+    @admin.display(description=_("decision"))
+    def decide(self, candidate: Candidate) -> SafeString | str:
+        """Show the buttons for the state of the candidate."""
+        name = f"{self.admin_site.name}:limits_app_candidate"
+        buttons = (
+            (reverse(f"{name}_{decision}", args=[candidate.pk]), label, candidate.policy)
+            for decision, (state, label, _do) in _DECISIONS.items()
+            if state == candidate.state
+        )
+        return format_html_join(" ", _BUTTON, buttons) or "-"
 
     def has_promote_permission(self, request: HttpRequest) -> bool:
         """Whether the user may change candidates and policies."""

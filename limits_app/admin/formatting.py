@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from limits_app.models import Limit
 
-__all__ = ["Bar", "amount", "bar", "moment", "percent", "short_moment", "written_limits"]
+__all__ = ["Bar", "amount", "bar", "limits_text", "moment", "percent", "short_moment", "written_limits"]
 
 _NEAR: Final = 0.8
 
@@ -92,6 +92,11 @@ def _local(at: datetime) -> datetime:
 def written_limits(limits: Iterable[Limit]) -> SafeString:
     """Rows of limits as commands and files write them, one below the other."""
     return format_html_join("", "<div>{}</div>", ((_written(limit),) for limit in limits))
+
+
+def limits_text(limits: Iterable[Limit]) -> str:
+    """Rows of limits as one text, with spaces between them."""
+    return " ".join(map(_written, limits))
 
 
 def _written(limit: Limit) -> str:

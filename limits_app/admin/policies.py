@@ -61,7 +61,8 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         """Show the form, or grant the boost."""
         if not self.has_boost_permission(request):
             raise PermissionDenied
-        form = GrantForm(request.POST if request.method == "POST" else None)
+        initial = {name: request.GET[name] for name in ("whom", "entity") if name in request.GET}
+        form = GrantForm(request.POST if request.method == "POST" else None, initial=initial)
         boosts: list[PlannedBoost] = []
         if form.is_valid() and form.cleaned_data["whom"] != Boosted.ENTITY:
             says, rows = form.cleaned_data, form.policies()[: MOST_ROWS + 1]

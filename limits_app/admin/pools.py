@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db import models
-from django.forms import Textarea
+from django.forms import CharField, ModelForm, Textarea
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import AuditedAdmin, PartOf
-from limits_app.admin.formatting import amount, written_limits
+from limits_app.admin.formatting import amount, limits_text
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Pool, PoolMember
+from limits_app.services import definitions
 from limits_app.services.pools import member_use
 
 if TYPE_CHECKING:
@@ -26,28 +28,75 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     Inline = admin.TabularInline[PoolMember, Pool]
+    MemberModelForm = ModelForm[PoolMember]
 else:
     Inline = admin.TabularInline  # they take no parameters when the code runs
+    MemberModelForm = ModelForm
 
 __all__ = ["PoolAdmin", "PoolMemberAdmin"]
 
 
+_NEW_MEMBERS: Final = 3
+"""How many empty rows the form of a new pool has."""
+
+
+class MemberForm(MemberModelForm):
+    """A member with its limits as one text."""
+
+    limits_text = CharField(
+        label=_("limits"),
+        required=False,
+        help_text=_("Such as “calls=100/min tokens=400k/min”. All users of the member share them."),
+        widget=Textarea(attrs={"rows": 3, "cols": 24}),
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance.pk is not None:
+            self.initial["limits_text"] = limits_text(self.instance.limits.all())
+
+    def clean_limits_text(self) -> str:
+        """Reject text that is not a list of limits."""
+        text: str = self.cleaned_data["limits_text"]
+        try:
+            if "limits_text" in self.changed_data:
+                _definition(PoolMember(name="member"), text)
+        except definitions.InvalidDefinition as error:
+            raise ValidationError([one for messages in error.errors.values() for one in messages]) from error
+        return text
+
+    def save(self, commit: bool = True) -> PoolMember:
+        """Save the member, and its limits if their text was changed."""
+        member = super().save(commit)
+        if commit and "limits_text" in self.changed_data:
+            definitions.save(_definition(member, self.cleaned_data["limits_text"]))
+        return member
+
+
+def _definition(member: PoolMember, text: str) -> definitions.Definition:
+    return definitions.read(member, {"limits": text.split()}, partial=True, alone=True)
+
+
 class MemberInline(PartOf, Inline):
-    """The members of a pool; their limits are on separate pages."""
+    """The members of a pool with their limits as text; the page of a member has the limits as fields."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
 
     whole = "pool"
     model = PoolMember
-    fields = ["name", "order", "weight", "enabled", "config", "limits_in_words", "use"]
-    readonly_fields = ["limits_in_words", "use"]
+    form = MemberForm
+    fields = ["name", "limits_text", "order", "weight", "enabled", "config", "use"]
+    readonly_fields = ["use"]
     formfield_overrides = {
         models.JSONField: {"form_class": JSONField, "widget": Textarea(attrs={"rows": 3, "cols": 28})},
     }
     show_change_link = True
-    extra = 1
     _use: Mapping[str, str]
+
+    def get_extra(self, request: HttpRequest, obj: Any = None, **options: Any) -> int:
+        """Offer several empty rows for a new pool."""
+        return _NEW_MEMBERS if obj is None else 1
 
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """Read the usage of all members once; an inline exists for one request."""
@@ -64,11 +113,6 @@ class MemberInline(PartOf, Inline):
         """Fetch the limits of all members at once."""
         members: QuerySet[PoolMember] = super().get_queryset(request)
         return members.prefetch_related("limits")
-
-    @admin.display(description=_("limits"))
-    def limits_in_words(self, member: PoolMember) -> str:
-        """Say what it has."""
-        return written_limits(member.limits.all()) if member.pk else ""
 
     @admin.display(description=_("in use now"))
     def use(self, member: PoolMember) -> str:

@@ -78,6 +78,9 @@ def table() -> Iterator[tuple[str, str]]:
     yield "view_candidate", candidates
     yield "add_candidate", "candidate_add"
     yield "delete_candidate", "candidate_delete"
+    decisions = "candidate_promote candidate_discard candidate_revert"
+    policies = f"{READING.format('policy')} policy_export explain_changelist"
+    yield "change_candidate change_policy", f"{candidates} {policies} {decisions}"
     yield "view_emergencyswitch", "emergencyswitch_changelist"
     yield "change_emergencyswitch", "emergencyswitch_changelist"
     yield "reset_resource top_up_resource", ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -22,20 +24,32 @@ class RestrictedPlace(Place):
         return {**Place.environment(self), "DJANGO_SETTINGS_MODULE": "tests.browser.settings"}
 
 
-@pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """Where the site is, with what it starts with."""
-    place = RestrictedPlace(tmp_path_factory.mktemp("site"), debug=True)
+def new_site(directory: Path) -> Place:
+    """A site of its own in a directory, with the data that it starts with."""
+    place = RestrictedPlace(directory, debug=True)
     place.manage("migrate", "--verbosity=0")
     place.manage("shell", "--verbosity=0", "--command", "from tests.browser.seed import seed; seed()")
     return place
 
 
-@pytest.fixture(scope="session")
-def served(place: Place) -> Iterator[Browser]:
-    """Somebody who is logged in to the admin."""
+@contextmanager
+def logged_in(place: Place) -> Iterator[Browser]:
+    """A browser of an administrator who is logged in."""
     with Server(place) as server, browser(server.address.url, place.directory / "profile") as window:
         window.log_in(ADMIN)
+        yield window
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The site of all modules that leave its limits in force."""
+    return new_site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="session")
+def served(place: Place) -> Iterator[Browser]:
+    """The browser of these modules."""
+    with logged_in(place) as window:
         yield window
 
 

@@ -1,0 +1,231 @@
+"""Nine everyday tasks in a real browser, each within a number of clicks from the first page of the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from project.demo.place import Place
+from tests.browser.chromium import Browser
+from tests.browser.conftest import logged_in, new_site
+
+pytestmark = [pytest.mark.slow, pytest.mark.release]
+
+_YESTERDAY = datetime.now(UTC).replace(hour=10, minute=3, second=0, microsecond=0) - timedelta(days=1)
+_TO_SEE = f"""
+from datetime import datetime
+from limits_app import CallLimit, limits
+from limits_app.models import Denial
+at = datetime.fromisoformat("{_YESTERDAY.isoformat()}")
+Denial.objects.create(
+    minute=at, first=at, last=at, resource="openai/gpt-4", key="call_count", entity="user:7", bucket="entity", count=3
+)
+limits.set_resource_limits("billing", [CallLimit.per_minute(60)])
+limits.set_resource_limits("billing", [CallLimit.per_minute(1)], reason="by mistake")
+"""
+"""A rejection of yesterday, and a change to undo."""
+_MODELS = "from limits_app.models import AuditEvent, Entity, Limit, Policy"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A site whose limits the tasks may change."""
+    place = new_site(tmp_path_factory.mktemp("tasks"))
+    run(place, _TO_SEE)
+    return place
+
+
+@pytest.fixture(scope="module")
+def served(place: Place) -> Iterator[Browser]:
+    """The browser of this module."""
+    with logged_in(place) as window:
+        yield window
+
+
+def run(place: Place, code: str) -> str:
+    """Run code at the site, and return what it prints."""
+    return place.manage("shell", "--verbosity=0", "--command", f"{_MODELS}\n{code}").strip()
+
+
+class Clicks:
+    """A person at the first page of the admin, whose clicks are counted; typing is not."""
+
+    def __init__(self, window: Browser) -> None:
+        self.count = 0
+        self._window = window
+        window.open("admin/")
+
+    def press(self, selector: str) -> None:
+        """Click on what a CSS selector names."""
+        self._window.press(selector)
+        self.count += 1
+
+    def follow(self, path: str, within: str = "#content") -> None:
+        """Click on the link to a page of the app."""
+        self.press(f"{within} a[href$='/limits_app/{path}']")
+
+    def type(self, **texts: str) -> None:
+        """Type into fields, by the id that forms give them; leave the last one."""
+        for name, text in texts.items():
+            self._window.fill(f"#id_{name}", text)
+        self._window.driver.switch_to.active_element.send_keys(Keys.TAB)
+
+    def type_time(self, field: str, at: datetime) -> None:
+        """Type into a field for a date and a time, whose order of parts depends on the browser."""
+        script = "arguments[0].value = arguments[1]"
+        self._window.run(script, self._window.one(f"#{field}"), f"{at:%Y-%m-%dT%H:%M}")
+
+    def done(self) -> str:
+        """The message of success, of which Django writes the first letter large."""
+        return self._window.text(".messagelist :is(.success, .info)").lower()
+
+
+def test_a_customer_gets_limits_of_requests_and_tokens(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.follow("usagesnapshot/limit/")
+    clicks.press("input[name=what][value=everything]")
+    clicks.type(who="one user", entity="tenant:hooli", text="100/min tokens=1M/day")
+    clicks.press("input[name=_save]")
+    assert "tenant:hooli" in clicks.done()
+    assert clicks.count <= 6
+    code = "print(*Limit.objects.filter(policy__entity__identifier='tenant:hooli'))"
+    assert "100" in run(place, code)
+    assert "1,000,000" in run(place, code).replace("1000000", "1,000,000")
+
+
+def test_a_user_is_blocked(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    window.fill("#limits-block", "user:7")
+    clicks.press("form[action$='entity/block/'] button")
+    assert "user:7 is blocked" in clicks.done()
+    assert clicks.count <= 2
+    assert run(place, "print(Entity.objects.get(identifier='user:7').blocked)") == ("True")
+
+
+def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: Place) -> None:
+    now = datetime.now(UTC)
+    friday = (now + timedelta(days=(4 - now.weekday()) % 7 or 7)).replace(hour=23, minute=59)
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.follow("policy/boost/?whom=everybody")
+    clicks.type(factor="1.5", reason="a sale")
+    clicks.type_time("id_until", friday)
+    clicks.press("input[name=confirmed]")
+    window.one("input[name=listed]")
+    clicks.press("input[name=confirmed]")
+    assert "are boosted until" in clicks.done()
+    assert clicks.count <= 4
+    code = "print(Limit.objects.filter(policy__resource__name='billing').count())"
+    assert run(place, code) == "2"
+
+
+def test_it_is_seen_why_a_user_was_rejected(window: Browser) -> None:
+    clicks = Clicks(window)
+    clicks.follow("denial/")
+    window.fill("#limits-entity", "user:7")
+    clicks.type_time("limits-from", _YESTERDAY)
+    clicks.type_time("limits-to", _YESTERDAY)
+    clicks.press(".limits-choice button")
+    window.until(lambda: "entity=user" in window.driver.current_url, "nothing is shown")
+    assert "user:7" in window.text(".limits-rows tbody th")
+    assert "openai/gpt-4" in window.text(".limits-rows tbody th")
+    assert clicks.count <= 3
+
+
+def test_it_is_seen_who_used_most_yesterday(window: Browser) -> None:
+    clicks = Clicks(window)
+    clicks.follow("usagesnapshot/")
+    clicks.press(".limits-spans a[href^='?span=yesterday']")
+    assert "tenant:acme" in window.text(".limits-columns tbody tr:first-child th")
+    assert clicks.count <= 2
+
+
+def test_a_change_is_undone(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("auditevent/")
+    mistake = run(
+        place,
+        "print(AuditEvent.objects.filter(reason='by mistake').latest('pk').pk)",
+    )
+    clicks.press(f"#result_list a[href$='auditevent/{mistake}/change/']")
+    clicks.follow(f"auditevent/{mistake}/revert/")
+    clicks.press(".submit-row input[type=submit]")
+    assert "was reverted" in clicks.done()
+    assert clicks.count <= 4
+    code = "print(int(Limit.objects.get(policy__resource__name='billing', policy__valid_until=None).capacity))"
+    assert run(place, code) == "60"
+
+
+def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place) -> None:
+    policy = run(
+        place,
+        "print(Policy.objects.get(resource__name='openai/gpt-4', entity=None, valid_until=None).pk)",
+    )
+    clicks = Clicks(window)
+    clicks.follow("policy/")
+    clicks.press(f"#result_list th a[href*='policy/{policy}/change/']")
+    clicks.follow(f"candidate/add/?policy={policy}")
+    clicks.type(limits="calls=33/min")
+    clicks.press("input[name=_save]")
+    assert "0" in window.text(".field-evaluated")
+    assert window.barriers() == []
+    assert clicks.count <= 4
+
+    clicks = Clicks(window)
+    clicks.follow("candidate/")
+    assert window.barriers() == []
+    clicks.press("#result_list button[formaction$='/promote/']")
+    assert "enforce now" in clicks.done()
+    assert clicks.count <= 2
+    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("call_count: 33")
+
+
+def test_a_url_is_limited(window: Browser) -> None:
+    clicks = Clicks(window)
+    clicks.follow("overview/")
+    clicks.follow("usagesnapshot/limit/")
+    clicks.type(path="/api/aping/", number_1="1")
+    clicks.press("input[name=_save]")
+    assert "/api/aping/" in clicks.done()
+    assert clicks.count <= 5
+    assert {status(f"{window.url}api/aping/") for _ in range(4)} >= {429}
+
+
+def status(url: str) -> int:
+    """The status of the answer."""
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_a_pool_of_three_regions_serves_a_resource(window: Browser, place: Place) -> None:
+    clicks = Clicks(window)
+    clicks.follow("pool/add/", "#content-main")
+    regions = ("us-east-1", "eu-west-1", "ap-south-1")
+    fields = {f"members-{row}-name": region for row, region in enumerate(regions)}
+    texts = {f"members-{row}-limits_text": "tokens=400k/min" for row in range(len(regions))}
+    clicks.type(name="regions", **fields, **texts)
+    clicks.press("input[name=_save]")
+    assert "regions" in clicks.done()
+    window.open("admin/")
+    clicks.follow("resource/add/", "#content-main")
+    clicks.type(name="llm/claude")
+    clicks.press("[aria-labelledby='select2-id_pool-container']")
+    window.one(".select2-search__field").send_keys("regions")
+    window.until(lambda: "regions" in window.text(".select2-results__option--highlighted"), "the pool is not found")
+    window.one(".select2-search__field").send_keys(Keys.ENTER)
+    clicks.press("input[name=_save]")
+    clicks.done()
+    assert clicks.count <= 8
+    code = "print([int(one.capacity) for one in Limit.objects.filter(member__pool__resources__name='llm/claude')])"
+    assert run(place, code) == "[400000, 400000, 400000]"
