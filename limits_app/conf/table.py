@@ -201,7 +201,7 @@ PLAN_OF_REQUEST: Final = Key[str | PlanOfRequest | None](
     None,
     "limits_app.E068",
     expects="function, or its dotted path, or None",
-    doc="Takes a request and returns the name of its plan, or None; for entities without a plan of their own.",
+    doc="Takes a request and returns the name of its plan, or None; for entities without a plan.",
     parse=parsers.or_none(parsers.function),
 )
 TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](

@@ -1,0 +1,32 @@
+"""The administrator guide names buttons and fields as the admin does."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tests.docs.pages import DOCS, ROOT
+
+DJANGO: Final = {
+    "add candidate",
+    "add entity",
+    "add pool",
+    "by when",
+    "change",
+    "go",
+    "past 7 days",
+    "save and continue editing",
+}
+"""Labels of Django's admin."""
+CODE: Final = re.compile(r"`[^`]*`")
+LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")
+ADMIN: Final = ("admin/**/*.py", "models/*.py", "services/simple_limits.py", "templates/**/*.html")
+
+
+def test_each_label_in_the_guide_is_in_the_admin() -> None:
+    sources = [path.read_text().casefold() for pattern in ADMIN for path in (ROOT / "limits_app").glob(pattern)]
+    known = " ".join(" ".join(sources).split())
+    guide = CODE.sub("", (DOCS / "admin-guide.md").read_text())
+    labels = {label.casefold() for label in LABEL.findall(guide)} - DJANGO
+    assert len(labels) > 30
+    assert sorted(label for label in labels if not re.search(rf"[\"'>] ?{re.escape(label)}", known)) == []
