@@ -32,7 +32,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs newcomer matrix release-check clean
+.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs newcomer matrix wheels test-compiled release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -96,6 +96,13 @@ newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, an
 
 matrix: $(STAMP)  ## run tests with each Python that is here and each supported Django; pass options as ARGS="--python ..."
 	$(PY) -m tests.packaging.matrix $(ARGS)
+
+wheels: $(RELEASE_STAMP)  ## build the package and two wheels into dist/: a pure one, and one compiled for this machine; needs a C compiler
+	$(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
+
+test-compiled: wheels $(STAMP)  ## run the tests of the engine and of its stores with the compiled wheel
+	$(PY) -m tests.packaging.compiled $(ARGS)
 
 release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and look at it as a stranger would; needs a network
 	rm -rf dist

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from limits_app import services as limits
-    from limits_app.core.acquisition import Acquisition, LimitUse
+    from limits_app.core.acquisition import Acquisition
     from limits_app.core.errors import (
         AlreadyReleased,
         InvalidLimit,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from limits_app.core.limit_pool import LimitPool
     from limits_app.core.limit_set import LimitSet
     from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-    from limits_app.core.outcome import LimitStatus, Outcome
+    from limits_app.core.outcome import LimitStatus, LimitUse, Outcome
     from limits_app.integrations.decorators import exempt, limited
     from limits_app.integrations.request import LimitedRequest, RequestLimits
 
@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "limits_app.core.acquisition": ("Acquisition", "LimitUse"),
+    "limits_app.core.acquisition": ("Acquisition",),
     "limits_app.core.errors": (
         "AlreadyReleased",
         "InvalidLimit",
@@ -83,7 +83,7 @@ _HOMES: Final = {
     "limits_app.core.limit_pool": ("LimitPool",),
     "limits_app.core.limit_set": ("LimitSet",),
     "limits_app.core.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
-    "limits_app.core.outcome": ("LimitStatus", "Outcome"),
+    "limits_app.core.outcome": ("LimitStatus", "LimitUse", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
     "limits_app.integrations.request": ("LimitedRequest", "RequestLimits"),
 }

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from limits_app.core.amounts import Amount, check_amounts, shown
+from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.extension import LimitsSource, aextend, extend
 from limits_app.core.leases import enter_block, leave_block
 from limits_app.core.modes import HOOKS
-from limits_app.core.outcome import Outcome, outcome_of, units_of
+from limits_app.core.outcome import LimitUse, Outcome, outcome_of, units_of
 from limits_app.core.plan import Claim, Plan
 from limits_app.core.reported import charged_for, record_usage, requested_of, shares, units_used, unreported_keys
 from limits_app.core.runtime import PROCESS
@@ -30,14 +30,7 @@ _REPORTING: Final = Lock()
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitUse:
-    """The amounts of one limit that were requested and used (None: not reported)."""
-
-    requested: Amount
-    used: Amount | None
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Acquisition:
     """Amounts that are held, or their rejection; `claim` is the request with the decision of the store.
 
@@ -49,7 +42,6 @@ class Acquisition:
     """
 
     __slots__ = (
-        "__weakref__",
         "_cancelled",
         "_config",
         "_forks",
@@ -73,7 +65,7 @@ class Acquisition:
         self.claim = claim
         self.requested: Mapping[str, Amount] = {}
         """The requested amounts by key."""
-        self.reports: dict[str, Amount] = {}
+        self.reports: dict[str, object] = {}
         """The reported use by key."""
         self.used: Sequence[int] = ()
         """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
@@ -135,7 +127,8 @@ class Acquisition:
                 if limit.is_sum:
                     for key in limit.keys:
                         used = self.reports.get(key) if self.successful else None
-                        uses.setdefault(key, LimitUse(requested_of(self, limit, key), used))
+                        use = LimitUse(requested_of(self, limit, key), used)  # type: ignore[arg-type]  # a number
+                        uses.setdefault(key, use)
                 else:
                     uses[limit.key] = LimitUse(units_of(limit.rule, charged_for(self, limit)), units_used(part, limit))
         return uses
@@ -340,6 +333,7 @@ class Acquisition:
                 raise UsageNotReported(missing)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FreeAcquisition(Acquisition):
     """The acquisition of an empty set, which all callers share: it holds nothing, so there is nothing to settle."""
 
@@ -356,7 +350,8 @@ class FreeAcquisition(Acquisition):
     def extend(self, requested: Mapping[str, Amount]) -> None:
         """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
         check_amounts("requested", requested)
-        for key in requested:
+        keys: Iterable[object] = requested
+        for key in keys:
             self.limit_set.skip_unknown(key)
 
     async def aextend(self, requested: Mapping[str, Amount]) -> None:

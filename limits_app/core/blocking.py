@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from random import random
 from time import monotonic_ns
-from typing import Final
+from typing import Final, SupportsFloat
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms.rule import NEVER_US
@@ -27,7 +27,11 @@ _JITTER_US: Final = 500
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
 
 
-def checked_timeout(timeout: float | None, rule: str = "timeout must be None or seconds") -> float | None:
+Timeout = float | SupportsFloat | None
+"""Seconds, None where there is no limit. `checked_timeout` rejects everything that is not a plain number."""
+
+
+def checked_timeout(timeout: Timeout, rule: str = "timeout must be None or seconds") -> float | None:
     """Check a timeout; return it in seconds, None where it never ends. InvalidRequest unless None or at least 0."""
     if timeout is None:
         return None

@@ -19,7 +19,7 @@ from limits_app.core.alternatives import (
 )
 from limits_app.core.amounts import Requested, shown
 from limits_app.core.balancing import Balancer, Candidates, EligibleSets, balancer_named, checked_weights
-from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
+from limits_app.core.blocking import Timeout, checked_timeout, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
@@ -141,7 +141,7 @@ class LimitPool:
         """
         return self._try(requested, self._ordered(requested))
 
-    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    def acquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds for any of the sets (None: no limit; 0: do not wait).
 
         A waiter queues for all sets that refused it and takes the first one that admits.
@@ -161,7 +161,7 @@ class LimitPool:
         """`try_acquire` for asyncio."""
         return await self._atry(requested, self._ordered(requested))
 
-    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    async def aacquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
         seconds, order, refused = checked_timeout(timeout), self._ordered(requested), None
         if seconds == 0 or not self._busy():

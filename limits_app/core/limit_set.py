@@ -11,7 +11,8 @@ from weakref import ref
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.blocking import checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.core.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.extension import cancel_all
 from limits_app.core.keys import Scope, private_scope
@@ -24,6 +25,7 @@ from limits_app.core.plan import Claim, Plan, ScopedLimits
 from limits_app.core.planning import Plans
 from limits_app.core.record import schema_of
 from limits_app.core.store import RemoteStore, Store, is_remote
+from limits_app.core.tracked import TrackedAcquisition
 
 logger = logging.getLogger("limits_app")
 
@@ -32,6 +34,7 @@ _WARNED: Final[set[object]] = set()
 """The warnings that this process has given about sets with the name of a resource."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LimitSet:
     """Limits that are acquired together: all are checked first, and charged only if all pass.
 
@@ -59,7 +62,7 @@ class LimitSet:
         limits: Iterable[Limit | str] = (),
         *,
         shared: bool = False,
-        mode: str = "sync",
+        mode: Mode | str = "sync",
         config: Mapping[str, object] | None = None,
         store: Store | None = None,
         require_usage: bool = True,
@@ -120,7 +123,7 @@ class LimitSet:
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(LimitSet.composed, config=self._config, version=self.version)
-        return make, (self.scoped, self.store), {"require_usage": self.require_usage}
+        return make, (self.scoped, self.store), (None, {"require_usage": self.require_usage})
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
@@ -190,7 +193,7 @@ class LimitSet:
             raise
         return acquisition
 
-    def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
+    def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: Timeout = None) -> Acquisition:
         """Acquire; by default this waits as long as it takes, other than `limits.acquire`, which does not wait.
 
         `timeout` is the longest wait in seconds (0: no waiting).
@@ -228,9 +231,7 @@ class LimitSet:
             acquisition.track()
         return acquisition
 
-    async def aacquire(
-        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
-    ) -> Acquisition:
+    async def aacquire(self, requested: Mapping[str, Amount] | None = None, timeout: Timeout = None) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
@@ -282,7 +283,7 @@ class LimitSet:
         amounts, fits = plan.fixed_amounts, plan.fits
         if amounts is None:
             amounts, fits = plan.amounts(requested or {})
-        acquisition = Acquisition(self, Claim(plan, amounts))
+        acquisition = TrackedAcquisition(self, Claim(plan, amounts))
         acquisition.requested = requested or acquisition.requested
         if plan.permits:
             acquisition.claim.owner = ref(acquisition)
@@ -326,13 +327,14 @@ class LimitSet:
             logger.warning(message)
 
     def _acquire_free(
-        self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: float | None = None
+        self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
     ) -> Acquisition:
         """Return the acquisition of a set without limits; raises as usual for an invalid request."""
         checked_timeout(timeout)
         if requested is not None:
             check_amounts("requested", requested)
-            for key in requested:
+            keys: Iterable[object] = requested
+            for key in keys:
                 self.skip_unknown(key)
         return free
 

@@ -22,6 +22,14 @@ _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
 @dataclass(frozen=True, slots=True)
+class LimitUse:
+    """The amounts of one limit that were requested and used (None: not reported)."""
+
+    requested: Amount
+    used: Amount | None
+
+
+@dataclass(frozen=True, slots=True)
 class LimitStatus:
     """One limit in a decision; amounts in units, times in seconds from the decision.
 

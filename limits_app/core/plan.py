@@ -48,6 +48,10 @@ class ScopedLimits:
     lasting: bool = False
     more_prefixes: tuple[str, ...] = ()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
+        return ScopedLimits, (*values, self.more_prefixes)
+
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
         """The keys that requests use for a limit: one, or several whose amounts are added up.
 

@@ -84,7 +84,8 @@ class Plans:
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
         plan = self._compiled(tuple(named), left_out, held, many_calls)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
-        depends_on_keys = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
+        metered = [key for key in named if isinstance(self.limits[key], MeteredLimit)]
+        depends_on_keys = len(metered) == len(requested)
         if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
             self.by_keys[keys] = plan
         return plan
@@ -92,8 +93,9 @@ class Plans:
     def _named(self, requested: Mapping[str, object]) -> list[str]:
         """Return the requested keys that the set has; `on_unknown` receives the others."""
         named = []
-        for key, amount in requested.items():
-            if key in self.limits:
+        entries: Iterable[tuple[object, object]] = requested.items()
+        for key, amount in entries:
+            if isinstance(key, str) and key in self.limits:
                 named.append(key)
             else:
                 check_amounts("requested", {key: amount})

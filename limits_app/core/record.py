@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.amounts import MILLI, shown
+from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.core.limits import AnyLimit, Blocked
@@ -33,6 +34,7 @@ class Lease:
         self.ends_at = ends_at
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HourlyUsage:
     """The amounts admitted in the current hour.
 

@@ -20,12 +20,14 @@ logger = logging.getLogger("limits_app")
 
 def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
-    reports = {**acquisition.reports, **usage}
+    reports: dict[str, object] = {**acquisition.reports, **usage}
     recorded: list[tuple[Acquisition, list[int]]] = []
     known: set[str] = set()
+    entries: list[tuple[object, object]] = list(usage.items())
+    named = [(key, used) for key, used in entries if isinstance(key, str)]
     for part in acquisition.parts():
         amounts, by_key = list(part.used) or [-1] * len(part.claim.amounts), part.claim.plan.by_key
-        for key, used in usage.items():
+        for key, used in named:
             for limit in by_key.get(key, ()):
                 amount = parts_of(limit, used) if not limit.is_sum else _sum_used(acquisition, limit, reports)
                 amounts[limit.place] = amount
@@ -33,10 +35,10 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
                     _check_overuse(acquisition, limit, amount, used)
         known.update(by_key)
         recorded.append((part, amounts))
-    for key, used in usage.items():
-        if key not in known:
-            check_amounts("usage", {key: used})
-            acquisition.limit_set.skip_unknown(key, reported=True)
+    for unknown, used in entries:
+        if unknown not in known:
+            check_amounts("usage", {unknown: used})
+            acquisition.limit_set.skip_unknown(unknown, reported=True)
     for part, amounts in recorded:
         part.used = amounts
     acquisition.reports = reports
@@ -51,7 +53,7 @@ def _requested_parts(acquisition: Acquisition, limit: PlannedLimit, key: str) ->
     return sum([parts_of(limit, part.requested.get(key, 0)) for part in acquisition.parts()])
 
 
-def _sum_used(acquisition: Acquisition, limit: PlannedLimit, reports: Mapping[str, Amount]) -> int:
+def _sum_used(acquisition: Acquisition, limit: PlannedLimit, reports: Mapping[str, object]) -> int:
     """Return the use of a limit for several keys; those that are not reported yet count as requested."""
     return sum(
         [
@@ -124,7 +126,7 @@ def _same_bucket(acquisition: Acquisition, limit: PlannedLimit) -> Iterator[tupl
                 yield part, one
 
 
-def _check_overuse(acquisition: Acquisition, limit: PlannedLimit, used_parts: int, used: Amount) -> None:
+def _check_overuse(acquisition: Acquisition, limit: PlannedLimit, used_parts: int, used: object) -> None:
     """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
     amount = charged_for(acquisition, limit)
     if used_parts <= amount:

@@ -102,6 +102,14 @@ def on_fork(forked: Forked) -> None:
     _FORKED.add(forked)
 
 
+class AtFork:
+    """Calls a function in every child process, as long as this object lives; compiled stores have one."""
+
+    def __init__(self, after_fork: Callable[[], None]) -> None:
+        self.after_fork = after_fork
+        on_fork(self)
+
+
 def around_fork(guarded: ForkGuarded) -> None:
     """As `on_fork`; in addition the process forks only between steps of the object."""
     on_fork(guarded)

@@ -8,8 +8,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from limits_app.core.acquisition import Acquisition, LimitUse
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
+from limits_app.core.outcome import LimitUse
 from limits_app.integrations.amounts import one_of_each, remaining_amounts
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.shadow import ShadowedAcquisition

@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from limits_app import conf
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
+from limits_app.core.blocking import Timeout
 from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import member_scope
 from limits_app.core.limit_pool import LimitPool
@@ -237,7 +238,7 @@ class PooledSet(LimitSet):
         """See `LimitPool.try_acquire`."""
         return self.pool.try_acquire(requested)
 
-    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    def acquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
         """See `LimitPool.acquire`."""
         return self.pool.acquire(requested, timeout)
 
@@ -245,7 +246,7 @@ class PooledSet(LimitSet):
         """See `LimitPool.atry_acquire`."""
         return await self.pool.atry_acquire(requested)
 
-    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+    async def aacquire(self, requested: Requested = None, timeout: Timeout = None) -> Acquisition:
         """See `LimitPool.aacquire`."""
         return await self.pool.aacquire(requested, timeout)
 

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from limits_app import signals
-from limits_app.core.acquisition import Acquisition, LimitUse
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.outcome import LimitStatus, LimitUse, Outcome
+from limits_app.core.tracked import TrackedAcquisition
 from limits_app.resolver import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.usage import evaluations
@@ -107,7 +108,7 @@ def with_shadow(outcome: Outcome, shadow: LimitSet | None, requested: RequestedA
     return replace(outcome, shadowed=tried.violations)
 
 
-class ShadowedAcquisition(Acquisition):
+class ShadowedAcquisition(TrackedAcquisition):
     """An acquisition, and the one in shadow mode that is updated and released with it.
 
     The one in shadow mode never raises an error, and is visible in `outcome.shadowed` only.

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from limits_app.core import engine
 from limits_app.core.algorithms import State
 from limits_app.core.clock import as_clock
+from limits_app.core.compiling import mypyc_attr
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
@@ -28,7 +29,7 @@ from limits_app.core.record import (
     lease_us_of,
     new_record,
 )
-from limits_app.core.runtime import on_fork
+from limits_app.core.runtime import AtFork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, first_admitted, is_idle
@@ -50,6 +51,7 @@ def monotonic_us() -> int:
     return monotonic_ns() // 1000 + _SINCE_1970_US
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: monotonic).
 
@@ -75,7 +77,7 @@ class MemoryStore:
         self._counts = UsageCounts()
         self._deferred: deque[Callable[[], None]] = deque()
         self.after_fork()
-        on_fork(self)
+        self._at_fork = AtFork(self.after_fork)
 
     def after_fork(self) -> None:
         """Continue in a child process with a copy of the state, and with a new lock."""

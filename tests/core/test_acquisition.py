@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition, LimitUse
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError, StoreUnavailable, UsageNotReported
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.modes import Hooks
+from limits_app.core.outcome import LimitUse
 from limits_app.core.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition, LimitUse
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import (
     AlreadyReleased,
     InvalidRequest,
@@ -28,6 +28,7 @@ from limits_app.core.keys import scope_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.outcome import LimitUse
 from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.in_thread import AskedInThread

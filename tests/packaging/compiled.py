@@ -1,0 +1,65 @@
+"""`python -m tests.packaging.compiled`: runs the tests of the engine and of its stores with the compiled wheel.
+
+The wheel is the one in `dist/`, as `make wheels` has built it. Arguments are passed to pytest.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from tests.docs.pages import ROOT
+
+PLACE: Final = ROOT / "build" / "compiled"
+NEEDED: Final = ("docs", "project", "tests", "CHANGELOG.md", "README.md", "manage.py", "pyproject.toml")
+TESTS: Final = (
+    "tests/core",
+    "tests/stores/test_concurrency.py",
+    "tests/stores/test_conformance_suite.py",
+    "tests/stores/test_forking.py",
+    "tests/stores/test_memory_conformance.py",
+    "tests/stores/test_memory_store.py",
+    "tests/stores/test_process_conformance.py",
+    "tests/stores/test_process_store.py",
+    "tests/stores/test_reentrance.py",
+    "tests/stores/test_sharing.py",
+)
+LEFT_OUT: Final = (
+    # Compiled modules have no docstrings.
+    "tests/core/test_imports.py::test_every_name_that_a_module_promises_is_there",
+    # It counts the calls of Python functions, of which compiled code makes few.
+    "tests/core/test_extension.py::test_wherever_an_interruption_comes_a_later_release_returns_everything",
+)
+
+
+def main() -> int:
+    """Unpack the wheel beside a copy of the tests, and run them there; returns the exit code of pytest."""
+    wheels = [path for path in (ROOT / "dist").glob("*.whl") if not path.stem.endswith("-any")]
+    if len(wheels) != 1:
+        raise SystemExit(f"dist/ has {len(wheels)} compiled wheels, and must have one: run `make clean wheels`")
+    shutil.rmtree(PLACE, ignore_errors=True)
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        wheel.extractall(PLACE)
+    for name in NEEDED:
+        copy(ROOT / name, PLACE / name)
+    check = "from limits_app.core import COMPILED; raise SystemExit(not COMPILED)"
+    subprocess.run([sys.executable, "-c", check], cwd=PLACE, check=True)
+    left_out = [f"--deselect={name}" for name in LEFT_OUT]
+    command = [sys.executable, "-m", "pytest", "-n2", "--no-cov", "-q", "-m", "not release", *TESTS, *left_out]
+    return subprocess.run([*command, *sys.argv[1:]], cwd=PLACE, check=False).returncode
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file, or a folder with what is in it."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
