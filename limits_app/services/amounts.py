@@ -76,12 +76,14 @@ def amounts_for(limits: LimitSet, requested: RequestedAmounts) -> Requested:
     return requested(limits) if callable(requested) else requested
 
 
-def known_amounts(resource: str, entity: str | None, requested: Mapping[str, Amount]) -> dict[str, Amount]:
+def known_amounts(
+    resource: str, entity: str | None, requested: Mapping[str, Amount], plan: str | None = None
+) -> dict[str, Amount]:
     """The amounts of a request by the keys of its effective limits; `calls` may be used for the key of call limits.
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
     """
-    resolved = resolver.get(resource, entity, latest_code_limits(resource))
+    resolved = resolver.get(resource, entity, latest_code_limits(resource), plan)
     keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
     renamed = {
         CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in requested.items()

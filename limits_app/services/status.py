@@ -71,35 +71,38 @@ class Status:
         return asdict(self)
 
 
-def status(resource: str, *, entity: str | None = None) -> Status:
+def status(resource: str, *, entity: str | None = None, plan: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
     The state of the entity is one consistent snapshot; known entities, which are those with a row in the database,
-    are read a few hundred at a time. The limits that code used last apply where no policy does. Changes nothing.
+    are read a few hundred at a time. The limits that code used last apply where no policy does. `plan` is the name of
+    the plan of an entity that has none. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
-    alias, limits, members = _read(resource, entity)
+    alias, limits, members = _read(resource, entity, plan)
     if entity is not None:
         return Status(resource, entity, limits, members=members)
     known, total = _used_by_all(resource, alias)
     return Status(resource, None, limits, known, total, members)
 
 
-async def astatus(resource: str, *, entity: str | None = None) -> Status:
+async def astatus(resource: str, *, entity: str | None = None, plan: str | None = None) -> Status:
     """`status` for asyncio."""
-    return await sync_to_async(status)(resource, entity=entity)
+    return await sync_to_async(status)(resource, entity=entity, plan=plan)
 
 
-def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
+def _read(
+    resource: str, entity: str | None, plan: str | None
+) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
     default_limits = latest_code_limits(resource)
     while True:
-        found = resolver.get(resource, entity, default_limits)
+        found = resolver.get(resource, entity, default_limits, plan)
         try:
             limits = found.in_store()
             return found.alias, limits.get_stats(), _members(limits)
         except StaleConfiguration:
-            resolver.forget(resource, entity, default_limits, stale=found)
+            resolver.forget(resource, entity, default_limits, plan, found)
 
 
 def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:

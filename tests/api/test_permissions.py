@@ -11,6 +11,7 @@ from django.urls import get_resolver
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
+from limits_app import services
 from limits_app.api import urls
 from limits_app.api.permissions import BOOST, RESET, TOP_UP
 from limits_app.integrations.identity import entity_of_key
@@ -112,6 +113,10 @@ def test_somebody_with_an_api_key_sees_the_limits_of_the_key(settings: Settings)
     Resource.objects.create(name="api")
     [mine] = Client().get(f"{ROOT}me/", headers={"X-Key": "secret"}).json()["results"]
     assert mine == {"resource": "api", "entity": entity_of_key("secret"), "limits": {}, "usage": {}}
+    services.set_plan_limits("pro", ["calls=5/min"])
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": lambda request: "pro"}
+    [mine] = Client().get(f"{ROOT}me/", headers={"X-Key": "secret"}).json()["results"]
+    assert mine["limits"]["call_count"]["capacity"] == 5
 
 
 def test_a_change_is_recorded_as_that_of_a_user_or_else_of_the_api_key(settings: Settings) -> None:

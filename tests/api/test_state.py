@@ -52,6 +52,14 @@ def root(user: User) -> APIClient:
     return as_user(user)
 
 
+def test_the_plan_of_a_request_is_a_parameter(root: APIClient) -> None:
+    services.set_plan_limits("pro", [CallLimit(7, 60)])
+    asked = "?resource=llm&entity=user:9&plan=pro"
+    assert root.get(f"{ROOT}explain/{asked}").data["chain"][0]["limits"][0]["level"] == "plan"
+    assert root.get(f"{ROOT}status/{asked}").data["limits"]["call_count"]["capacity"] == 7
+    assert root.get(f"{ROOT}status/?resource=llm&plan={'x' * 65}").status_code == 400
+
+
 def test_status_says_what_is_used_and_left(root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     services.acquire("api", entity="user:1")

@@ -104,6 +104,15 @@ def test_while_the_store_is_down_the_policy_answers_and_nobody_pretends_to_know(
         assert (ran.code, "store" in ran.err.lower()) == (1, True), line
 
 
+def test_the_plan_of_a_request_is_an_option() -> None:
+    limits.set_plan_limits("pro", [TPM])
+    assert "In effect: the policy of the plan pro" in run("explain api --entity user:1 --plan pro tpm=5").out
+    assert "plan" in run("check api tpm=5 --entity user:1 --plan pro").out
+    assert "tpm" in run("status api --entity user:1 --plan pro").out
+    assert "There are no limits" in run("status api --entity user:1").err + run("status api --entity user:1").out
+    assert run(f"explain api --plan {'x' * 65}").code != 0
+
+
 def test_explain_tells_people_in_sentences_and_programs_in_data() -> None:
     limits.set_resource_limits("api", [TPM], reason="x")
     told = run("explain api tpm=5 --entity user:1")

@@ -16,7 +16,7 @@ from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
-from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope, PolicyValue, Resource
+from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.usage import never_used
@@ -66,19 +66,21 @@ def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form and the effective limits; with `fragment`, only the effective limits."""
     check(request, EXPLAIN)
     resource, entity = request.GET.get("resource", "").strip(), entity_or_none(request)
-    context: dict[str, Any] = {"resource": resource, "entity": entity}
+    plan = request.GET.get("plan") or None
+    context: dict[str, Any] = {"resource": resource, "entity": entity, "plan": plan}
     if resource:
-        context |= _explained(site, resource, entity)
+        context |= _explained(site, resource, entity, plan)
     if "fragment" in request.GET:
         return page(site, request, "explanation", title="", context=context)
     names = Resource.objects.order_by("name").values_list("name", flat=True)
-    context |= {"resources": list(names[:_MOST_RESOURCES])}
+    plans = Plan.objects.values_list("name", flat=True)[:_MOST_RESOURCES]
+    context |= {"resources": list(names[:_MOST_RESOURCES]), "plans": list(plans)}
     return page(site, request, "explain", title=gettext("Effective limits"), context=context)
 
 
-def _explained(site: AdminSite, resource: str, entity: str | None) -> dict[str, Any]:
+def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | None) -> dict[str, Any]:
     try:
-        found = services.explain(resource, entity=entity)
+        found = services.explain(resource, entity=entity, plan=plan)
     except (LimitsError, ValueError) as error:
         return {"problem": str(error)}
     return {

@@ -12,6 +12,7 @@ from rest_framework import serializers
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb, in_scope
+from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By
 
@@ -184,6 +185,11 @@ class StatusQuery(StrictSerializer):
 
     resource = Exact(validators=[validate_resource_name])
     entity = Exact(required=False, validators=[validate_identifier])
+    plan = Exact(
+        required=False,
+        max_length=MAX_PLAN_LENGTH,
+        help_text="The plan that the request has, for an entity without one.",
+    )
 
 
 class ExplainQuery(StatusQuery):

@@ -25,7 +25,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats
-from limits_app.integrations.identity import identify
+from limits_app.integrations.identity import identify_with_plan
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
 from limits_app.resolver import home
@@ -62,7 +62,7 @@ class StatusView(ApiView):
     def get(self, request: Request) -> Response:
         """Read the state of an entity on a resource; without an entity, of the site itself and the whole resource."""
         given = queries.read(self.query, request.query_params)
-        return _live(services.status(given["resource"], entity=given.get("entity")).as_dict())
+        return _live(services.status(**given).as_dict())
 
 
 class ExplainView(ApiView):
@@ -76,8 +76,8 @@ class ExplainView(ApiView):
     def get(self, request: Request) -> Response:
         """Explain the decision about a request without consuming anything."""
         given = queries.read(self.query, request.query_params)
-        requested = dict(_amount(one) for one in given["requested"]) if "requested" in given else None
-        explanation = services.explain(given["resource"], entity=given.get("entity"), requested=requested)
+        requested = dict(map(_amount, given.pop("requested"))) if "requested" in given else None
+        explanation = services.explain(**given, requested=requested)
         _check_keys(requested or (), explanation)
         return _live({**explanation.as_dict(), "text": explanation.text()})
 
@@ -207,11 +207,11 @@ class MeView(_UncachedListView):
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits and usage of the requesting entity on the configured resources."""
-        entity = identify(request)  # REST framework authenticates in the view, after the middleware
+        entity, plan = identify_with_plan(request)  # REST framework authenticates in the view, after the middleware
         used = _used(entity, queries.read(self.query, request.query_params))
 
         def mine(one: Resource) -> dict[str, Any]:
-            state, usage = _state(one.name, entity), used.get(one.name, {})
+            state, usage = _state(one.name, entity, plan), used.get(one.name, {})
             return {"resource": one.name, "entity": entity, "limits": state, "usage": usage}
 
         return self.paginated(self.rows(request), mine)
@@ -305,10 +305,10 @@ def _used(entity: str | None, given: dict[str, Any]) -> dict[str, dict[str, Any]
     return found
 
 
-def _state(resource: str, entity: str | None) -> dict[str, Stats]:
+def _state(resource: str, entity: str | None, plan: str | None) -> dict[str, Stats]:
     """The state of one scope; without an entity, of the site itself only."""
     while True:
         try:
-            return services.limit_set(resource, entity).get_stats()
+            return services.limit_set(resource, entity, plan=None if entity is None else plan).get_stats()
         except StaleConfiguration:
             continue

@@ -82,7 +82,13 @@ def _outcome(options: Namespace) -> Outcome:
     try:
         asked = _requested(options) or _one_of_each
         default_limits = latest_code_limits(options.resource)
-        return limits.check(options.resource, entity=options.entity, requested=asked, default_limits=default_limits)
+        return limits.check(
+            options.resource,
+            entity=options.entity,
+            requested=asked,
+            default_limits=default_limits,
+            plan=options.plan,
+        )
     except NeverAdmissible as error:
         return error.outcome
 
@@ -90,7 +96,7 @@ def _outcome(options: Namespace) -> Outcome:
 def _requested(options: Namespace) -> Mapping[str, Amount] | None:
     """The amounts of the command line; InvalidRequest for an unknown key."""
     asked = amounts(options.requested)
-    return None if asked is None else known_amounts(options.resource, options.entity, asked)
+    return None if asked is None else known_amounts(options.resource, options.entity, asked, options.plan)
 
 
 def _one_of_each(limits: LimitSet) -> Mapping[str, Amount] | None:
@@ -99,14 +105,16 @@ def _one_of_each(limits: LimitSet) -> Mapping[str, Amount] | None:
 
 
 def _explain(options: Namespace, out: Output) -> ExitCode:
-    explanation = limits.explain(options.resource, entity=options.entity, requested=_requested(options))
+    explanation = limits.explain(
+        options.resource, entity=options.entity, requested=_requested(options), plan=options.plan
+    )
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
     return _unknown_resource(options, out)
 
 
 def _status(options: Namespace, out: Output) -> ExitCode:
     with out.working("Reading the store"):  # all known entities, without --entity
-        status = limits.status(options.resource, entity=options.entity)
+        status = limits.status(options.resource, entity=options.entity, plan=options.plan)
     out.show(Table(_STATUS, list(status_rows(status)), "There are no limits here."), data=status.as_dict())
     if (switch := limits.emergency()).mode != Enforcement.ENFORCE:
         out.note(emergency_text(switch))
@@ -142,12 +150,17 @@ def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
 def _takes_request(parser: ArgumentParser) -> None:
     takes_resource(parser)
     takes_requested(parser)
-    takes_entity(parser)
+    _takes_whom(parser)
 
 
 def _takes_scope(parser: ArgumentParser) -> None:
     takes_resource(parser)
+    _takes_whom(parser)
+
+
+def _takes_whom(parser: ArgumentParser) -> None:
     takes_entity(parser)
+    parser.add_argument("--plan", metavar="PLAN", help="the plan of the request, for an entity without one")
 
 
 CHECK: Final = Subcommand(

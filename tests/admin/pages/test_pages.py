@@ -148,7 +148,10 @@ def test_a_policy_until_the_end_of_the_calendar_is_explained(
     )
 
 
-@pytest.mark.parametrize("query", [{"resource": "no such name"}, {"resource": "api", "entity": "x" * 300}])
+@pytest.mark.parametrize(
+    "query",
+    [{"resource": "no such name"}, {"resource": "api", "entity": "x" * 300}, {"resource": "api", "plan": "x" * 65}],
+)
 def test_what_cannot_be_explained_is_said_instead_of_a_crash(query: dict[str, str], admin_client: Client) -> None:
     response = get(admin_client, EXPLAIN, **query)
     assert "limits-verdict--unknown" in response.content.decode()
