@@ -66,7 +66,8 @@ def kind_in_words(object_type: str) -> str:
 def field_in_words(object_type: str, field: str) -> str:
     """Name a field as its form does, or, within parts such as `limits tpm: capacity`, that of the part."""
     found = _found(object_type, field)
-    return field if found is None else ": ".join([*field.split(": ")[:-1], str(found.verbose_name)])
+    label = getattr(found, "verbose_name", None)  # the other side of a relation, such as candidates, has none
+    return field if label is None else ": ".join([*field.split(": ")[:-1], str(label)])
 
 
 def value_in_words(object_type: str, field: str, value: Any) -> str:

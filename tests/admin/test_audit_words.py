@@ -39,6 +39,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
         ("pool", "members eu: limits tpm: window_seconds", "members eu: limits tpm: window (s)"),
         ("policy", "limits a: b", "limits a: b"),
         ("policy", "colour", "colour"),
+        ("policy", "candidates", "candidates"),
         ("state", "resource", "resource"),
         ("gone", "parts a: b", "parts a: b"),
     ],
