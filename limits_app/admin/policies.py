@@ -14,6 +14,7 @@ from django.forms.models import BaseInlineFormSet
 from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.forms import ModelForm
     from django.http import HttpRequest
+    from django.utils.safestring import SafeString
 
     from limits_app.resolver import Pair
     from limits_app.services import RowState
@@ -149,13 +151,13 @@ _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, Pol
 
 _COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
 _STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
-    PolicyStatus.COUNTS: _("holds"),
-    PolicyStatus.EXTENDED: _("active, extended by another"),
-    PolicyStatus.REPLACED: _("overridden by another"),
-    PolicyStatus.NOT_NOW: _("not active now"),
-    PolicyStatus.NOT_ROLLED_OUT: _("not rolled out so far"),
-    PolicyStatus.SHADOW: _("shadow mode"),
-    PolicyStatus.OFF: _("off"),
+    PolicyStatus.COUNTS: _("Active"),
+    PolicyStatus.EXTENDED: _("Active, extended by another"),
+    PolicyStatus.REPLACED: _("Overridden by another"),
+    PolicyStatus.NOT_NOW: _("Not active now"),
+    PolicyStatus.NOT_ROLLED_OUT: _("Not rolled out so far"),
+    PolicyStatus.SHADOW: _("Shadow"),
+    PolicyStatus.OFF: _("Off"),
 }
 _NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
     Enforcement.SHADOW: PolicyStatus.SHADOW,
@@ -218,9 +220,8 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     list_display = [
         "__str__",
         "limits_in_words",
+        "status",
         "in_use",
-        "standing",
-        "holds",
         "reason",
     ]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
@@ -268,19 +269,27 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         found.queryset = found.queryset.filter(valid_until__lt=in_site_time(_FOR_EVER))
         return found
 
-    @admin.display(description=_("holds"), ordering="valid_from")
-    def holds(self, policy: Policy) -> str:
-        """Show when it applies."""
-        return policy.when(short_moment)
-
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:
         """Show its limits or its effect."""
         return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
 
-    @admin.display(description=_("now"), ordering="enforcement")
-    def standing(self, policy: Any) -> str:
-        """Show its current state and the rollout."""
+    @admin.display(description=_("status"), ordering="valid_until")
+    def status(self, policy: Any) -> SafeString:
+        """Show its current state, until when, and the rollout."""
+        standing = self._standing(policy)
+        is_on = standing in _COUNTING
+        word = gettext("Unknown") if standing is None else str(_STANDINGS[standing])
+        if is_on and policy.extends and policy.valid_until:
+            word = gettext("Boost until %(date)s") % {"date": short_moment(policy.valid_until)}
+        elif policy.valid_from or policy.weekly_hours:
+            word = f"{word} ({policy.when(short_moment)})"
+        if policy.rollout_percent != 100:
+            word = f"{word}, {policy.rollout_percent} %"
+        return format_html('<span class="limits-chip{}">{}</span>', " limits-chip--on" if is_on else "", word)
+
+    def _standing(self, policy: Any) -> PolicyStatus | None:
+        """What becomes of it; None if that is not known."""
         if policy.states is None:
             standing = _NOT_ENFORCED.get(policy.enforcement)
         else:
@@ -291,8 +300,7 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
             # It was read for the site itself, and is about many.
             standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
-        word = gettext("unknown") if standing is None else str(_STANDINGS[standing])
-        return word if policy.rollout_percent == 100 else f"{word}, {policy.rollout_percent} %"
+        return standing
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each policy is about its entity on its resource."""

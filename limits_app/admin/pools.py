@@ -47,7 +47,7 @@ class MemberForm(MemberModelForm):
         label=_("limits"),
         required=False,
         help_text=_("Such as “calls=100/min tokens=400k/min”. All users of the member share them."),
-        widget=Textarea(attrs={"rows": 3, "cols": 24}),
+        widget=Textarea(attrs={"rows": 3, "cols": 24, "aria-label": _("limits")}),
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:

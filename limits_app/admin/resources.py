@@ -21,7 +21,7 @@ from limits_app.admin.blocking import BlockingAdmin
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
-from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, Resource
+from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.services.doctor.endpoints import SiteUrls
 from limits_app.usage import never_used
@@ -92,10 +92,6 @@ def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
     return found
 
 
-def _yes(value: bool) -> str:
-    return gettext("yes") if value else "-"
-
-
 def _has_several_stores() -> bool:
     return len(conf.get(conf.STORES)) > 1
 
@@ -132,8 +128,7 @@ class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
         "parent",
         "plan",
         "cascades",
-        "is_unlimited",
-        "is_blocked",
+        "status",
     ]
     list_filter = ["cascade", "unlimited", "blocked", "plan"]
     list_select_related = ["parent", "plan"]
@@ -145,17 +140,16 @@ class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     @admin.display(description=_("cascade"), ordering="cascade")
     def cascades(self, entity: Entity) -> str:
         """Say yes, or show a dash."""
-        return _yes(entity.cascade)
+        return gettext("yes") if entity.cascade else "-"
 
-    @admin.display(description=_("unlimited"), ordering="unlimited")
-    def is_unlimited(self, entity: Entity) -> str:
-        """Say yes, or show a dash."""
-        return _yes(entity.unlimited)
-
-    @admin.display(description=_("blocked"), ordering="blocked")
-    def is_blocked(self, entity: Entity) -> str:
-        """Say yes, or show a dash."""
-        return _yes(entity.blocked)
+    @admin.display(description=_("status"), ordering="blocked")
+    def status(self, entity: Any) -> str:
+        """Say whether it is blocked or unlimited, by itself or by a policy; a dash for neither."""
+        if entity.blocked:
+            return gettext("Blocked")
+        if any(state.effect == PolicyEffect.BLOCKED for state in entity.states or ()):
+            return gettext("Blocked (policy)")
+        return gettext("Unlimited") if entity.unlimited else "-"
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each entity on a few resources."""

@@ -63,10 +63,13 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
     limits.set_entity_limits("user:2", [TPM], resource="api", rollout_percent=0)
     limits.set_entity_limits("user:3", [TPM], extends=True)
     limits.set_entity_limits("user:4", [TPM], resource="api", valid_from=timezone.now() + timedelta(days=1))
+    limits.boost("user:3", "api", 2, timezone.now() + timedelta(days=1), "a sale")
     page = text(changelist(admin_client, "policy"))
-    now = ["holds", "holds, 1 %", "not rolled out so far, 0 %", "off", "shadow mode", "not active now"]
-    for words in now:
-        assert f'<td class="field-standing">{words}</td>' in page
+    chip = '<td class="field-status"><span class="limits-chip{}">{}'
+    for words in ("Active</span>", "Active, 1 %</span>", "Boost until"):
+        assert chip.format(" limits-chip--on", words) in page
+    for words in ("Not rolled out so far, 0 %</span>", "Off</span>", "Shadow</span>", "Not active now (from"):
+        assert chip.format("", words) in page
     assert "counted for each" in page
 
 
@@ -95,9 +98,13 @@ def test_a_resource_shows_its_busiest_entity(admin_client: Client) -> None:
 
 def test_the_list_of_entities_has_dashes_for_no(admin_client: Client) -> None:
     Entity.objects.create(identifier="user:1", blocked=True)
+    Entity.objects.create(identifier="user:2", unlimited=True)
+    Entity.objects.create(identifier="user:3")
+    blocked = Entity.objects.create(identifier="user:4")
+    Policy.objects.create(entity=blocked, resource=Resource.objects.create(name="api"), effect="blocked")
     page = text(changelist(admin_client, "entity"))
-    assert '<td class="field-is_unlimited">-</td>' in page
-    assert '<td class="field-is_blocked">yes</td>' in page
+    for words in ("Blocked", "Unlimited", "-", "Blocked (policy)"):
+        assert f'<td class="field-status">{words}</td>' in page
     assert "icon-no" not in page
 
 
