@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import Amount
@@ -204,6 +204,10 @@ def _wait_seconds(status: LimitStatus) -> float:
     return -1.0 if status.retry_after is None else status.retry_after
 
 
+TOTAL_PREFIX: Final = "total:"
+"""The prefix of the keys of totals in statistics."""
+
+
 class Stats(TypedDict, total=False):
     """The live state of a limit; `stats_of` describes the fields."""
 
@@ -233,11 +237,13 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
+    Keys of totals over all resources begin with `total:`, which no key of a limit does.
     """
     buckets: dict[str, list[tuple[PlannedLimit, Stats]]] = {}
     for limit, _, state in claim.limits():
         found = _stats(limit, state, claim.decided_at)
-        buckets.setdefault(limit.key, []).append((limit, found))
+        key = TOTAL_PREFIX + limit.rule.key if limit.scope.scope.total else limit.key
+        buckets.setdefault(key, []).append((limit, found))
     return {key: _binding(same) for key, same in buckets.items()}
 
 

@@ -143,7 +143,8 @@ class Unit:
     def record_state(self, verb: Verb, change: Snapshot, *, idempotency_key: str | None) -> None:
         """Append the event of a reset or top-up immediately."""
         resource, entity = change["resource"], change["entity"]
-        label = resource if entity is None else f"{entity} on {resource}"
+        where = "all resources" if resource is None else resource
+        label = where if entity is None else f"{entity} on {where}"
         self._append(verb, "state", label, after=change, idempotency_key=idempotency_key)
 
     def record_pruning(self, pruned: Snapshot) -> None:

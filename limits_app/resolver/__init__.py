@@ -6,7 +6,7 @@ members of a pool where one serves the resource, and `cache` keeps the result.
 
 from __future__ import annotations
 
-from limits_app.resolver.bulk import Pair, choices, scopes
+from limits_app.resolver.bulk import Pair, choices, scopes, total_scopes
 from limits_app.resolver.cache import (
     Key,
     PoolResolver,
@@ -63,4 +63,5 @@ __all__ = [
     "scopes",
     "source",
     "switch_in_force",
+    "total_scopes",
 ]

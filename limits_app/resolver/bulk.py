@@ -18,7 +18,7 @@ from limits_app.resolver.policies import Choice, choose
 from limits_app.resolver.resolution import home
 from limits_app.resolver.resolved_set import scopes_of
 
-__all__ = ["Pair", "choices", "scopes"]
+__all__ = ["Pair", "choices", "scopes", "total_scopes"]
 
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""
@@ -43,3 +43,12 @@ def _name(row: Resource | Entity | None) -> str | None:
 def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
     """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
     return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]
+
+
+def total_scopes(entity: str | None, store: Store, now: datetime) -> list[ScopedLimits]:
+    """The totals of an entity over all resources, each in the scope in which a store keeps its state.
+
+    Those of None are the totals of the site itself, and those that all entities share.
+    """
+    choice = choose(policies_of_each([Subject(None, entity)], home(), now)[0].links[0], now)
+    return [one for one in scopes_of("", [choice], store) if one.scope.total]

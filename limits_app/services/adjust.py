@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
+from django.utils import timezone
 
 from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
+from limits_app.core.keys import check_idempotency_key, scope_of, total_scope
 from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 from limits_app.models import AuditEvent, Verb, changes
-from limits_app.resolver import check_names, resolver
+from limits_app.resolver import check_names, resolver, total_scopes
 from limits_app.services.amounts import not_limited
 from limits_app.stores import registry
-from limits_app.stores.registry import resilient_store
+from limits_app.stores.registry import aliases, resilient_store
 
 __all__ = ["areset", "reset", "top_up"]
 
 
 def reset(
-    resource: str,
+    resource: str | None,
     *,
     entity: str | None = None,
     keys: str | Collection[str] | None = None,
@@ -37,6 +38,7 @@ def reset(
 ) -> bool:
     """Forget the recorded use of an entity (None: the site itself, and shared limits) on a resource.
 
+    Without a resource it is about the totals over all resources, in every store.
     `keys` are those of some limits (None: all). Permits stay with their holders, and parents keep their charges.
     The reset is audited with its reason.
     A reset that is repeated with its idempotency key does nothing and returns False.
@@ -50,23 +52,27 @@ def reset(
     once = _AuditedOnce(Verb.RESET, asked, idempotency_key)
     if once.is_done():
         return False
-    found = resolver.latest(resource, entity)
-    scopes = [one for one in found.limit_set.scoped if _is_of(one, resource, entity)]
-    there = {limit.key for one in scopes for limit in one.schema.limits}
+    places = _places(resource, entity)
+    of_entity = _keys_of(resource, entity)
+    scopes = {
+        alias: [one for one in found if one.scope.key in of_entity or (entity is None and one.scope.shared)]
+        for alias, found in places.items()
+    }
+    there = {limit.key for found in scopes.values() for one in found for limit in one.schema.limits}
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
         raise not_limited(unknown, there)
 
     def forget() -> None:
-        store = resilient_store(found.alias)
-        store.reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
+        for alias, found in scopes.items():
+            resilient_store(alias).reset([*of_entity, *(one.scope.key for one in found)], wanted)
 
     change = {**asked, "keys": asked.get("keys", sorted(there))}
-    return once.do(forget, change, alias=found.alias, reason=reason, actor=actor, source=source)
+    return once.do(forget, change, aliases=places, reason=reason, actor=actor, source=source)
 
 
 async def areset(
-    resource: str,
+    resource: str | None,
     *,
     entity: str | None = None,
     keys: str | Collection[str] | None = None,
@@ -81,7 +87,7 @@ async def areset(
 
 
 def top_up(
-    resource: str,
+    resource: str | None,
     *,
     key: str,
     amount: Amount,
@@ -93,6 +99,7 @@ def top_up(
 ) -> bool:
     """Give an entity (None: the site itself) credit for a limit, at most its recorded use.
 
+    Without a resource it is credit for the totals over all resources that have the key, in every store.
     Parents keep their charges. Credit for a shared limit is for all entities. It is audited with its reason.
     A credit that is repeated with its idempotency key does nothing and returns False.
     In a transaction of the caller it happens after the commit; a store that is down by then raises StoreUnavailable
@@ -104,25 +111,48 @@ def top_up(
     once = _AuditedOnce(Verb.TOP_UP, asked, idempotency_key)
     if once.is_done():
         return False
-    found = resolver.latest(resource, entity)
-    of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
-    scoped = [one for one in found.limit_set.scoped if one.scope.key in of_entity and key in one.schema.index]
-    if not scoped:
-        raise not_limited([key], {limit.key for limit in found.limit_set})
-    parts = taken(scoped[0], key, amount)
+    places = _places(resource, entity)
+    of_entity = _keys_of(resource, entity)
+    credited = [
+        (alias, one, taken(one, key, amount))
+        for alias, found in places.items()
+        for one in _with_key(found, key, of_entity)
+    ]
+    if not credited:
+        raise not_limited(
+            [key], {limit.key for found in places.values() for one in found for limit in one.schema.limits}
+        )
 
     def give() -> None:
-        credit(resilient_store(found.alias).open(), scoped[0], key, parts)
+        for alias, scoped, parts in credited:
+            credit(resilient_store(alias).open(), scoped, key, parts)
 
-    return once.do(give, asked, alias=found.alias, reason=reason, actor=actor, source=source)
+    return once.do(give, asked, aliases=places, reason=reason, actor=actor, source=source)
 
 
-def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
-    """Whether a scope belongs to the entity; shared limits belong to the site, and those of pool members to neither."""
-    if scoped.scope.member is not None:
-        return False
-    key = scoped.scope.key
-    return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
+def _places(resource: str | None, entity: str | None) -> dict[str, list[ScopedLimits]]:
+    """The scopes that count for an entity on a resource, without those of pool members, by the alias of their store.
+
+    Without a resource, its totals in every store. Raises StoreUnavailable while a store is down.
+    """
+    if resource is None:
+        now = timezone.now()
+        return {alias: total_scopes(entity, resilient_store(alias).open(), now) for alias in aliases()}
+    found = resolver.latest(resource, entity)
+    return {found.alias: [one for one in found.own if not one.scope.total]}
+
+
+def _with_key(found: list[ScopedLimits], key: str, of_entity: list[str]) -> list[ScopedLimits]:
+    """The scopes of the entity that have a limit with this key; the shared ones if it has none of its own."""
+    there = [one for one in found if key in one.schema.index]
+    return [one for one in there if one.scope.key in of_entity] or [one for one in there if one.scope.shared]
+
+
+def _keys_of(resource: str | None, entity: str | None) -> list[str]:
+    """The keys of the scopes that belong to the entity alone, whether or not it has limits there now."""
+    if resource is None:
+        return [total_scope(entity, of_system=of_system).key for of_system in (False, True)]
+    return [scope_of(resource, entity).key]
 
 
 class _AuditedOnce:
@@ -134,7 +164,7 @@ class _AuditedOnce:
     def __init__(self, verb: Verb, asked: audit.Snapshot, key: str | None) -> None:
         if key is not None:
             check_idempotency_key(key)
-        check_names(asked["resource"], asked["entity"])
+        check_names("totals" if asked["resource"] is None else asked["resource"], asked["entity"])
         self._verb, self._asked, self._key = verb, asked, key
         self._using = router.db_for_write(AuditEvent)
 
@@ -146,7 +176,14 @@ class _AuditedOnce:
         return earlier is not None and self._is_same(earlier)
 
     def do(
-        self, do: Callable[[], None], change: audit.Snapshot, *, alias: str, reason: str, actor: str, source: str
+        self,
+        do: Callable[[], None],
+        change: audit.Snapshot,
+        *,
+        aliases: Iterable[str],
+        reason: str,
+        actor: str,
+        source: str,
     ) -> bool:
         """Audit and make it in one transaction, unless another process has made it meanwhile.
 
@@ -155,7 +192,9 @@ class _AuditedOnce:
         it waits for the commit: a rollback would remove the event and the key, but could not undo the adjustment.
         So it does where the store is in the SQLite file of the audit log, which this transaction locks.
         """
-        waits = changes.in_transaction(self._using) or registry.is_in_file_of(self._using, alias)
+        waits = changes.in_transaction(self._using) or any(
+            registry.is_in_file_of(self._using, alias) for alias in aliases
+        )
         with audit.acting(actor=actor, source=source, reason=reason, using=self._using) as unit:
             earlier = unit.find(self._key)
             if earlier is None:

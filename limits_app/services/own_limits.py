@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked, CallLimit
-from limits_app.core.outcome import Stats
+from limits_app.core.outcome import TOTAL_PREFIX, Stats
 from limits_app.models import Resource
 from limits_app.services.status import status
 
@@ -52,12 +52,18 @@ class OwnLimit:
 def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit]:
     """Return the limits of an entity on some resources, by default on the first 100; those without limits are left out.
 
+    Totals are listed once, with “all resources” in place of a resource.
+
     Raises StoreUnavailable while the store is down.
     """
     names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
-    return [
-        _own(name, key, stats) for name in names for key, stats in sorted(status(name, entity=entity).limits.items())
-    ]
+    found: dict[tuple[str, str], OwnLimit] = {}
+    for name in names:
+        for key, stats in sorted(status(name, entity=entity).limits.items()):
+            of_total = key.startswith(TOTAL_PREFIX)
+            place = (_("all resources") if of_total else name, key.removeprefix(TOTAL_PREFIX))
+            found.setdefault(place, _own(*place, stats))
+    return list(found.values())
 
 
 def own_limits_or_none(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLimit] | None:

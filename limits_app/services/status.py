@@ -54,6 +54,8 @@ _TOGETHER: Final = 200
 class Status:
     """The usage of each limit, by key; the fields of each are those of `LimitSet.get_stats`.
 
+    The key of a total over all resources begins with `total:`, as in `total:tokens`.
+
     For a resource as a whole, `entities` says how many known entities were looked at,
     and `used_by_all` what they and the site itself use together.
     `members` are the limits of each member of the pool that serves the resource, by the member's name.

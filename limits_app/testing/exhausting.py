@@ -10,7 +10,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
+from limits_app.core.outcome import TOTAL_PREFIX, Outcome
 from limits_app.integrations.identity import entity_of_user
 
 __all__ = ["exhaust"]
@@ -27,7 +27,8 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
     most: dict[str, Amount] = {}
 
     def all_that_is_left(found: LimitSet) -> dict[str, Amount]:
-        for key, stats in found.get_stats().items():
+        for name, stats in found.get_stats().items():
+            key = name.removeprefix(TOTAL_PREFIX)
             available = stats["available"] if keys is None or key in keys else 0
             left = int(available) if isinstance(available, int | float) else 0
             most[key] = min(most.get(key, left), left)

@@ -17,10 +17,11 @@ from django.db import connections
 from pytest_django import Settings
 
 from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
-from limits_app.core.errors import LimitExceeded, UsageNotReported
+from limits_app.core.errors import InvalidRequest, LimitExceeded, UsageNotReported
 from limits_app.core.limits import QuotaLimit
-from limits_app.models import Entity, UsageSnapshot
+from limits_app.models import AuditEvent, Entity, UsageSnapshot
 from limits_app.resolver import resolver
+from limits_app.services.own_limits import own_limits
 from limits_app.services.several import Share, try_acquire_all
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
@@ -46,7 +47,8 @@ def test_a_total_is_charged_by_every_resource_and_a_refusal_charges_nothing() ->
         limits.acquire("d", entity=WHO)
     limits.set_resource_limits("e", [CallLimit(5, 86_400)])
     assert not limits.try_acquire("e", entity=WHO)
-    assert limits.status("e", entity=WHO).limits["call_count"]["buckets"][0]["used"] == 0
+    assert limits.status("e", entity=WHO).limits["call_count"]["used"] == 0
+    assert limits.status("e", entity=WHO).limits["total:call_count"]["used"] == 3
     assert limits.try_acquire("d", entity="tenant:other")
 
 
@@ -154,6 +156,48 @@ def test_what_a_total_cannot_be(options: dict[str, Any]) -> None:
     given = [] if "effect" in options else [CallLimit(1, 60)]
     with pytest.raises(InvalidLimit, match="A total is over"):
         limits.set_entity_limits(WHO, given, counted="total", **options)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_totals_of_an_entity_or_of_all_are_reset_and_topped_up_without_a_resource(*, shared: bool) -> None:
+    keys = ["tokens"] if shared else []
+    limits.set_system_limits([TOKENS, CallLimit(9, 86_400)], counted="total", shared=keys)
+    limits.set_entity_limits("tenant:other", [TOKENS], counted="total")
+    limits.set_resource_limits("api", [TOKENS])
+    with limits.acquire("api", entity=WHO, requested={"tokens": 60}) as acquisition:
+        acquisition.update({"tokens": 60})
+    whose = None if shared else WHO
+
+    def state() -> dict[str, object]:
+        return {key: stats["used"] for key, stats in limits.status("api", entity=WHO).limits.items()}
+
+    assert limits.top_up(None, key="tokens", amount=10, entity=whose, idempotency_key="once")
+    assert not limits.top_up(None, key="tokens", amount=10, entity=whose, idempotency_key="once")
+    assert state() == {"tokens": 60, "total:tokens": 50, "total:call_count": 1}
+    assert limits.reset("api", entity=None)
+    assert state()["total:tokens"] == 50
+    assert limits.reset(None, entity=whose, keys="tokens")
+    assert state() == {"tokens": 60, "total:tokens": 0, "total:call_count": 1}
+    assert limits.reset(None, entity=WHO)
+    assert state()["total:call_count"] == 0
+    labels = AuditEvent.objects.filter(object_type="state").order_by("pk").values_list("object_label", flat=True)
+    assert [*labels][-1] == "tenant:acme on all resources"
+    with pytest.raises(InvalidRequest, match="tpm"):
+        limits.reset(None, entity=WHO, keys="tpm")
+    with pytest.raises(InvalidRequest, match="tpm"):
+        limits.top_up(None, entity=WHO, key="tpm", amount=1)
+
+
+def test_the_page_of_an_entity_lists_a_total_once() -> None:
+    limits.set_entity_limits(WHO, [CallLimit(9, 86_400)], counted="total")
+    for name in ("a", "b"):
+        limits.set_resource_limits(name, [CallLimit(5, 60)])
+    assert limits.try_acquire("a", entity=WHO)
+    assert [(one.resource, one.text) for one in own_limits(WHO)] == [
+        ("a", "1 of 5 requests per minute used"),
+        ("all resources", "1 of 9 requests per day used"),
+        ("b", "0 of 5 requests per minute used"),
+    ]
 
 
 # ---------------------------------------------------------------- exact with threads and processes, on every store

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from limits_app import services as limits
+from limits_app.core.outcome import TOTAL_PREFIX
 from limits_app.management.limits.arguments import (
     ahead,
     entity_name,
@@ -76,7 +77,8 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
 
 
 def _would_reset(options: Namespace, out: Output) -> ExitCode:
-    found = limits.status(options.resource, entity=options.entity).limits
+    stats_by_key = limits.status(options.resource, entity=options.entity).limits
+    found = {key: stats for key, stats in stats_by_key.items() if not key.startswith(TOTAL_PREFIX)}
     if missing := sorted({*options.key} - found.keys()):
         fail(f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(found) or 'none'}", ExitCode.USAGE)
     rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
