@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tracemalloc
 from collections.abc import Callable, Iterator
 from threading import Barrier, Event, Thread
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.models import Model
+from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.errors import InvalidLimit
-from limits_app.models import Entity, Limit, Policy, Resource
+from limits_app.models import Entity, Limit, Plan, Policy, Resource
 from limits_app.resolver import ResolvedSet, Resolver, cache, resolver
 from limits_app.resolver.resolution import resolve
 
@@ -150,6 +152,36 @@ def test_a_hundred_thousand_policies_are_one_query(django_assert_num_queries: Dj
     resolver.clear()
     with django_assert_num_queries(1):
         assert limits.acquire("api", entity="user:77777").outcome.passed[0].capacity == 7
+
+
+@pytest.mark.slow
+def test_ten_thousand_patterns_are_one_query_that_searches_by_indexes() -> None:
+    plan = Plan.objects.create(name="pro")
+    parent = Entity.objects.create(identifier="tenant:1", plan=plan)
+    Entity.objects.create(identifier="user:eu-77", parent=parent, cascade=True)
+    pattern = Entity.objects.create(identifier="key:0-*")
+    copied(pattern, 10_000, identifier="'key:' || number || '-*'")
+    copied(Policy.objects.create(entity=pattern), 10_000, entity_id=f"{pattern.pk} + number")
+    rows: list[tuple[int, dict[str, Any]]] = [
+        (1, {"entity": Entity.objects.create(identifier="user:eu-*")}),
+        (2, {"plan": plan, "counted": "total"}),
+        (3, {"counted": "total"}),
+        (4, {"entity": parent}),
+    ]
+    for capacity, fields in rows:
+        Limit.from_definition(Policy.objects.create(**fields), CallLimit(capacity, 60)).save()
+    resolver.clear()
+    with CaptureQueriesContext(connection) as queries:
+        outcome = limits.check("api", entity="user:eu-77")
+    found = {(one.level, one.capacity) for one in (*outcome.passed, *outcome.violations)}
+    assert found == {("pattern", 1), ("plan_total", 2), ("system_total", 3), ("entity", 4)}
+    [query] = queries.captured_queries
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+        steps = [row[3] for row in cursor.fetchall()]
+    searched = [step for step in steps if re.match(r"SEARCH [ep] USING .*INDEX", step)]
+    assert len(searched) >= 4
+    assert not [step for step in steps if re.match(r"SCAN [epln]\b", step)], "rows of policies and entities"
 
 
 def copied(row: Model, times: int, **columns: str) -> None:

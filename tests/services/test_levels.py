@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import combinations
 from typing import Any
 
@@ -12,6 +13,9 @@ from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, limits
@@ -19,6 +23,7 @@ from limits_app.admin.resources import PlanAdmin
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.models.limit import Limit
 from limits_app.resolver import resolver
+from limits_app.testing import FakeClock
 
 WHO = "user:eu-1"
 LEVELS = [
@@ -36,19 +41,19 @@ TOTALS = ["entity_total", "plan_total", "pattern_total", "system_total"]
 CAPACITY = {level: 10 * number for number, level in enumerate([*LEVELS, *TOTALS], 1)}
 
 
-def put(level: str, **fields: Any) -> None:
-    """Set a policy of a level for the entity, its plan or its pattern, with a capacity of its own."""
+def put(level: str, capacity: int = 0, **fields: Any) -> None:
+    """Set a policy of a level for the entity, its plan or its pattern; 0 is the capacity of the level."""
     subject = level.partition("_")[0]
     fields["resource"] = Resource.objects.get(name="api") if level.endswith("resource") else None
     if subject == "entity":
-        fields["entity"] = Entity.objects.get_or_create(identifier=WHO)[0]
+        fields.setdefault("entity", Entity.objects.get_or_create(identifier=WHO)[0])
     elif subject == "pattern":
         fields["entity"] = Entity.objects.get_or_create(identifier="user:eu-*")[0]
     elif subject == "plan":
         fields["plan"] = Plan.objects.get(name="pro")
     policy = Policy.objects.create(counted="total" if level.endswith("total") else "each", **fields)
     if policy.effect == "limits":
-        Limit.from_definition(policy, CallLimit(CAPACITY[level], 60)).save()
+        Limit.from_definition(policy, CallLimit(capacity or CAPACITY[level], 60)).save()
 
 
 def found(entity: str | None = WHO, plan: str | None = "pro") -> set[str]:
@@ -275,6 +280,69 @@ def test_users_may_be_in_another_database(settings: Settings) -> None:
         Group.objects.create(name="staff").delete()
     assert not [query for query in captured if "limits_app" in query["sql"]]
     assert not PlanAdmin(Plan, site).get_inlines(RequestFactory().get("/"))
+
+
+_DATES: list[dict[str, Any]] = [
+    {},
+    {"valid_from": datetime(2020, 1, 1, tzinfo=UTC)},
+    {"valid_from": datetime(2020, 1, 1, tzinfo=UTC), "valid_until": datetime(2021, 1, 1, tzinfo=UTC)},
+    {"valid_from": datetime(2999, 1, 1, tzinfo=UTC)},
+]
+_POLICIES = st.fixed_dictionaries(
+    {
+        "level": st.sampled_from([*LEVELS[:-1], *TOTALS]),
+        "capacity": st.integers(1, 3),
+        "of_parent": st.booleans(),
+        "extends": st.booleans(),
+        "enforcement": st.sampled_from(["enforce", "enforce", "shadow", "off"]),
+        "dates": st.sampled_from(_DATES),
+    }
+)
+_REQUESTS = st.tuples(
+    st.sampled_from([WHO, "user:eu-2", "tenant:acme", None]), st.sampled_from(["pro", None]), st.integers(0, 90)
+)
+
+
+def _place(one: dict[str, Any]) -> tuple[str, bool]:
+    return one["level"], one["of_parent"] and one["level"].startswith("entity")
+
+
+@hypothesis_settings(
+    max_examples=12, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(_POLICIES, min_size=3, max_size=7, unique_by=_place),
+    st.booleans(),
+    st.lists(_REQUESTS, min_size=2, max_size=5),
+)
+def test_explain_check_and_acquire_agree_on_random_configurations(
+    clock: FakeClock, policies: list[dict[str, Any]], cascade: bool, requests: list[tuple[str | None, str | None, int]]
+) -> None:
+    Policy.objects.all().delete()
+    Entity.objects.update(parent=None)
+    Entity.objects.all().delete()
+    parent = Entity.objects.create(identifier="tenant:acme")
+    Entity.objects.create(identifier=WHO, parent=parent, cascade=cascade)
+    for one in policies:
+        level = one["level"]
+        about = {"entity": parent} if _place(one)[1] else {}
+        extends = one["extends"] and not level.endswith("total")
+        put(level, one["capacity"], extends=extends, enforcement=one["enforcement"], **about, **one["dates"])
+    code = (CallLimit(2, 60),)
+    for entity, plan, seconds in requests:
+        request: dict[str, Any] = {"entity": entity, "plan": plan, "default_limits": code}
+        explained = limits.explain("api", **request)
+        checked = limits.check("api", **request)
+        acquired = limits.try_acquire("api", **request)
+        assert explained.outcome == checked
+        assert checked.allowed is acquired.successful
+        assert checked.violations == acquired.outcome.violations
+        assert checked.shadowed == acquired.outcome.shadowed
+        shown = [one.status for link in explained.chain for one in link.limits if one.status is not None]
+        assert {(one.entity, one.level) for one in shown} == {
+            (one.entity, one.level) for one in (*checked.violations, *checked.passed)
+        }
+        clock.advance(seconds)
 
 
 def test_a_miss_is_one_query_with_all_of_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:
