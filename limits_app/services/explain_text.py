@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, TOTALS, Emergency, Enforcement, PolicyScope, PolicyValue
+from limits_app.models import ENTITY_FLAGS, TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope, PolicyValue
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
@@ -131,7 +132,16 @@ def _named(policy: PolicyValue) -> str:
         details.append("at weekly hours")
     if policy.rollout_percent < 100:
         details.append(f"for {policy.rollout_percent} % of the entities")
+    if policy.candidate is not None:
+        details.append(_candidate(policy.candidate))
     return f"{_WORDS[policy.level].format(subject=policy.subject)} ({', '.join(details)})"
+
+
+def _candidate(candidate: CandidateValue) -> str:
+    limits = " ".join(map(limit_text, candidate.limits))
+    if candidate.watched_until is None:
+        return f"with the candidate {limits}"
+    return f"with the promoted candidate {limits}, watched until {candidate.watched_until:%Y-%m-%d %H:%M} UTC"
 
 
 def _limit(limit: ExplainedLimit) -> str:

@@ -1,7 +1,7 @@
-"""One process of a site: changes the emergency switch or promotes candidates, or acquires and checks that it counts.
+"""One process of a site: changes the emergency switch, a candidate or a plan, or acquires and checks that it counts.
 
 The number of the last committed change is in a file that all processes map; an odd number means that nothing is
-limited (switch), or that the limit is that of the candidate (candidate). `traffic` acquires as often as it is asked.
+limited (switch), or that the limit is that of the candidate or the plan. `traffic` acquires as often as it is asked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 
 from limits_app import limits  # noqa: E402 - the same
 from limits_app.core.limits import CallLimit  # noqa: E402 - the same
-from limits_app.models import Policy  # noqa: E402 - the same
+from limits_app.models import Entity, Plan, Policy  # noqa: E402 - the same
 from limits_app.usage import evaluations  # noqa: E402 - the same
 
 FEW, MANY, CANDIDATE = 1_000_000, 2_000_000, 300
+SWITCHED, ENDED = 1, 4
 SLOT = struct.Struct("<qq")
 
 
@@ -34,12 +35,15 @@ def prepare() -> str:
     limits.set_resource_limits("api", [CallLimit(FEW, 86_400)])
     traffic = limits.set_resource_limits("traffic", [CallLimit(400, 86_400)])
     limits.set_candidate(traffic, [CallLimit(CANDIDATE, 86_400)])
+    Plan.objects.create(name="pro")
+    limits.set_plan_limits("pro", [CallLimit(MANY, 86_400)], resource="api")
+    Entity.objects.create(identifier="user:1")
     return "done"
 
 
 def change(number: int) -> None:
     """Promote a candidate, and switch limits off; or undo both."""
-    policy = Policy.objects.get(resource__name="api")
+    policy = Policy.objects.get(resource__name="api", plan=None)
     if number % 2:
         limits.set_candidate(policy, [CallLimit(MANY, 86_400)])
         limits.promote_candidate(policy)
@@ -52,6 +56,13 @@ def switch(number: int) -> None:
     limits.set_emergency("off" if number % 2 else "enforce", reason="a test")
 
 
+def change_plan(number: int) -> None:
+    """Give the entity the plan, or take it away."""
+    entity = Entity.objects.get(identifier="user:1")
+    entity.plan = Plan.objects.get() if number % 2 else None
+    entity.save()
+
+
 def load(shared: mmap.mmap) -> str:
     """Acquire until the changes end; returns the number of decisions, and of those by a state that was over."""
     decisions = stale = 0
@@ -59,7 +70,7 @@ def load(shared: mmap.mmap) -> str:
     sys.stdout.flush()
     while True:
         before = SLOT.unpack_from(shared, 0)
-        if before[1] == 3:
+        if before[1] == ENDED:
             return f"{decisions} {stale}"
         outcome = limits.acquire("api", entity="user:1").outcome
         if SLOT.unpack_from(shared, 0) != before or before[0] < 0:
@@ -67,7 +78,10 @@ def load(shared: mmap.mmap) -> str:
         decisions += 1
         is_odd = bool(before[0] % 2)
         found = [status.capacity for status in outcome.passed]
-        stale += found != ([] if is_odd and before[1] == 1 else [MANY if is_odd else FEW])
+        stale += found != ([] if is_odd and before[1] == SWITCHED else [MANY if is_odd else FEW])
+
+
+KINDS = {"change": ((SWITCHED, switch), (2, change)), "change_plan": ((3, change_plan),)}
 
 
 def main(verb: str, number: int, shared: mmap.mmap) -> str:
@@ -81,12 +95,12 @@ def main(verb: str, number: int, shared: mmap.mmap) -> str:
             limits.try_acquire("traffic", entity="user:1")
         evaluations.flush()
         return "done"
-    for kind, make in ((1, switch), (2, change)):
+    for kind, make in KINDS[verb]:
         for count in range(1, number + 1):
             SLOT.pack_into(shared, 0, -1, kind)
             make(count)
             SLOT.pack_into(shared, 0, count, kind)
-    SLOT.pack_into(shared, 0, 0, 3)
+    SLOT.pack_into(shared, 0, 0, ENDED)
     return "done"
 
 

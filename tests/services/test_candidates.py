@@ -61,6 +61,15 @@ def test_a_candidate_counts_what_it_would_reject_and_rejects_nothing(policy: Pol
     assert report() == found, "written once"
 
 
+def test_explain_names_a_candidate_that_is_tested_or_watched(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h", revert_percent=50)
+    assert "the policy of the resource (limits, with the candidate calls=1/h)." in limits.explain("api").text()
+    limits.promote_candidate(policy)
+    assert "(limits, with the promoted candidate calls=1/h, watched until " in limits.explain("api").text()
+    limits.revert_candidate(policy)
+    assert "candidate" not in limits.explain("api").text()
+
+
 def test_a_looser_candidate_evaluates_rejected_requests_too(policy: Policy) -> None:
     limits.set_candidate(policy, "calls=5/h")
     assert allowed(8) == [True] * 3 + [False] * 5

@@ -1,4 +1,4 @@
-"""The emergency switch, candidates and their counts over several processes of a site."""
+"""The emergency switch, candidates with their counts, and plans over several processes of a site."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def told(process: subprocess.Popen[str]) -> str:
     return out.strip()
 
 
-@pytest.mark.slow
-def test_a_change_counts_on_the_next_acquire_and_counts_of_all_processes_are_exact(tmp_path: Path) -> None:
+def each_change_counts_at_once(tmp_path: Path, verb: str, number: int) -> None:
+    """All processes acquire while one of them makes changes."""
     (tmp_path / "committed").write_bytes(bytes(16))
     assert told(follow(tmp_path, "prepare")) == "done"
     loaded = [follow(tmp_path, "load") for _ in range(PROCESSES)]
     try:
         assert [process.stdout.readline() for process in loaded if process.stdout] == ["ready\n"] * PROCESSES
-        assert told(follow(tmp_path, "change", CHANGES)) == "done"
+        assert told(follow(tmp_path, verb, number)) == "done"
         for line in map(told, loaded):
             decisions, stale = map(int, line.split())
             assert decisions > 0
@@ -54,6 +54,16 @@ def test_a_change_counts_on_the_next_acquire_and_counts_of_all_processes_are_exa
         for process in loaded:
             process.kill()
             process.wait(20)
+
+
+@pytest.mark.release
+def test_a_change_of_the_plan_counts_on_the_next_acquire(tmp_path: Path) -> None:
+    each_change_counts_at_once(tmp_path, "change_plan", 50)
+
+
+@pytest.mark.slow
+def test_a_change_counts_on_the_next_acquire_and_counts_of_all_processes_are_exact(tmp_path: Path) -> None:
+    each_change_counts_at_once(tmp_path, "change", CHANGES)
     for process in [follow(tmp_path, "traffic", REQUESTS) for _ in range(PROCESSES)]:
         assert told(process) == "done"
     listed = json.loads(told(started(tmp_path, "manage.py", "limits", "candidates", "list", "--format", "json")))
