@@ -9,7 +9,7 @@ from typing import Final
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
@@ -125,3 +125,16 @@ class Candidate(Configuration):
 
     def __str__(self) -> str:
         return f"candidate of {self.policy}"
+
+    def clean(self) -> None:
+        """Reject limits that its policy cannot have."""
+        super().clean()
+        policy = Policy.objects.using(router.db_for_write(Policy)).filter(pk=self.policy_id).first()
+        if policy is None or (policy.entity_id is None and policy.plan_id is None):
+            return
+        try:
+            is_shared = any(one.shared for one in noted_limits(self.limits))
+        except InvalidLimit:  # the field has an error already
+            return
+        if is_shared:
+            raise ValidationError({"limits": _("Limits of an entity or a plan cannot be shared: leave “shared” out.")})

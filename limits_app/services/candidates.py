@@ -209,8 +209,6 @@ def _check(candidate: Candidate) -> None:
         candidate.full_clean()
     except ValidationError as error:
         raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
-    if candidate.policy.entity_id is not None and any(one.shared for one in noted_limits(candidate.limits)):
-        raise InvalidLimit("limits of an entity cannot be shared with other entities: leave shared out")
 
 
 def _report(row: Candidate, counted: Mapping[str, tuple[int, int]]) -> CandidateReport:

@@ -242,10 +242,12 @@ def test_a_bad_candidate_is_rejected_and_the_former_one_stays(
     assert [one.limits for one in limits.candidates()] == ["calls=1/h"]
 
 
-def test_limits_of_an_entity_are_not_shared() -> None:
-    policy = limits.set_entity_limits("user:1", [CallLimit(1, 60)])
-    with pytest.raises(InvalidLimit, match="cannot be shared"):
-        limits.set_candidate(policy, "calls=1/h:shared")
+def test_limits_of_an_entity_or_a_plan_are_not_shared() -> None:
+    for policy in (limits.set_entity_limits("user:1", ["calls=5/h"]), limits.set_plan_limits("pro", ["calls=5/h"])):
+        with pytest.raises(InvalidLimit, match="cannot be shared"):
+            limits.set_candidate(policy, "calls=1/h:shared")
+        with pytest.raises(InvalidLimit, match="amount"):
+            limits.set_candidate(policy, "calls=many/h")
 
 
 def test_a_candidate_that_bypassed_validation_is_not_evaluated(
