@@ -26,7 +26,7 @@ IsGone = Callable[[Holder], bool]
 """Returns whether the process of a holder has ended."""
 
 
-def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | None = None) -> bool:
+def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> bool:
     """Charge all amounts of a claim or none, and fill in the decision; return whether the claim was admitted.
 
     When it is admitted, its permits are leased to `claim.holder` and its amounts are counted as usage. An amount of 0
@@ -59,7 +59,7 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
     return True
 
 
-def settle(claim: Claim, records: Sequence[Record], now: int, changes: Sequence[int]) -> bool:
+def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]) -> bool:
     """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
     Positive changes are charged even beyond the limit. Negative ones are refunded where the algorithm can, and for a
@@ -85,7 +85,7 @@ def settle(claim: Claim, records: Sequence[Record], now: int, changes: Sequence[
     return kept_leases
 
 
-def renew(claim: Claim, records: Sequence[Record], now: int) -> bool:
+def renew(claim: Claim, records: list[Record], now: int) -> bool:
     """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out."""
     found = []
     for limit in claim.plan.permits:
@@ -132,7 +132,7 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     return migrated
 
 
-def peek(claim: Claim, records: Sequence[Record], now: int) -> None:
+def peek(claim: Claim, records: list[Record], now: int) -> None:
     """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
     claim.decided_at = now
     states: list[State] = []
@@ -184,7 +184,7 @@ def close_usage(record: Record, until: int = 0) -> None:
     record.changed = True
 
 
-def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | None) -> bool:
+def _reject(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None) -> bool:
     """Reclaim leases that have run out and try again; without any, note the rejection."""
     if claim.plan.permits:
         reclaimed = [reclaim(record, now, is_gone) for record in records]
@@ -196,7 +196,7 @@ def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone |
     return False
 
 
-def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
+def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) -> None:
     """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
     for limit in plan.limits:
         record = records[limit.scope_index]
@@ -209,7 +209,7 @@ def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: i
             close_usage(record, record.usage.until)
 
 
-def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:
+def _count_settled(plan: Plan, records: list[Record], changes: Sequence[int], taken_at: int) -> None:
     """Count changes in the hour in which the amounts were charged; returned permits stay counted."""
     for limit in plan.limits:
         change, schema = changes[limit.place], limit.schema

@@ -117,6 +117,8 @@ class LimitSet:
         self._plans = Plans(self.scoped, version, self.skip_unknown)
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._plans.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
+        # An extension may take permits that a later version of the configuration has added.
+        self._tracks = version is not None or any(scope.schema.permits for scope in self.scoped)
         # Without limits, and without a configuration that may add some, the store is not called.
         is_free = not self.scoped and version is None
         self._free = FreeAcquisition(self, self._plans.all()) if is_free else None
@@ -283,7 +285,8 @@ class LimitSet:
         amounts, fits = plan.fixed_amounts, plan.fits
         if amounts is None:
             amounts, fits = plan.amounts(requested or {})
-        acquisition = TrackedAcquisition(self, Claim(plan, amounts))
+        claim = Claim(plan, amounts)
+        acquisition = TrackedAcquisition(self, claim) if self._tracks else Acquisition(self, claim)
         acquisition.requested = requested or acquisition.requested
         if plan.permits:
             acquisition.claim.owner = ref(acquisition)

@@ -1,4 +1,4 @@
-"""Acquisitions as limit sets make them: with weak references, by which leases know whether they have a holder."""
+"""Acquisitions of sets that may have permits: by a weak reference, leases know whether they have a holder."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class MemoryStore:
             return new_record(schema)
         return record if now is None else engine.migrate(record, schema, now)
 
-    def _save(self, plan: Plan, records: Sequence[Record], now: int) -> None:
+    def _save(self, plan: Plan, records: list[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
         self._unsaved = False
         for place, record in enumerate(records):

@@ -32,7 +32,8 @@ class TokenBucket(DrainingRule):
         super().__init__(limit, (0, 0))
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        level, last = state
+        level: int = state[0]
+        last: int = state[1]
         tick = now if self._tick_us == 1 else now // self._tick_us
         if tick > last:
             drained = (tick - last) * self._rate
@@ -44,7 +45,8 @@ class TokenBucket(DrainingRule):
         return (level, last) if level <= self.ceiling_parts else None
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        level, last = state
+        level: int = state[0]
+        last: int = state[1]
         if change > 0:
             level = self.used(state, now)
             last = max(now // self._tick_us, last)
@@ -59,14 +61,16 @@ class TokenBucket(DrainingRule):
         return max(state[0] - parts, 0), state[1]
 
     def used(self, state: State, now: int) -> int:
-        level, last = state
+        level: int = state[0]
+        last: int = state[1]
         tick = now // self._tick_us
         if tick > last:
             level -= (tick - last) * self._rate
         return max(level, 0)
 
     def restored_at(self, state: State) -> int:
-        level, last = state
+        level: int = state[0]
+        last: int = state[1]
         return (last - (-level // self._rate)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:

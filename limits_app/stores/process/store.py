@@ -127,7 +127,7 @@ class ProcessStore:
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
-    def _charge_from_dead(self, claim: Claim, records: Sequence[Record], now: int) -> bool:
+    def _charge_from_dead(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
         scopes, time = claim.plan.scope_keys, monotonic()
         if not claim.plan.permits or time - self._looked.get(scopes, 0) < _SECONDS_BETWEEN_LOOKS:
