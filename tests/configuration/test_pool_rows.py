@@ -207,7 +207,7 @@ def test_a_member_has_a_page_with_its_limits(admin_client: Client, member: PoolM
     assert response.status_code == 302
     assert [str(one) for one in member.limits.all()] == ["tpm: 1000 / 60 s (token bucket)"]
     shown = admin_client.get(page("pool_change", member.pool_id)).content.decode()
-    assert "<div>tpm=1000/min</div>" in shown
+    assert "tpm=1000/min</" in shown
     assert "tpm: 0 / 1,000" in shown
     assert page("poolmember_change", member.pk) in shown
     assert 'name="limits-0-policy"' not in admin_client.get(page("poolmember_change", member.pk)).content.decode()
