@@ -64,4 +64,4 @@ def test_the_list_of_policies_writes_limits_as_commands_do(admin_client: Client)
 def test_the_list_of_policies_shows_the_enforcement(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(60)])
     Policy.objects.update(enforcement=Enforcement.SHADOW, rollout_percent=50)
-    assert "shadow mode, 50 %" in changelist(admin_client, "policy").content.decode()
+    assert "Shadow, 50 %" in changelist(admin_client, "policy").content.decode()

@@ -80,6 +80,7 @@ def test_the_demo_is_exact_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.release
 def test_two_hundred_changes_count_on_the_first_request_in_every_process(tmp_path: Path) -> None:
     with demo(tmp_path, "--changes", "200") as process:
         output, errors = process.communicate(timeout=SECONDS)
