@@ -28,7 +28,7 @@ from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.formatting import short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
-from limits_app.models import Enforcement, Limit, Policy, PolicyEffect, PolicyScope
+from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.models.fields import in_site_time
 from limits_app.services import PlannedBoost, PolicyStatus
 from limits_app.services.dropped import overriding_block
@@ -310,6 +310,8 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         """Show the usage of its limits; for a policy of many entities, of shared limits only."""
         if state.standing.get(row.pk) not in _COUNTING:
             return "-"
+        if row.counted == Counted.TOTAL and row.effect == PolicyEffect.LIMITS:
+            return gettext("counted over all resources")
         own = [limit for limit in state.limits if limit.level == row.scope]
         if row.resource_id is None or row.entity_id is None:
             own = [limit for limit in own if limit.shared and row.resource_id is not None]

@@ -61,6 +61,13 @@ def test_the_list_of_policies_writes_limits_as_commands_do(admin_client: Client)
     assert '<td class="field-limits_in_words">blocked</td>' in page
 
 
+def test_the_list_of_policies_does_not_say_that_a_total_is_unlimited(admin_client: Client) -> None:
+    limits.set_entity_limits("tenant:acme", [CallLimit.per_minute(60)], counted="total")
+    page = changelist(admin_client, "policy").content.decode()
+    assert "counted over all resources" in page
+    assert "<div>unlimited</div>" not in page
+
+
 def test_the_list_of_policies_shows_the_enforcement(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(60)])
     Policy.objects.update(enforcement=Enforcement.SHADOW, rollout_percent=50)

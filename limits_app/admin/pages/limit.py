@@ -236,7 +236,7 @@ def _saved(request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Pol
     except ValidationError as error:
         form.add_error(None, error)
         return False
-    messages.success(request, simple_limits.sentence(limit))
+    messages.success(request, gettext("Saved: %s") % simple_limits.sentence(limit))
     return True
 
 
