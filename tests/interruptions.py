@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["interrupt_anywhere"]
+__all__ = ["interrupt_anywhere", "without_logging"]
 
 
 class _Interrupted(Exception):
@@ -18,15 +20,39 @@ def _interrupt(*_: object) -> None:
     raise _Interrupted
 
 
+@contextmanager
+def without_logging() -> Iterator[None]:
+    """Log nothing: an exception in a handler of `logging` leaves its lock held, and other threads wait for it."""
+    logger = logging.getLogger("limits_app")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, within_us: int = 97) -> int:
     """Run steps so many times, each interrupted at another moment if it lasts so long; returns how many were.
 
     Coverage is off meanwhile, because it holds a lock of its own that an interruption does not free.
     """
-    trace, before, interrupted = sys.gettrace(), signal.signal(signal.SIGALRM, _interrupt), 0
+    trace, before = sys.gettrace(), signal.signal(signal.SIGALRM, _interrupt)
     callbacks = gc.callbacks.copy()
     gc.callbacks.clear()  # those of test libraries, in which an exception is a warning
     sys.settrace(None)
+    try:
+        with without_logging():
+            interrupted = _interrupted(steps, times, within_us)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gc.callbacks.extend(callbacks)
+        sys.settrace(trace)
+    return interrupted
+
+
+def _interrupted(steps: Callable[[], object], times: int, within_us: int) -> int:
+    interrupted = 0
     try:
         for number in range(times):
             try:
@@ -37,7 +63,4 @@ def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, withi
                 interrupted += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        gc.callbacks.extend(callbacks)
-        sys.settrace(trace)
     return interrupted

@@ -27,6 +27,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import limit_set, used
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+from tests.interruptions import without_logging
 
 CORE = str(Path(limits_app.core.__file__).parent)
 DB = ResourceLimit("db", 1)
@@ -170,13 +171,14 @@ def test_waits_that_signals_interrupt_leave_nothing() -> None:
     before, tracing = signal.signal(signal.SIGALRM, raise_interruption), sys.gettrace()
     sys.settrace(None)  # coverage has a lock that an interruption leaves locked
     try:
-        while interruptions < INTERRUPTIONS and monotonic() < end:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
-                limits.acquire({"db": 2}, timeout=PATIENCE_SECONDS).release()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interruption:
-                interruptions += 1
+        with without_logging():
+            while interruptions < INTERRUPTIONS and monotonic() < end:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+                    limits.acquire({"db": 2}, timeout=PATIENCE_SECONDS).release()
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Interruption:
+                    interruptions += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
