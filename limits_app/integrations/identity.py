@@ -93,10 +93,13 @@ def plan_of_request(request: HttpRequest) -> str | None:
 
 
 def normalize_entity(entity: str) -> str:
-    """Return an identifier as it is, or its digest when it is too long or contains what databases cannot store."""
+    """Return an identifier as it is, or its digest when it is too long, ends in “*” as patterns do, or contains what
+    databases cannot store.
+    """
     # Printable text has neither NUL nor surrogates, and nearly all identifiers are printable.
     storable = entity.isprintable() or ("\0" not in entity and _is_encodable(entity))
-    if storable and len(entity) <= MAX_ENTITY_LENGTH and not entity.startswith(_DIGEST):
+    is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
+    if storable and len(entity) <= MAX_ENTITY_LENGTH and not is_reserved:
         return entity
     return _DIGEST + _digest(entity)
 
