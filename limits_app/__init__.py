@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from limits_app.integrations.decorators import exempt, limited
     from limits_app.integrations.request import LimitedRequest, RequestLimits
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "Acquisition",

@@ -146,4 +146,5 @@ def _in_child() -> None:
         forked.after_fork()
 
 
-os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)

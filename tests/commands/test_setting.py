@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import sys
 from datetime import datetime, timedelta
 
 import pytest
@@ -205,6 +206,12 @@ def test_the_environment_does_not_say_who_acts(monkeypatch: pytest.MonkeyPatch) 
 def test_who_has_no_name_acts_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
     assert actor() == "uid 4000000"
+
+
+def test_a_system_without_user_numbers_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pwd", None)
+    monkeypatch.setattr(os, "getlogin", lambda: "anna")
+    assert actor() == "anna"
 
 
 def test_a_site_without_time_zones_is_given_moments_of_its_own(settings: Settings) -> None:

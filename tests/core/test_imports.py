@@ -6,6 +6,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +105,22 @@ def test_every_name_that_a_module_promises_is_there(module: str) -> None:
 def test_a_name_that_is_none_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'limits_app' has no attribute 'typo'"):
         limits_app.typo  # noqa: B018 - asking is the test
+
+
+def test_a_system_without_forks_and_posix_modules_runs_the_process_store(tmp_path: Path) -> None:
+    """As Windows does, except for its locks of files."""
+    code = """
+import os, sys
+for name in ("fork", "register_at_fork", "mkfifo", "getuid", "geteuid"):
+    delattr(os, name)
+sys.modules |= dict.fromkeys(("fcntl", "pwd", "resource"))
+import django
+django.setup()
+from django.core.management import call_command
+call_command("limits", "--help")
+from limits_app import CallLimit, LimitSet
+with LimitSet([CallLimit(1, 60)], shared=True, mode="process").acquire() as acquisition:
+    print(acquisition.outcome)
+"""
+    done = run(code, DJANGO_SETTINGS_MODULE="project.settings", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,6 +93,10 @@ _IN_THE_NAME: Final = ("scope", "resource", "entity")
 
 def actor() -> str:
     """The operating system user; environment variables such as USER are not trusted."""
+    try:
+        import pwd
+    except ImportError:  # Windows
+        return os.getlogin()
     number = os.getuid()
     try:
         return pwd.getpwuid(number).pw_name

@@ -1,8 +1,8 @@
-"""Every algorithm is in all places that need it; CONTRIBUTING.md lists them."""
+"""CONTRIBUTING.md names files and targets that exist, and every algorithm is in all places that it lists."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import pytest
 
@@ -11,8 +11,26 @@ from limits_app.core.limits import RateLimit, RateLimitAlgorithm
 from limits_app.core.record import schema_of
 from limits_app.models.limit import ALGORITHMS
 from limits_app.stores.redis.records import Codec
+from tests.docs.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+MADE_BY_COMMANDS = {"build/site", "dist/", "mutants/"}
+FILES = {
+    name
+    for name in re.findall(r"`([\w./-]+(?:/|/\w+|\.\w+))`", CONTRIBUTING)
+    if not re.search("NAME|NNNN|^limits_app[.]", name)
+}
+TARGETS = set(re.findall(r"make ([a-z-]+)[` ]", CONTRIBUTING))
+
+
+@pytest.mark.parametrize("name", sorted(FILES - MADE_BY_COMMANDS))
+def test_a_file_of_the_guide_exists(name: str) -> None:
+    assert (ROOT / name).exists() or (ROOT / "limits_app" / name).exists()
+
+
+def test_a_target_of_the_guide_exists() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"test", "test-all", "check", "release-check"} <= TARGETS <= set(targets)
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
