@@ -168,9 +168,12 @@ def problems() -> list[Problem]:
     return _parse(raw)[1] + [_unknown_key(name) for name in unknown]
 
 
-def function_of(key: Key[str | T]) -> T:
-    """Return the function that a key names; raises ImproperlyConfigured if it cannot be imported."""
-    reference: str | T = current()[key.name]
+def function_of(key: Key[str | T], values: Mapping[str, Any] | None = None) -> T:
+    """Return the function that a key names, in `current()` or in `values` that it returned before.
+
+    Raises ImproperlyConfigured if the function cannot be imported.
+    """
+    reference: str | T = (current() if values is None else values)[key.name]
     if not isinstance(reference, str):
         return reference
     function: T = _imported(key.name, reference)

@@ -156,20 +156,16 @@ class Endpoints:
 
     def current(self) -> EndpointTable:
         """Return the present endpoints; queries the store, and the database once when something has changed."""
-        table = self._usable()
+        table = self.cached()
         return table if table is not None and table.is_current() else self._load()
-
-    def find_kept(self, request: HttpRequest) -> tuple[Rule, ...]:
-        """Return the rules that match a request, among the endpoints that were read last; queries nothing."""
-        table = self._usable()
-        return () if table is None else table.find(request)
 
     def has_none_for(self, request: HttpRequest) -> bool:
         """Whether no rule matches a request, as far as this process knows without a query to another one."""
-        table = self._usable()
+        table = self.cached()
         return table is not None and table.is_local and table.is_current() and not table.find(request)
 
-    def _usable(self) -> EndpointTable | None:
+    def cached(self) -> EndpointTable | None:
+        """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
         kept = self._kept
         return None if kept is None or kept.until < monotonic() else kept.table
 

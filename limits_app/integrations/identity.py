@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from unicodedata import normalize
 
 from django.http import HttpRequest
@@ -21,6 +21,7 @@ from limits_app.models.plan import MAX_PLAN_LENGTH
 
 __all__ = [
     "UNKNOWN_CLIENT",
+    "Identity",
     "address_of",
     "client_at",
     "client_of",
@@ -32,7 +33,6 @@ __all__ = [
     "entity_of_session",
     "entity_of_user",
     "identify",
-    "identify_with_plan",
     "normalize_entity",
     "resource_named",
 ]
@@ -61,31 +61,31 @@ def entity_of_request(request: HttpRequest) -> str:
     return of_key or entity_of_user(getattr(request, "user", None)) or _client_of(request, settings)
 
 
-def identify(request: HttpRequest) -> str | None:
-    """Call LIMITS["ENTITY_OF_REQUEST"]; None is the site itself.
+class Identity(NamedTuple):
+    """The entity that makes a request (None: the site itself), the plan of the request, and its user."""
 
-    An empty identifier is replaced by the default one, since it would put all clients into one bucket.
-    Raises TypeError for anything but text or None.
+    entity: str | None
+    plan: str | None
+    user: object
+
+
+def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
+    """Call LIMITS["ENTITY_OF_REQUEST"] and LIMITS["PLAN_OF_REQUEST"] of the `settings` of `conf.current()`.
+
+    An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
+    too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
     """
-    entity = conf.function_of(conf.ENTITY_OF_REQUEST)(request)
-    if entity is None:
-        return None
-    if not isinstance(entity, str):
+    entity = conf.function_of(conf.ENTITY_OF_REQUEST, settings)(request)
+    if isinstance(entity, str):
+        entity = normalize_entity(entity or entity_of_request(request))
+    elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
-    return normalize_entity(entity or entity_of_request(request))
+    plan = _plan_of(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
+    return Identity(entity, plan, getattr(request, "user", None))
 
 
-def identify_with_plan(request: HttpRequest) -> tuple[str | None, str | None]:
-    """Return the entity of a request, and the plan that LIMITS["PLAN_OF_REQUEST"] gives it."""
-    return identify(request), plan_of_request(request)
-
-
-def plan_of_request(request: HttpRequest) -> str | None:
-    """Call LIMITS["PLAN_OF_REQUEST"]; None without it, and for a name that is too long for a plan.
-
-    Raises TypeError for anything but text or None.
-    """
-    function = conf.function_of(conf.PLAN_OF_REQUEST)
+def _plan_of(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
+    function = conf.function_of(conf.PLAN_OF_REQUEST, settings)
     plan = None if function is None else function(request)
     if plan is not None and not isinstance(plan, str):
         raise TypeError(f"LIMITS['PLAN_OF_REQUEST'] must return the name of a plan or None, not {shown(plan)}")

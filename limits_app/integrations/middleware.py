@@ -15,7 +15,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailab
 from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
 from limits_app.integrations.headers import remove_headers, set_headers
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_sent, release_with_task
 from limits_app.integrations.rules import Rule, RuleCharge, charges_for
 from limits_app.services import Share
@@ -47,7 +47,7 @@ class LimitsMiddleware:
         if self._is_async:
             markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+    def __call__(self, request: LimitedRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
         limits = limits_of(request)
         limits.has_middleware = True
@@ -67,7 +67,7 @@ class LimitsMiddleware:
         limits_of(request).fail(error)
         return refusal(request, error) if isinstance(error, REFUSALS) else None
 
-    async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
+    async def _arespond(self, request: LimitedRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
             response: HttpResponseBase = await self._get_response(request)
             if not limits.enforced:
@@ -97,11 +97,14 @@ def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> H
     return response
 
 
-def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
     """Charge a request by the rules that match it; return a refusal where a limit rejects it."""
-    limits = limits_of(request)
+    limits = request.limits
+    limits.enforced = True
+    if _is_exempt(request):
+        return None
     try:
-        rules = _kept_rules(request, limits)
+        rules = _kept_rules(request)
         if len(rules) == 1 and rules[0].is_plain:
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
             return None
@@ -115,11 +118,14 @@ def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     return _enforce_current(request)
 
 
-async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
     """`_enforce` for asyncio; a thread queries the database, and a store of another process."""
-    limits = limits_of(request)
+    limits = request.limits
+    limits.enforced = True
+    if _is_exempt(request):
+        return None
     try:
-        rules = _kept_rules(request, limits)
+        rules = _kept_rules(request)
         if len(rules) == 1 and rules[0].is_plain:
             entity = await limits.aentity()
             await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
@@ -134,10 +140,10 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
 
 
-def _kept_rules(request: HttpRequest, limits: RequestLimits) -> tuple[Rule, ...]:
+def _kept_rules(request: LimitedRequest) -> tuple[Rule, ...]:
     """Return the matching rules of the cached endpoints; the store checks when it charges whether they are current."""
-    limits.enforced = True
-    return () if limits.charges or _is_exempt(request) else endpoints.find_kept(request)
+    table = endpoints.cached()
+    return () if table is None or request.limits.charges else table.find(request)
 
 
 def _shares(
@@ -148,8 +154,6 @@ def _shares(
 
 
 def _is_exempt(request: HttpRequest) -> bool:
-    if not conf.get(conf.ENABLED):
-        return True
     match = request.resolver_match
     view = None if match is None else match.func
     return getattr(view, EXEMPT, False) or (request.method == "OPTIONS" and _is_preflight(request, view))
@@ -162,11 +166,13 @@ def _is_preflight(request: HttpRequest, view: object) -> bool:
     return asks and not is_function
 
 
-def _enforce_current(request: HttpRequest) -> HttpResponseBase | None:
+def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
     """Charge what the current endpoints say; 1 of each limit where the amounts of a rule are invalid."""
-    limits = limits_of(request)
+    limits = request.limits
+    if not limits.settings[conf.ENABLED.name]:
+        return None
     try:
-        rules = () if _is_exempt(request) else endpoints.current().find(request)
+        rules = endpoints.current().find(request)
         charges = charges_for(request, rules)
         try:
             limits.charge_all(*_shares(charges, confirmed=True))

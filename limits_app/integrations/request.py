@@ -26,7 +26,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
-from limits_app.integrations.identity import identify_with_plan
+from limits_app.integrations.identity import Identity, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
@@ -38,6 +38,7 @@ __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 
+_PLAN: Final = conf.PLAN_OF_REQUEST.name
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
@@ -65,32 +66,31 @@ class RequestLimits:
     Acquisitions are released when the response was sent, at the latest. That needs the middleware, or a decorated view.
     """
 
+    refused: tuple[Acquisition, ...] | None = None
+    """What rejected the request; None as long as nothing did."""
+    throttled_status: int | None = None
+    """The status of the response that a view of the REST framework makes of a rejection."""
+    has_middleware = False
+    """Whether a middleware releases the acquisitions, and sets the headers."""
+    has_decorator = False
+    """Whether a decorated view releases the acquisitions, and sets the headers."""
+    enforced = False
+    """Whether the rules for the URL of the request were applied."""
+    _is_refunded = False
+
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
         self._reference = ref(request)
+        self.settings = conf.current()
+        """The settings, which do not change while the request is answered."""
         self.acquired: list[Acquisition] = []
         """The admitted acquisitions, in order."""
-        self.refused: tuple[Acquisition, ...] | None = None
-        """What rejected the request; None as long as nothing did."""
         self.throttled: dict[Key, Outcome] = {}
         """The outcomes with which throttles of the REST framework rejected the request."""
-        self.throttled_status: int | None = None
-        """The status of the response that a view of the REST framework makes of a rejection."""
-        self.has_middleware = False
-        """Whether a middleware releases the acquisitions, and sets the headers."""
-        self.has_decorator = False
-        """Whether a decorated view releases the acquisitions, and sets the headers."""
-        self.enforced = False
-        """Whether the rules for the URL of the request were applied."""
         self.charges = Charges()
         """What integrations charged."""
         self._acquired_by_name: list[tuple[str, Acquisition]] = []
-        self._is_refunded = False
-        self._has_entity = False
-        self._entity: str | None = None
-        self._plan: str | None = None
-        self._user: object = None
-        self._former_entities: tuple[str | None, ...] = ()
+        self._identities: list[Identity] = []
         self._charge_locks: dict[object, Any] = {}
 
     # ---------------------------------------------------------------- the entity
@@ -108,39 +108,37 @@ class RequestLimits:
         """The entity that makes the request (None: the site itself).
 
         It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
+        The next charge then transfers what integrations charged to the former entity.
         """
-        if not self._is_identified():
-            self._identify_as(*identify_with_plan(self.request))
-        return self._entity
+        request = self._unidentified()
+        if request is not None:
+            self._identities.append(identify(request, self.settings))
+        return self._identities[-1].entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
-        if not self._is_identified():
+        request = self._unidentified()
+        if request is not None:
             # In a thread: `request.user` and configured functions may query the database.
-            self._identify_as(*await sync_to_async(identify_with_plan)(self.request))
-        return self._entity
+            self._identities.append(await sync_to_async(identify)(request, self.settings))
+        return self._identities[-1].entity
 
-    def _is_identified(self) -> bool:
-        """Whether the entity is that of the present user; a request that is over keeps its entity."""
+    def _unidentified(self) -> HttpRequest | None:
+        """The request, where its present user is not identified; a request that is over keeps its entity."""
         request = self._reference()
-        return self._has_entity and (request is None or getattr(request, "user", None) is self._user)
-
-    def _identify_as(self, entity: str | None, plan: str | None) -> None:
-        """Note the entity and its plan; the next charge transfers what integrations charged to a former one."""
-        self._user = getattr(self._reference(), "user", None)
-        if self._has_entity and entity != self._entity:
-            self._former_entities = (*self._former_entities, self._entity)
-        self._has_entity, self._entity, self._plan = True, entity, plan
+        if self._identities and (request is None or getattr(request, "user", None) is self._identities[-1].user):
+            return None
+        return self.request
 
     def _plan_of(self, entity: str | None) -> str | None:
         """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
-        if entity is None or conf.current()[conf.PLAN_OF_REQUEST.name] is None:
+        if entity is None or self.settings[_PLAN] is None or entity != self.entity:
             return None
-        return self._plan if entity == self.entity else None
+        return self._identities[-1].plan
 
     async def _aplan_of(self, entity: str | None) -> str | None:
         """`_plan_of` for asyncio."""
-        if conf.current()[conf.PLAN_OF_REQUEST.name] is not None:
+        if self.settings[_PLAN] is not None:
             await self.aentity()
         return self._plan_of(entity)
 
@@ -245,11 +243,11 @@ class RequestLimits:
                 return self.charges[key].acquisitions[-1]
             request = Request((resource, entity, default_limits, self._plan_of(entity)), missing)
             try:
-                acquisition = request.acquire_now() if timeout == 0 else request.acquire(timeout)
+                acquisition = request.try_acquire() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
                 self._note_refused(error)
                 raise
-            self._hold(acquisition, has_decorator=True)
+            self._hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
             return acquisition
 
@@ -267,18 +265,18 @@ class RequestLimits:
         key = resource, entity
         lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
-            if self.charges and await self.aentity() == entity and self._former_entities:
+            if self.charges and await self.aentity() == entity and len(self._identities) > 1:
                 await sync_to_async(self._transfer_former_charge)(resource, entity, default_limits)
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
             request = Request((resource, entity, default_limits, await self._aplan_of(entity)), missing)
             try:
-                acquisition = await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
+                acquisition = await (request.atry_acquire() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:
                 self._note_refused(error)
                 raise
-            self._hold(acquisition, has_decorator=True)
+            self._hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
             return acquisition
 
@@ -347,21 +345,22 @@ class RequestLimits:
         self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]], acquisition: Acquisition
     ) -> None:
         """Note the acquisition of all shares; LimitExceeded for a rejection."""
-        if not acquisition.successful:
-            self.refused = (acquisition,)
-            raise LimitExceeded.of(acquisition)
-        self._hold(acquisition, has_decorator=True)
+        self._hold(acquisition, is_charge=True)
         for share, prefix in zip(shares, prefixes_of(tuple([share.resource for share in shares])), strict=True):
             key = share.resource, share.entity
             self.charges.note(key, named.get(key, NOTHING), acquisition, prefix)
 
-    def _hold(self, acquisition: Acquisition, *, has_decorator: bool = False) -> None:
-        """Hold until the end of the request; nested requests, also those `has_decorator`, do not take permits again.
+    def _hold(self, acquisition: Acquisition, *, is_charge: bool = False) -> None:
+        """Hold until the end of the request; nested requests do not take permits again.
 
-        A view may run in another thread or task than the middleware that charged its request.
+        The charge of an integration raises LimitExceeded where it was rejected. The view may run in another thread or
+        task than the middleware that charged its request.
         """
+        if is_charge and not acquisition.claim.admitted:
+            self.refused = (acquisition,)
+            raise LimitExceeded.of(acquisition)
         if acquisition.claim.plan.permits:
-            enter_block(acquisition.claim, elsewhere=has_decorator)
+            enter_block(acquisition.claim, elsewhere=is_charge)
         self.acquired.append(acquisition)
 
     def _transfer_former_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
@@ -371,8 +370,8 @@ class RequestLimits:
         """
         if entity != self.entity:
             return
-        for former in self._former_entities:
-            charge = None if former == entity else self.charges.withdraw((resource, former))
+        for former in self._identities:
+            charge = None if former.entity == entity else self.charges.withdraw((resource, former.entity))
             if charge is None:
                 continue
             self.acquired = [one for one in self.acquired if one not in charge.acquisitions]

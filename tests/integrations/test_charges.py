@@ -102,7 +102,7 @@ def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
 ) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    acquire = Request.acquire_now
+    acquire = Request.try_acquire
 
     def slow(request: Request) -> Acquisition:
         if second.ident is None:
@@ -110,7 +110,7 @@ def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
             second.join(0.2)  # as long as it would take the other one to be charged, too
         return acquire(request)
 
-    monkeypatch.setattr(Request, "acquire_now", slow)
+    monkeypatch.setattr(Request, "try_acquire", slow)
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1

@@ -18,7 +18,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.endpoints import endpoints
-from limits_app.integrations.identity import entity_of_key, entity_of_request, identify, normalize_entity
+from limits_app.integrations.identity import entity_of_key, entity_of_request, normalize_entity
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.models import Limit, Plan, Policy
 from limits_app.stores import registry
@@ -44,12 +44,17 @@ def request_from(address: object, user: object = None, **headers: str) -> HttpRe
     return request
 
 
+def of_request(request: HttpRequest) -> str | None:
+    """The entity of a request."""
+    return RequestLimits(request).entity
+
+
 def of_task(request: HttpRequest) -> str | None:
     """The entity of a request in a task."""
     return async_to_sync(RequestLimits(request).aentity)()
 
 
-@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("request_", "entity"),
     [
@@ -93,7 +98,7 @@ def test_a_request_comes_from_a_user_or_an_address(
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48", "unix"]
 
 
-@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("peer", "forwarded", "entity"),
     [
@@ -128,18 +133,18 @@ def test_a_header_is_believed_as_far_as_trusted_proxies_wrote_it(
 
 def test_a_socket_without_an_address_is_trusted_only_if_the_site_says_so(settings: Settings) -> None:
     settings.LIMITS = {"TRUSTED_PROXIES": ["10.0.0.0/8"]}
-    assert identify(request_from("", **{"X-Forwarded-For": "203.0.113.7"})) == "ip:unknown"
+    assert of_request(request_from("", **{"X-Forwarded-For": "203.0.113.7"})) == "ip:unknown"
 
 
 def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Settings) -> None:
     entities = []
     for prefix in (48, 128):
         settings.LIMITS = {"IPV6_PREFIX": prefix}
-        entities.append(identify(request_from("2001:db8:7:8::9")))
+        entities.append(of_request(request_from("2001:db8:7:8::9")))
     assert entities == ["ip:2001:db8:7::/48", "ip:2001:db8:7:8::9"]
 
 
-@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("key", "entity"),
     [
@@ -162,7 +167,7 @@ def test_a_key_is_never_shown(settings: Settings) -> None:
     assert "s3cret" not in entity_of_key("s3cret")
     settings.LIMITS = {"API_KEY_OF_REQUEST": lambda request: b"s3cret"}
     with pytest.raises(TypeError, match="must return text or None") as caught:
-        identify(request_from("203.0.113.7"))
+        of_request(request_from("203.0.113.7"))
     assert "s3cret" not in str(caught.value)
 
 
@@ -192,7 +197,7 @@ def test_a_request_without_an_address_at_all_is_from_an_unknown_client() -> None
     assert entity_of_request(request) == "ip:unknown"
 
 
-@pytest.mark.parametrize("as_configured", [identify, of_task], ids=["sync", "async"])
+@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("answer", "entity"),
     [
@@ -223,7 +228,7 @@ def test_unsound_identifiers_stay_apart_and_short() -> None:
 def test_a_function_that_gives_no_text_is_an_error_that_says_so(settings: Settings) -> None:
     settings.LIMITS = {"ENTITY_OF_REQUEST": lambda request: 42}
     with pytest.raises(TypeError, match=r"LIMITS\['ENTITY_OF_REQUEST'\] must return text or None, not 42"):
-        identify(request_from("203.0.113.7"))
+        of_request(request_from("203.0.113.7"))
 
 
 def test_who_it_is_is_asked_once_per_request(settings: Settings) -> None:
@@ -316,7 +321,7 @@ def test_the_plan_of_a_request_applies_to_the_entity_that_makes_it(
         request = RequestFactory().get(f"/{query}")
         return [one.capacity for one in ask(RequestLimits(request)).outcome.passed]
 
-    who = identify(RequestFactory().get("/"))
+    who = of_request(RequestFactory().get("/"))
     assert found(lambda one: one.try_acquire("api")) == [capacity]
     assert found(lambda one: one.charge("api", who)) == [capacity]
     assert found(lambda one: async_to_sync(one.acharge)("api", who)) == [capacity]

@@ -13,7 +13,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from limits_app import services
+from limits_app import conf, services
 from limits_app.api import permissions
 from limits_app.api.permissions import changing, who
 from limits_app.api.problems import WrongQuery
@@ -25,7 +25,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats
-from limits_app.integrations.identity import identify_with_plan
+from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
 from limits_app.resolver import home
@@ -207,7 +207,7 @@ class MeView(_UncachedListView):
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits and usage of the requesting entity on the configured resources."""
-        entity, plan = identify_with_plan(request)  # REST framework authenticates in the view, after the middleware
+        entity, plan, _ = identify(request, conf.current())  # REST framework authenticates after the middleware
         used = _used(entity, queries.read(self.query, request.query_params))
 
         def mine(one: Resource) -> dict[str, Any]:
