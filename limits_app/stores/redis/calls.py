@@ -337,7 +337,7 @@ class Calls:
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, reply_key: bytes | None = None
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        chosen = _script(verb, frozenset(["usage"] if verb == "records" else []))
+        chosen = _script(verb, frozenset(["usage"] if verb in {"collect", "records"} else []))
         prepared = Prepared(chosen, keys, self.constants + plan, reply_key)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 

@@ -1,13 +1,13 @@
 -- Collect usage into a batch. A batch that was not forgotten is returned again, as it was.
 --
--- KEYS: scopes that may count usage, the finished usage, its hours (see add_finished_usage), and the batch.
+-- KEYS: scopes that may count usage, the finished usage, its hours (see usage.lua), and the batch.
 -- ARGV[3] is the step:
 --   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
 --           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
 --   take    ARGV from 4 on: the name of the new batch, what follows it, and the fields, first those of scopes, whose
 --           keys are in the same order. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
-local finished, hours, batch = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local batch = KEYS[#KEYS]
 if ARGV[3] == 'forget' then
   if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
   return {}
@@ -28,17 +28,13 @@ for index = 6, #ARGV do
   if found and index - 5 > scopes then
     collected[#collected + 1] = string.sub(field, 2, 9) .. found
   elseif found then
-    local record, usage = unpack(call('HMGET', key, 's', 'c'))
+    local usage = call('HGET', key, 'c')
     if usage and string.find(usage, '[^%z]', 9) then
       collected[#collected + 1] = string.sub(usage, 1, 8) .. found .. '\0' .. string.sub(usage, 9)
     end
-    call('HDEL', key, 'c')
-    -- The scope was kept for its usage alone.
-    local kept_until = record and unpack_from('<I4', record, 7) or 0
-    if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(math.max(kept_until * 1e6 - now, least_idle_us))) end
+    release_scope(key)
   end
-  call('HDEL', finished, field)
-  call('ZREM', hours, field)
+  drop_usage(field)
 end
 if #collected == 2 then return {} end
 call('RPUSH', batch, unpack(collected))

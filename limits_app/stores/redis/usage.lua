@@ -1,6 +1,10 @@
 -- Counting usage, in scripts for scopes that do.
 local MOST_USAGE = 100000 -- how many scopes and finished hours wait with one tag
 
+-- The hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key of a scope
+-- that counts, with the label of it. They are before the last of KEYS.
+local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+
 -- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
 function count_usage(scope, usage, amount, parts)
   local place = 1 + 8 * usage
@@ -9,18 +13,19 @@ function count_usage(scope, usage, amount, parts)
   scope.counts = true
 end
 
--- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key
--- of a scope that counts, with the label of it.
 local function keep_usage(field, value, hour)
-  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
   call('HSET', finished, field, value)
   call('ZADD', hours, hour, field)
   for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
 end
 
+local function drop_usage(field)
+  call('HDEL', finished, field)
+  call('ZREM', hours, field)
+end
+
 -- Add the usage of a finished hour to that of the same hour and label.
 function add_finished_usage(label, usage)
-  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
   local field = 'c' .. string.sub(usage, 1, 8) .. redis.sha1hex(label)
   local stored, sums, is_zero = call('HGET', finished, field), label .. '\0', true
   for at = 9, #usage, 8 do
@@ -29,15 +34,10 @@ function add_finished_usage(label, usage)
     is_zero = is_zero and sum == 0
     sums = sums .. pack('<d', sum)
   end
-  if is_zero then
-    call('HDEL', finished, field)
-    call('ZREM', hours, field)
-  else
-    keep_usage(field, sums, unpack_from('<d', usage))
-  end
+  if is_zero then drop_usage(field) else keep_usage(field, sums, unpack_from('<d', usage)) end
 end
 
--- Let a scope whose usage is dropped expire with its state.
+-- Let a scope whose usage is no longer counted expire with its state.
 local function release_scope(key)
   local record = call('HGET', key, 's')
   local kept_until = record and unpack_from('<I4', record, 7) or 0
@@ -48,14 +48,13 @@ end
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
 -- is finished. Usage that was not collected for too long is dropped, and the oldest where there is too much of it.
 function start_hour(scope)
-  local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
+  local label = unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   keep_usage('o' .. scope.key, label, now / HOUR_US)
   local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
   if call('ZCARD', hours) > MOST_USAGE then oldest = '+inf' end
   for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
-    call('HDEL', finished, field)
-    call('ZREM', hours, field)
+    drop_usage(field)
     if string.sub(field, 1, 1) == 'o' then release_scope(string.sub(field, 2)) end
   end
 end
