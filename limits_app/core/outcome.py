@@ -175,13 +175,6 @@ def remaining(rule: Rule, state: State, now: int) -> Amount:
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
 
 
-def whole_remaining(rule: Rule, state: State, now: int) -> int:
-    """Return how much a limit would admit now, in whole units, rounded down."""
-    if isinstance(rule.limit, Blocked):
-        return 0
-    return max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
-
-
 def reset_seconds(rule: Rule, state: State, now: int) -> int | None:
     """Return in how many whole seconds, rounded up, the limit is unused again; None for permits."""
     if rule.is_permit:

@@ -28,11 +28,10 @@ from limits_app.core.keys import entity_name
 from limits_app.core.leases import leave_block
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.charges import Charge
-from limits_app.integrations.headers import set_headers
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import REFUNDS, RequestLimits, limits_of
-from limits_app.integrations.responses import release_when_sent
+from limits_app.integrations.responses import finish
 from limits_app.resolver import Limits
 from limits_app.services.amounts import EntityName
 
@@ -285,11 +284,8 @@ def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> 
     """
     if limits.has_middleware:
         return response
-    is_response = isinstance(response, HttpResponseBase)
-    if is_response:
-        set_headers(response, limits.reported(response, final=is_first))
-    if is_first and is_response:
-        release_when_sent(response, limits)
+    if isinstance(response, HttpResponseBase):
+        finish(response, limits, final=is_first)
     elif is_first:
         limits.end()
     return response

@@ -13,11 +13,10 @@ from limits_app import conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
-from limits_app.integrations.headers import remove_headers, set_headers
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
-from limits_app.integrations.responses import release_when_sent, release_with_task
-from limits_app.integrations.rules import Rule, RuleCharge, charges_for
+from limits_app.integrations.responses import finish, release_with_task, remove_headers
+from limits_app.integrations.rules import RuleCharge, charges_for
 from limits_app.services import Share
 
 __all__ = ["EXEMPT", "LimitsMiddleware"]
@@ -60,7 +59,8 @@ class LimitsMiddleware:
         except BaseException as error:
             limits.fail(error)
             raise
-        return _reported(response, limits)
+        finish(response, limits)
+        return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """Refund what a failed view did not use; answer with a refusal where a limit rejected it."""
@@ -77,15 +77,10 @@ class LimitsMiddleware:
             raise
         release_with_task(response, limits)
         if limits.refused is None:
-            return _reported(response, limits)
-        return await sync_to_async(_reported)(response, limits)  # it may refund
-
-
-def _reported(response: HttpResponseBase, limits: RequestLimits) -> HttpResponseBase:
-    """Set the headers of a response, and release what the request holds when it was sent."""
-    set_headers(response, limits.reported(response))
-    release_when_sent(response, limits)
-    return response
+            finish(response, limits)
+        else:
+            await sync_to_async(finish)(response, limits)  # it may refund
+        return response
 
 
 def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> HttpResponseBase:
@@ -104,7 +99,8 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     if _is_exempt(request):
         return None
     try:
-        rules = _kept_rules(request)
+        table = endpoints.cached()  # the store checks when it charges whether it is current
+        rules = () if table is None or limits.charges else table.find(request)
         if len(rules) == 1 and rules[0].is_plain:
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
             return None
@@ -125,7 +121,8 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if _is_exempt(request):
         return None
     try:
-        rules = _kept_rules(request)
+        table = endpoints.cached()
+        rules = () if table is None or limits.charges else table.find(request)
         if len(rules) == 1 and rules[0].is_plain:
             entity = await limits.aentity()
             await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
@@ -138,12 +135,6 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, limits, error)
     return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
-
-
-def _kept_rules(request: LimitedRequest) -> tuple[Rule, ...]:
-    """Return the matching rules of the cached endpoints; the store checks when it charges whether they are current."""
-    table = endpoints.cached()
-    return () if table is None or request.limits.charges else table.find(request)
 
 
 def _shares(

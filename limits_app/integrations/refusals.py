@@ -22,8 +22,8 @@ from django.utils.translation import gettext, ngettext
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.headers import name_of, set_headers
 from limits_app.integrations.request import limits_of
+from limits_app.integrations.responses import name_of, set_headers
 
 __all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
@@ -71,7 +71,8 @@ def refusal(
     response.headers["Cache-Control"] = "no-store"
     if content.retry_after is not None:
         response.headers["Retry-After"] = str(content.retry_after)
-    set_headers(response, limits_of(request).refused_with(response, error, refunds=refunds))
+    limits = limits_of(request)
+    set_headers(response, limits, limits.refused_with(response, error, refunds=refunds))
     return response
 
 

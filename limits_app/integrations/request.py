@@ -128,7 +128,7 @@ class RequestLimits:
         request = self._reference()
         if self._identities and (request is None or getattr(request, "user", None) is self._identities[-1].user):
             return None
-        return self.request
+        return self.request if request is None else request
 
     def _plan_of(self, entity: str | None) -> str | None:
         """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
@@ -403,20 +403,26 @@ class RequestLimits:
         return self.refused or ()
 
     def reported(self, response: HttpResponseBase, *, final: bool = True) -> Sequence[Acquisition]:
-        """Return what a response reports in its headers; with a `final` refusal the request is refunded."""
-        if self.refused is None:
-            return self.acquired
+        """Return what the headers of a response report after a rejection.
+
+        With a `final` refusal the request is refunded.
+        """
         refunds = getattr(response, REFUNDS, None)
         found: Sequence[Acquisition] = ()
         if refunds is None and response.status_code == self.throttled_status:
             response.headers["Cache-Control"] = "no-store"
-            found, refunds = self.refused, True
+            found, refunds = self.refused or (), True
             setattr(response, REFUNDS, refunds)
         elif refunds is None:
-            found = self.refused if self._is_refunded else (*self.acquired, *self.refused)
+            refused = self.refused or ()
+            found = refused if self._is_refunded else (*self.acquired, *refused)
         if refunds and final:
             self.undo()
         return found
+
+    def must_settle(self) -> bool:
+        """Whether something is settled or returned when the request ends."""
+        return any(one.claim.plan.needs_settling or one.used or one.extensions for one in self.acquired)
 
     def end(self) -> None:
         """Release all acquisitions: amounts that were not reported count as used."""

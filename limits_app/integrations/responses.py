@@ -1,22 +1,38 @@
-"""The end of a response, which is when a request releases what it holds."""
+"""Responses: the headers that report the remaining amounts of limits, and the release of what a request holds.
+
+`draft` is the format of the IETF (draft-ietf-httpapi-ratelimit-headers-10), which takes any number of limits;
+`legacy` has room for one, and reports the one that is closest to its end.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, Final, cast
+from functools import lru_cache, partial
+from math import ceil
+from time import time
+from typing import Any, Final, NamedTuple, cast
 from weakref import ref
 
 from django.core.signals import request_finished
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 
+from limits_app import conf
+from limits_app.conf import Headers
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.outcome import reset_seconds
+from limits_app.core.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
-__all__ = ["release_when_finished", "release_when_sent", "release_with_task"]
+__all__ = ["finish", "name_of", "release_when_finished", "release_with_task", "remove_headers", "set_headers"]
 
+_ADDED: Final = "limits_headers"
+"""The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
+_FORMAT: Final = conf.HEADERS.name
+_PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 _PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
 """Responses that are being sent, with the limits to release; the request is kept alive until then."""
 
@@ -24,18 +40,129 @@ _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("lim
 """The limits of the present request whose response no integration sees."""
 
 
-def release_when_finished(limits: RequestLimits) -> None:
-    """Release what a request holds when Django has finished it, where no integration sees the response."""
-    _RELEASED_AT_END.set((*_RELEASED_AT_END.get(), limits))
+class _Quota(NamedTuple):
+    """What clients learn about one limit; `reset_seconds` is when it is unused again, None for permits."""
+
+    limit: AnyLimit
+    remaining: int
+    reset_seconds: int | None
+    rejected: bool
+
+    def urgency(self) -> tuple[bool, float, int]:
+        """How close it is to its end."""
+        return self.rejected, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
 
 
-def release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
-    """Release what a request holds when its response was sent, or was dropped."""
+def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
+    """Set the headers of a response; with `final`, release with it what the request holds.
+
+    That is released when the response was sent, or was dropped.
+    """
+    set_headers(response, limits, limits.acquired if limits.refused is None else limits.reported(response, final=final))
+    if not final:
+        return
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    elif response.streaming or limits.acquired:
+    elif response.streaming or limits.must_settle():
         _PENDING[ref(response, _release_response)] = limits, limits.request
+    else:
+        limits.end()
+
+
+def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions: Sequence[Acquisition]) -> None:
+    """Add headers with the remaining amounts of the limits of some acquisitions."""
+    form = limits.settings[_FORMAT]
+    quotas = _quotas(acquisitions) if acquisitions and form is not Headers.NONE else {}
+    if not quotas:
+        return
+    headers = {} if form is Headers.LEGACY else _draft(quotas)
+    if form is not Headers.DRAFT:
+        headers |= _legacy(max(quotas.values(), key=_Quota.urgency))
+    for name, value in headers.items():
+        response.headers[name] = value
+    setattr(response, _ADDED, tuple(headers))
+
+
+def remove_headers(response: HttpResponseBase) -> None:
+    """Remove the headers that were added for another request, from a response that a cache kept."""
+    for name in getattr(response, _ADDED, ()):
+        del response.headers[name]
+
+
+def name_of(resource: str | None, key: str, *, several: bool) -> str:
+    """The name of a limit: its key, after its resource where there are several; a total has no resource."""
+    return f"{resource}:{key}" if several and resource is not None else key
+
+
+def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
+    """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
+    claims = [one.claim for one in acquisitions if not one.claim.plan.is_degraded]
+    several = len({one.scope.resource for claim in claims for one in claim.plan.scopes}) > 1
+    found: dict[str, _Quota] = {}
+    for claim in claims:
+        for limit in claim.plan.limits:
+            quota, name = _quota(claim, limit), name_of(limit.scope.scope.resource, limit.rule.key, several=several)
+            if name not in found or quota.urgency() >= found[name].urgency():
+                found[name] = quota
+    return found
+
+
+def _quota(claim: Claim, limit: PlannedLimit) -> _Quota:
+    rule, state, now = limit.rule, claim.states[limit.place], claim.decided_at
+    if isinstance(rule.limit, Blocked):
+        return _Quota(rule.limit, 0, None, not claim.admitted)
+    rejected = not claim.admitted and rule.charged(state, now, claim.amounts[limit.place]) is None
+    remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
+    return _Quota(rule.limit, remaining, reset_seconds(rule, state, now), rejected)
+
+
+def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
+    policies, left = [], []
+    for name, quota in quotas.items():
+        policy, most = _policy(name, quota.limit)
+        policies.append(policy)
+        text = f'"{name}";r={min(quota.remaining, most)}'  # a burst is no part of the quota
+        left.append(text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}")
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)}
+
+
+@lru_cache(maxsize=4096)
+def _policy(name: str, limit: AnyLimit) -> tuple[str, int]:
+    """Return the item of a limit, and its `q`, which is whole.
+
+    A capacity below 1 is sent as 1 in a longer window. A window that is not in whole seconds is left out.
+    """
+    if isinstance(limit, Blocked):
+        return f'"{name}";q=0', 0
+    most = max(int(limit.capacity), 1)
+    if isinstance(limit, ResourceLimit):
+        return f'"{name}";q={most};qu="concurrent-requests"', most
+    seconds = _window_seconds(limit)
+    if seconds is not None and limit.capacity < 1:
+        seconds /= limit.capacity
+    window = f";w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else ""
+    return f'"{name}";q={most}{window}', most
+
+
+def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
+    """Return the length of a window as clocks usually have it; None for months."""
+    if not isinstance(limit, QuotaLimit):
+        return limit.window_seconds
+    return _PERIODS.get(limit.period) if limit.period else limit.session_seconds
+
+
+def _legacy(quota: _Quota) -> dict[str, str]:
+    """Return the headers with the time of the reset in seconds since 1970, as most sites send them."""
+    headers = {"X-RateLimit-Limit": str(int(quota.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
+    if quota.reset_seconds is not None:
+        headers["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
+    return headers
+
+
+def release_when_finished(limits: RequestLimits) -> None:
+    """Release what a request holds when Django has finished it, where no integration sees the response."""
+    _RELEASED_AT_END.set((*_RELEASED_AT_END.get(), limits))
 
 
 def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
@@ -43,7 +170,7 @@ def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
     """
-    if response.streaming or limits.acquired:
+    if response.streaming or limits.must_settle():
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         task.add_done_callback(partial(_release_after_task, ref(response), limits))
 

@@ -162,7 +162,7 @@ class Request:
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
         self._resolved, self._shadow = resolved, resolved.shadow
-        return resolved.in_store()
+        return resolved.limit_set if resolved.available else resolved.in_store()
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
