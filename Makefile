@@ -27,6 +27,7 @@ MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
 DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_app/resolver*
 
 ARGS ?=
+AUDIT ?=
 
 # Tests and the demo start many processes: what one of them has compiled, the others need not compile again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -104,14 +105,14 @@ wheels: $(RELEASE_STAMP)  ## build the package and two wheels into dist/: a pure
 test-compiled: wheels $(STAMP)  ## run the tests of the engine and of its stores with the compiled wheel
 	$(PY) -m tests.packaging.compiled $(ARGS)
 
-release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and look at it as a stranger would; needs a network
+release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and check it, its code and its dependencies; packages that cannot be audited are an error with AUDIT=--strict
 	rm -rf dist
 	$(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
 	$(RELEASE_BIN)/twine check --strict dist/*.whl dist/*.tar.gz
 	$(RELEASE_BIN)/bandit --quiet --recursive --configfile pyproject.toml limits_app
 	$(RELEASE_BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json requirements.txt
-	$(RELEASE_BIN)/pip-audit --progress-spinner off --requirement requirements.txt
+	$(PY) -m tests.packaging.audit $(RELEASE_BIN)/pip-audit $(AUDIT)
 
 clean:  ## remove what was built, measured and cached; the virtual environments stay
 	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks

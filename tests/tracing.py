@@ -21,7 +21,8 @@ def free_the_tracer_in_children() -> None:
 
     A child that ends by `os._exit` saves that too, and never would: coverage 7.17 leaves it the lock as it was.
     """
-    os.register_at_fork(before=_note, after_in_child=_free)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_note, after_in_child=_free)
 
 
 def _note() -> None:

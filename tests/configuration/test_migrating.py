@@ -50,8 +50,8 @@ def test_mariadb_with_binary_logging_is_migrated_and_says_what_protection_needs(
     with mariadb_server("--log-bin", "--server-id=1") as server:
         use(server.settings)
         with connections[ALIAS].cursor() as cursor:
-            cursor.execute("CREATE USER site@'127.0.0.1' IDENTIFIED BY ''")
-            cursor.execute("GRANT ALL ON limits.* TO site@'127.0.0.1'")
+            cursor.execute("CREATE USER site@'%' IDENTIFIED BY ''")
+            cursor.execute("GRANT ALL ON limits.* TO site@'%'")
         use({**server.settings, "USER": "site"})
         migrate()
         migrate()
@@ -64,13 +64,13 @@ def test_mariadb_with_binary_logging_is_migrated_and_says_what_protection_needs(
         use(server.settings)
         with connections[ALIAS].cursor() as cursor:
             cursor.execute("SET GLOBAL log_bin_trust_function_creators = 1")
-            cursor.execute("REVOKE TRIGGER ON limits.* FROM site@'127.0.0.1'")
+            cursor.execute("REVOKE TRIGGER ON limits.* FROM site@'%'")
         use({**server.settings, "USER": "site"})
         with pytest.raises(CannotProtect, match="Grant the database user the privilege TRIGGER"):
             protect(using=ALIAS)
         use(server.settings)
         with connections[ALIAS].cursor() as cursor:
-            cursor.execute("GRANT TRIGGER ON limits.* TO site@'127.0.0.1'")
+            cursor.execute("GRANT TRIGGER ON limits.* TO site@'%'")
         use({**server.settings, "USER": "site"})
         protect(using=ALIAS)
         assert is_protected(using=ALIAS)

@@ -1,4 +1,4 @@
-"""`python -m tests.packaging.matrix`: runs tests with each Python that is here, with each supported Django.
+"""`python -m tests.packaging.matrix`: runs tests with each declared Python that is here, with each declared Django.
 
 Takes a while, needs a package index, and is no test.
 """
@@ -6,81 +6,92 @@ Takes a while, needs a package index, and is no test.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.docs.pages import ROOT
+from tests.packaging.extras import PROJECT
 
-PYTHONS: Final = ("python3.11", "python3.12", "python3.13", "python3.14")
-DJANGOS: Final = ("Django~=5.2.0", "Django<6.1", "Django")
-"""Requirements for 5.2, 6.0 and the newest release; an interpreter may be too old for some of them."""
+__all__ = ["DJANGOS", "PYTHONS", "fits"]
+
+
+def declared(pattern: str) -> list[str]:
+    """Return the versions in the classifiers of the package that match a pattern."""
+    return [match[1] for text in PROJECT["classifiers"] if (match := re.fullmatch(pattern, text))]
+
+
+PYTHONS: Final = declared(r"Programming Language :: Python :: (3\.\d+)")
+DJANGOS: Final = declared(r"Framework :: Django :: (\d\.\d)")
 ROOMS: Final = ("core", "configuration", "services", "integrations", "commands", "admin", "api", "usage", "testing")
 PLACE: Final = ROOT / "build" / "matrix"
 LENIENT: Final = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
-"""Since 3.13 Python tells of SQLite connections that nobody closed, and Django never closes those of the tests."""
+"""Since 3.13 Python reports SQLite connections that are not closed, and Django never closes those of the tests."""
+
+
+def fits(python: str, django: str) -> bool:
+    """Whether a version of Django supports a version of Python: 6.0 and later need 3.12."""
+    return django < "6" or python != "3.11"
 
 
 def main() -> int:
-    """Tell for each pair how the tests went; 1 if they failed anywhere."""
+    """Report how the tests went for each pair; 1 if they failed anywhere, or nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", nargs="+", default=PYTHONS, help="interpreters, by name or path")
-    parser.add_argument("--tests", nargs="+", default=[f"tests/{room}" for room in ROOMS], help="what pytest is given")
+    parser.add_argument("--python", nargs="+", default=[f"python{version}" for version in PYTHONS], help="interpreters")
+    parser.add_argument("--django", nargs="+", default=DJANGOS, help="versions of Django, as 5.2")
+    parser.add_argument("--tests", nargs="+", default=[f"tests/{room}" for room in ROOMS], help="arguments for pytest")
     options = parser.parse_args()
-    failed = False
+    results: list[bool] = []
     for python in options.python:
-        if not runs(python):
-            tell(f"{python}: not here")
-            continue
-        for version, interpreter in environments(python):
-            done = subprocess.run(
-                [interpreter, "-m", "pytest", "-n2", "--no-cov", "-q", "-pno:cacheprovider", *LENIENT, *options.tests],
-                cwd=ROOT,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            failed |= bool(done.returncode)
-            tell(f"{python}, Django {version}: {done.stdout.strip().rpartition(chr(10))[2]}")
-            if done.returncode:
-                tell(done.stdout + done.stderr)
-    return int(failed)
+        version = version_of(python)
+        if version is None:
+            report(f"{python}: not here")
+        suitable = [django for django in options.django if version and fits(version, django)]
+        results += [passes(environment(python, version, django), options.tests) for django in suitable]
+    return int(not results or not all(results))
 
 
-def runs(python: str) -> bool:
-    """Whether an interpreter is there, and is no name that leads nowhere."""
+def version_of(python: str) -> str | None:
+    """Return the version of an interpreter, as 3.12; None if it is not here, or its name leads nowhere."""
     found = shutil.which(python)
-    return found is not None and subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    done = found and subprocess.run([found, "-c", code], check=False, capture_output=True, text=True)
+    return done.stdout.strip() if done and not done.returncode else None
 
 
-def environments(python: str) -> Iterator[tuple[str, str]]:
-    """An environment for each version of Django that differs from the one before."""
-    seen = set()
-    for number, django in enumerate(DJANGOS):
-        place = PLACE / f"{Path(python).resolve().parent.parent.name if '/' in python else python}-{number}"
-        interpreter = str(place / "bin" / "python")
-        run([python, "-m", "venv", str(place)])
-        run([interpreter, "-m", "pip", "install", "--quiet", "-r", str(ROOT / "requirements-dev.txt")])
-        run([interpreter, "-m", "pip", "install", "--quiet", "--upgrade", django])
-        version = run([interpreter, "-m", "django", "--version"])
-        if version not in seen:
-            seen.add(version)
-            yield version, interpreter
+def environment(python: str, version: str, django: str) -> str:
+    """Create a virtual environment, and return its interpreter."""
+    place = PLACE / f"python{version}-django{django}"
+    interpreter = str(place / "bin" / "python")
+    run([python, "-m", "venv", str(place)])
+    run([interpreter, "-m", "pip", "install", "--quiet", "-r", str(ROOT / "requirements-dev.txt")])
+    run([interpreter, "-m", "pip", "install", "--quiet", "--upgrade", f"Django~={django}.0"])
+    return interpreter
 
 
-def run(command: Sequence[str]) -> str:
-    """What a command says; an error where it fails."""
+def passes(interpreter: str, tests: Sequence[str]) -> bool:
+    """Run tests, and report how they went."""
+    command = [interpreter, "-m", "pytest", "-n2", "--no-cov", "-q", "-m", "not release", "-pno:cacheprovider"]
+    done = subprocess.run([*command, *LENIENT, *tests], cwd=ROOT, check=False, capture_output=True, text=True)
+    report(f"{Path(interpreter).parent.parent.name}: {done.stdout.strip().rpartition(chr(10))[2]}")
+    if done.returncode:
+        report(done.stdout + done.stderr)
+    return not done.returncode
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command; exit with its output where it fails."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout.strip()
 
 
-def tell(line: str) -> None:
-    """Say something to the person who waits."""
+def report(line: str) -> None:
+    """Print a line immediately."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -18,6 +17,8 @@ def install(package: str) -> None:
     """Try to install a Debian package, without starting what it brings; whoever needs it looks whether it is there."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
+    import fcntl
+
     # In runlevel 1 a package starts no service of its own.
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with (Path(tempfile.gettempdir()) / "limits-tests-install.lock").open("w") as lock:

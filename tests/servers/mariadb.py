@@ -1,4 +1,7 @@
-"""MariaDB servers: the program on the path, installed where root may do so."""
+"""MariaDB servers: the program on the path, installed where root may do so.
+
+With `LIMITS_TESTS_MYSQL_PORT` in the environment, the MySQL server on that port takes their place.
+"""
 
 from __future__ import annotations
 
@@ -111,9 +114,29 @@ class MariaDBServer:
         return self._directory / "log"
 
 
+class RunningServer(MariaDBServer):
+    """A MySQL server that runs already, with an empty database; tests can neither stop nor configure it."""
+
+    def __init__(self, port: int) -> None:
+        import pymysql
+
+        self.port = port
+        with pymysql.connect(host=HOST, port=port, user="root", ssl_disabled=True) as connection:
+            for statement in ("DROP DATABASE IF EXISTS", "CREATE DATABASE"):
+                connection.cursor().execute(f"{statement} {DATABASE}")
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What Django needs to know."""
+        return {**super().settings, "USER": "root"}
+
+
 @contextmanager
 def mariadb_server(*options: str) -> Iterator[MariaDBServer]:
     """A server with a directory of its own, and with further options of its program."""
+    if port := os.environ.get("LIMITS_TESTS_MYSQL_PORT"):
+        yield RunningServer(int(port))
+        return
     with tempfile.TemporaryDirectory(prefix="mariadb-", ignore_cleanup_errors=True) as directory:
         server = MariaDBServer(Path(directory), *options)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -47,6 +46,8 @@ def whoever_may() -> dict[str, object]:
     """As whom to run a server that refuses to run as root."""
     if os.geteuid() != 0:
         return {}
+    import pwd
+
     nobody = pwd.getpwnam("nobody")
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 

@@ -68,7 +68,7 @@ class Races(Contract):
         held = [limits_of(store, ResourceLimit("db", 5)).try_acquire() for _ in range(6)]
         assert [bool(one) for one in held] == [True] * 5 + [False]
 
-    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    @pytest.mark.parametrize("method", sorted({"fork", "spawn"} & {*multiprocessing.get_all_start_methods()}))
     @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
     def test_processes_are_admitted_exactly_the_capacity(self, method: str) -> None:
         open_store = self.open_store()

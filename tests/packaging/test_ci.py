@@ -1,0 +1,86 @@
+"""The configuration of the public CI agrees with the package, the Makefile and the tests; so does the audit."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.pages import ROOT
+from tests.packaging.audit import verdict
+from tests.packaging.matrix import DJANGOS, PYTHONS, fits
+
+JOBS: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+STEPS = [(name, step) for name, job in JOBS.items() for step in job["steps"]]
+COMMANDS = [step["run"] for _, step in STEPS if "run" in step]
+TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_matrix_has_each_declared_pair_of_python_and_django() -> None:
+    matrix = JOBS["linux"]["strategy"]["matrix"]
+    assert (matrix["python"], matrix["django"]) == (PYTHONS, DJANGOS)
+    left_out = {(pair["python"], pair["django"]) for pair in matrix["exclude"]}
+    assert left_out == {pair for pair in product(PYTHONS, DJANGOS) if not fits(*pair)}
+
+
+def test_other_systems_have_the_oldest_and_the_newest_python() -> None:
+    matrix = JOBS["systems"]["strategy"]["matrix"]
+    assert matrix["python"] == [PYTHONS[0], PYTHONS[-1]]
+    assert {system.partition("-")[0] for system in matrix["system"]} == {"macos", "windows"}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_checks_the_code_out_and_names_a_declared_python(name: str) -> None:
+    job = JOBS[name]
+    assert set(job) <= {"env", "if", "needs", "runs-on", "services", "steps", "strategy"}
+    assert set(job.get("needs", ())) <= JOBS.keys()
+    checkout, python, *steps = job["steps"]
+    assert checkout["uses"].startswith("actions/checkout@")
+    assert python["uses"].startswith("actions/setup-python@")
+    assert python["with"]["python-version"] in {*PYTHONS, "${{ matrix.python }}"}
+    assert all(len({"run", "uses"} & step.keys()) == 1 for step in steps)
+    used = set(re.findall(r"matrix\.(\w+)", str(job)))
+    assert used == job.get("strategy", {}).get("matrix", {}).keys() - {"exclude"}
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS)))
+def test_a_command_names_targets_and_files_that_exist(command: str) -> None:
+    assert set(re.findall(r"\bmake ([a-z-]+)", command)) <= TARGETS
+    for path in re.findall(r"\b(?:tests/[\w/.]+|requirements[\w-]*\.txt)", command):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_mysql_job_selects_tests_and_gives_them_the_port_of_its_server() -> None:
+    assert JOBS["mysql"]["env"] == {"LIMITS_TESTS_MYSQL_PORT": "3306"}
+    assert "LIMITS_TESTS_MYSQL_PORT" in (ROOT / "tests" / "servers" / "mariadb.py").read_text()
+    assert "binary_logging" in (ROOT / "tests" / "configuration" / "test_migrating.py").read_text()
+    assert "class TestMariaDB" in (ROOT / "tests" / "stores" / "test_database_conformance.py").read_text()
+
+
+SOUND = {"name": "django", "version": "5.2", "vulns": []}
+FAULTY = {"name": "lmdb", "version": "1.0", "vulns": [{"id": "CVE-1", "fix_versions": ["1.1", "2.0"]}]}
+SKIPPED = {"name": "redis", "skip_reason": "not found"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "strict", "code", "text"),
+    [
+        ([SOUND], True, 0, "1 packages audited, 0 known vulnerabilities."),
+        (
+            [SOUND, FAULTY],
+            False,
+            1,
+            "2 packages audited, 1 known vulnerabilities.\nlmdb 1.0: CVE-1, corrected in 1.1, 2.0",
+        ),
+        ([SOUND, SKIPPED], False, 0, "1 packages audited, 0 known vulnerabilities.\nNOT AUDITED, .*: redis"),
+        ([SKIPPED], True, 1, "0 packages audited, 0 known vulnerabilities.\nNOT AUDITED, .*: redis"),
+    ],
+)
+def test_vulnerabilities_fail_the_audit_and_packages_that_were_left_out_are_named(
+    packages: list[dict[str, Any]], strict: bool, code: int, text: str
+) -> None:
+    assert verdict(packages, strict=strict)[0] == code
+    assert re.fullmatch(text, verdict(packages, strict=strict)[1])
