@@ -175,13 +175,6 @@ def remaining(rule: Rule, state: State, now: int) -> Amount:
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
 
 
-def reset_seconds(rule: Rule, state: State, now: int) -> int | None:
-    """Return in how many whole seconds, rounded up, the limit is unused again; None for permits."""
-    if rule.is_permit:
-        return None
-    return max(-((now - rule.restored_at(state)) // _SECOND), 0)
-
-
 def units_of(rule: Rule, parts: int) -> Amount:
     """Return parts of a rule in units, rounded down to thousandths."""
     units, rest = divmod(parts, rule.parts_per_unit)

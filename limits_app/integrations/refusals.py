@@ -20,9 +20,10 @@ from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext, ngettext
 
 from limits_app import conf
+from limits_app.conf import RefusalHandler
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.request import limits_of
+from limits_app.integrations.request import REFUNDS, limits_of
 from limits_app.integrations.responses import name_of, set_headers
 
 __all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
@@ -67,12 +68,17 @@ def refusal(
     With `refunds`, the request is refunded what it was charged when this is its response.
     """
     content = _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
-    response = _own(request, error) or _page(request, content) or _problem(content)
+    limits = limits_of(request)
+    handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
+    response = None if handler is None else _own(handler, request, error)
+    if response is None and _wants_page(request):
+        response = _page(request, content)
+    response = response or _problem(content)
     response.headers["Cache-Control"] = "no-store"
     if content.retry_after is not None:
         response.headers["Retry-After"] = str(content.retry_after)
-    limits = limits_of(request)
-    set_headers(response, limits, limits.refused_with(response, error, refunds=refunds))
+    setattr(response, REFUNDS, refunds)
+    set_headers(response, limits, limits.refuse(error))
     return response
 
 
@@ -93,13 +99,14 @@ def seconds_of(error: StoreUnavailable) -> int:
 def _exceeded(outcome: Outcome) -> _Refusal:
     names = violated(outcome)
     listed = ", ".join(names)
-    if outcome.never:
+    rejecting = outcome.binding
+    if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
         return _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
     if outcome.blocked:
         detail = gettext("Access to this resource has been blocked.")
         return _Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
-    seconds = max(_PERMIT_SECONDS, ceil(outcome.retry_after or 0))
+    seconds = max(_PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
     return _Refusal(
@@ -133,11 +140,8 @@ def _unavailable(error: StoreUnavailable) -> _Refusal:
     return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
 
 
-def _own(request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-    """Return the response of the site's handler; None where it has none, or fails."""
-    handler = conf.function_of(conf.REFUSAL_HANDLER)
-    if handler is None:
-        return None
+def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
+    """Return the response of the site's handler; None where it returns none, or fails."""
     try:
         response = handler(request, error)
         if isawaitable(response):
@@ -163,9 +167,7 @@ def _report_once(kind: str) -> None:
 
 
 def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
-    """Return the page; None for clients that do not prefer HTML, or when the site's own template fails."""
-    if not _wants_page(request):
-        return None
+    """Return the page; None when the site's own template fails."""
     context = {
         "status": content.status.value,
         "title": content.title,

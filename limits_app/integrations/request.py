@@ -172,7 +172,7 @@ class RequestLimits:
         try:
             return self._record(resource, services.acquire(resource, **options))
         except LimitExceeded as error:
-            self._note_refused(error)
+            self.refuse(error)
             raise
 
     def try_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
@@ -191,7 +191,7 @@ class RequestLimits:
         try:
             return self._record(resource, await services.aacquire(resource, **options))
         except LimitExceeded as error:
-            self._note_refused(error)
+            self.refuse(error)
             raise
 
     async def atry_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
@@ -245,7 +245,7 @@ class RequestLimits:
             try:
                 acquisition = request.try_acquire() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
-                self._note_refused(error)
+                self.refuse(error)
                 raise
             self._hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
@@ -274,7 +274,7 @@ class RequestLimits:
             try:
                 acquisition = await (request.atry_acquire() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:
-                self._note_refused(error)
+                self.refuse(error)
                 raise
             self._hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
@@ -385,22 +385,11 @@ class RequestLimits:
 
     # ---------------------------------------------------------------- rejections and the end
 
-    def refuse(self, error: BaseException, status: int | None = None) -> None:
-        """Note a rejection; `status` is that of the response which the REST framework makes of it."""
-        self._note_refused(error)
-        self.throttled_status = status
-
-    def refused_with(
-        self, response: HttpResponseBase, error: BaseException | None = None, *, refunds: bool
-    ) -> Sequence[Acquisition]:
-        """Note a response that was made of a rejection; return what its headers report: only what rejected the request.
-
-        With `refunds` the request is refunded if this becomes its response; the view may return another one.
-        """
-        setattr(response, REFUNDS, refunds)
-        if error is not None:
-            self._note_refused(error)
-        return self.refused or ()
+    def refuse(self, error: Exception) -> Sequence[Acquisition]:
+        """Note a rejection; return what rejected the request."""
+        refused = error.refused if isinstance(error, LimitExceeded) else None
+        self.refused = (self.refused or ()) if refused is None else (refused,)
+        return self.refused
 
     def reported(self, response: HttpResponseBase, *, final: bool = True) -> Sequence[Acquisition]:
         """Return what the headers of a response report after a rejection.
@@ -449,10 +438,7 @@ class RequestLimits:
 
         What the code acquired itself is refunded as far as it was not reported. Call it when no view runs any more.
         """
-        self.charges.refund(self.acquired)
+        if self.acquired:
+            self.charges.refund(self.acquired)
         self._is_refunded = True
         self.refused = self.refused or ()
-
-    def _note_refused(self, error: BaseException) -> None:
-        refused = error.refused if isinstance(error, LimitExceeded) else None
-        self.refused = (self.refused or ()) if refused is None else (refused,)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from math import ceil
+from operator import attrgetter
 from time import time
 from typing import Any, Final, NamedTuple, cast
 from weakref import ref
@@ -23,7 +24,6 @@ from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.outcome import reset_seconds
 from limits_app.core.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
@@ -32,6 +32,8 @@ __all__ = ["finish", "name_of", "release_when_finished", "release_with_task", "r
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
+_RESOURCE: Final = attrgetter("scope.resource")
+_SECOND: Final = 1_000_000
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 _PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
 """Responses that are being sent, with the limits to release; the request is kept alive until then."""
@@ -58,7 +60,9 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
 
     That is released when the response was sent, or was dropped.
     """
-    set_headers(response, limits, limits.acquired if limits.refused is None else limits.reported(response, final=final))
+    acquisitions = limits.acquired if limits.refused is None else limits.reported(response, final=final)
+    if acquisitions:
+        set_headers(response, limits, acquisitions)
     if not final:
         return
     if response.streaming and not isinstance(response, FileResponse):
@@ -73,7 +77,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
 def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions: Sequence[Acquisition]) -> None:
     """Add headers with the remaining amounts of the limits of some acquisitions."""
     form = limits.settings[_FORMAT]
-    quotas = _quotas(acquisitions) if acquisitions and form is not Headers.NONE else {}
+    quotas = {} if form is Headers.NONE else _quotas(acquisitions)
     if not quotas:
         return
     headers = {} if form is Headers.LEGACY else _draft(quotas)
@@ -97,12 +101,14 @@ def name_of(resource: str | None, key: str, *, several: bool) -> str:
 
 def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
     """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
-    claims = [one.claim for one in acquisitions if not one.claim.plan.is_degraded]
-    several = len({one.scope.resource for claim in claims for one in claim.plan.scopes}) > 1
+    resources: set[str | None] = set()
+    for one in acquisitions:
+        resources.update(map(_RESOURCE, one.claim.plan.scopes))
     found: dict[str, _Quota] = {}
-    for claim in claims:
-        for limit in claim.plan.limits:
-            quota, name = _quota(claim, limit), name_of(limit.scope.scope.resource, limit.rule.key, several=several)
+    for one in acquisitions:
+        for limit in () if one.claim.plan.is_degraded else one.claim.plan.limits:
+            name = name_of(limit.scope.scope.resource, limit.rule.key, several=len(resources) > 1)
+            quota = _quota(one.claim, limit)
             if name not in found or quota.urgency() >= found[name].urgency():
                 found[name] = quota
     return found
@@ -114,7 +120,8 @@ def _quota(claim: Claim, limit: PlannedLimit) -> _Quota:
         return _Quota(rule.limit, 0, None, not claim.admitted)
     rejected = not claim.admitted and rule.charged(state, now, claim.amounts[limit.place]) is None
     remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
-    return _Quota(rule.limit, remaining, reset_seconds(rule, state, now), rejected)
+    reset_seconds = None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)  # rounded up
+    return _Quota(rule.limit, remaining, reset_seconds, rejected)
 
 
 def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:

@@ -71,8 +71,7 @@ def acquire(
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
-    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    return request.acquire_now() if timeout == 0 else request.acquire(timeout)
+    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).acquire(timeout)
 
 
 async def atry_acquire(
@@ -104,7 +103,7 @@ async def aacquire(
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    return await (request.aacquire_now() if timeout == 0 else request.aacquire(timeout))
+    return await request.aacquire(timeout)
 
 
 def check(

@@ -78,15 +78,13 @@ class Request:
         acquisition = self._finish(self._use(_try_acquire))
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
-    def acquire_now(self) -> Acquisition:
-        """Acquire now; LimitExceeded where that is rejected."""
-        acquisition = self.try_acquire()
-        if not acquisition.claim.admitted:
-            raise LimitExceeded.of(acquisition)
-        return acquisition
-
     def acquire(self, timeout: float | None) -> Acquisition:
-        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
+        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that.
+
+        With a timeout of 0, LimitExceeded immediately.
+        """
+        if timeout == 0:
+            return _admitted(self.try_acquire())
         time_left = _countdown(timeout)
         acquisition = self._finish(self._use(lambda limits, amounts: self._wait(limits, amounts, time_left)))
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
@@ -96,15 +94,10 @@ class Request:
         acquisition = self._finish(await self._ause(_atry_acquire), in_task=True)
         return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
 
-    async def aacquire_now(self) -> Acquisition:
-        """`acquire_now` for asyncio."""
-        acquisition = await self.atry_acquire()
-        if not acquisition.claim.admitted:
-            raise LimitExceeded.of(acquisition)
-        return acquisition
-
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
+        if timeout == 0:
+            return _admitted(await self.atry_acquire())
         time_left = _countdown(timeout)
         waited = await self._ause(lambda limits, amounts: self._await(limits, amounts, time_left))
         acquisition = self._finish(waited, in_task=True)
@@ -218,6 +211,12 @@ class Request:
         else:
             notify.rejected(acquisition.outcome)
         return acquisition
+
+
+def _admitted(acquisition: Acquisition) -> Acquisition:
+    if not acquisition.claim.admitted:
+        raise LimitExceeded.of(acquisition)
+    return acquisition
 
 
 def _try_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:

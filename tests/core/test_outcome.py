@@ -7,7 +7,6 @@ import json
 import pickle
 from dataclasses import fields
 from fractions import Fraction
-from math import ceil
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from limits_app.core.errors import (
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.outcome import LimitStatus, Outcome, remaining, reset_seconds
+from limits_app.core.outcome import LimitStatus, Outcome, remaining
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
@@ -348,7 +347,7 @@ RATES: list[Limit] = [
 
 
 @pytest.mark.parametrize("limit", RATES, ids=repr)
-def test_remaining_amounts_and_seconds_are_those_of_the_rule(limit: Limit) -> None:
+def test_remaining_amounts_are_those_of_the_rule(limit: Limit) -> None:
     rule, now = compile_rule(limit, 10_000_000), NOW
     part = rule.parts_per_unit
     used = rule.take(rule.start, now, part)
@@ -361,13 +360,10 @@ def test_remaining_amounts_and_seconds_are_those_of_the_rule(limit: Limit) -> No
         free = Fraction(max(rule.ceiling_parts - rule.used(state, at), 0), part)
         assert remaining(rule, state, at) == pytest.approx(float(free), abs=0.001)
         assert remaining(rule, state, at) <= free
-        seconds = max(ceil(Fraction(rule.restored_at(state) - at, 1_000_000)), 0)
-        assert reset_seconds(rule, state, at) == seconds
 
 
-def test_when_permits_return_is_unknown() -> None:
+def test_permits_that_are_held_do_not_remain() -> None:
     rule = compile_rule(ResourceLimit("slots", 3), 10_000_000)
     taken = rule.take(rule.start, NOW, 2)
     assert taken is not None
     assert [remaining(rule, state, NOW) for state in (rule.start, taken)] == [3, 1]
-    assert [reset_seconds(rule, state, NOW) for state in (rule.start, taken)] == [None, None]

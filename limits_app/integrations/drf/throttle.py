@@ -136,17 +136,19 @@ class LimitThrottle(BaseThrottle):
             release_when_finished(limits)
         try:
             limits.charge_all([*unique.values()])
-        except NeverAdmissible as error:
-            limits.refuse(error, TooMuchAtOnce.status_code)
-            raise TooMuchAtOnce from error
         except StoreUnavailable as error:
-            limits.refuse(error, Unavailable.status_code)
+            limits.refuse(error)
+            limits.throttled_status = Unavailable.status_code
             raise Unavailable(error) from error
         except LimitExceeded as error:
+            limits.refuse(error)
+            if isinstance(error, NeverAdmissible):
+                limits.throttled_status = TooMuchAtOnce.status_code
+                raise TooMuchAtOnce from error
             if error.outcome.blocked:
-                limits.refuse(error, Blocked.status_code)
+                limits.throttled_status = Blocked.status_code
                 raise Blocked from error
-            limits.refuse(error, status.HTTP_429_TOO_MANY_REQUESTS)
+            limits.throttled_status = status.HTTP_429_TOO_MANY_REQUESTS
             limits.throttled |= dict.fromkeys(unique, error.outcome)
 
     def _other_shares(self, request: Request, view: APIView) -> list[Share]:
