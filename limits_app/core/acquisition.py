@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from threading import Lock
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from limits_app.core.amounts import Amount, check_amounts, shown
@@ -41,49 +41,31 @@ class Acquisition:
     algorithm can.
     """
 
-    __slots__ = (
-        "_cancelled",
-        "_config",
-        "_forks",
-        "_outcome",
-        "_releasing",
-        "_settling",
-        "claim",
-        "entered",
-        "extensions",
-        "limit_set",
-        "lost_lease",
-        "reports",
-        "requested",
-        "requires_usage",
-        "source",
-        "used",
-    )
+    requested: Mapping[str, Amount] = MappingProxyType({})
+    """The requested amounts by key."""
+    reports: Mapping[str, object] = MappingProxyType({})
+    """The reported use by key."""
+    used: Sequence[int] = ()
+    """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+    source: LimitsSource | None = None
+    entered = False
+    """Whether the block of the acquisition runs."""
+    lost_lease = False
+    """Whether a lease ran out while it was held, so that others may hold the permits."""
+    _config: dict[str, object] | None = None
+    _outcome: tuple[object, Outcome] | None = None
+    _cancelled = False
+    _releasing = False
+    _settling = False
 
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
-        self.requested: Mapping[str, Amount] = {}
-        """The requested amounts by key."""
-        self.reports: dict[str, object] = {}
-        """The reported use by key."""
-        self.used: Sequence[int] = ()
-        """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
-        self.extensions: list[Acquisition] = []
-        """What `extend` has acquired, also while the store decides on it."""
-        self.source: LimitsSource | None = None
         self.requires_usage = limit_set.require_usage
         """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
-        self._config: dict[str, object] | None = None
-        self._outcome: tuple[object, Outcome] | None = None
-        self._cancelled = False
-        self._releasing = False
-        self._settling = False
+        self.extensions: list[Acquisition] = []
+        """What `extend` has acquired, also while the store decides on it."""
         self._forks = PROCESS.forks
-        self.entered = False
-        """Whether the block of the acquisition runs."""
-        self.lost_lease = False
-        """Whether a lease ran out while it was held, so that others may hold the permits."""
 
     def __bool__(self) -> bool:
         return self.claim.admitted is True
@@ -336,8 +318,6 @@ class Acquisition:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FreeAcquisition(Acquisition):
     """The acquisition of an empty set, which all callers share: it holds nothing, so there is nothing to settle."""
-
-    __slots__ = ()
 
     def __init__(self, limit_set: LimitSet, plan: Plan) -> None:
         super().__init__(limit_set, Claim(plan, ()))

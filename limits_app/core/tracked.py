@@ -10,5 +10,3 @@ class TrackedAcquisition(Acquisition):
 
     This class is not compiled in any build, because compiled classes cannot be referred to weakly.
     """
-
-    __slots__ = ("__weakref__",)

@@ -114,8 +114,6 @@ class ShadowedAcquisition(TrackedAcquisition):
     The one in shadow mode never raises an error, and is visible in `outcome.shadowed` only.
     """
 
-    __slots__ = ("_enforced", "_would_refuse", "tried")
-
     tried: Acquisition | None
 
     def __init__(self, enforced: Acquisition) -> None:
