@@ -26,8 +26,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import entity_name
 from limits_app.core.leases import leave_block
-from limits_app.integrations.amounts import one_of_each
-from limits_app.integrations.charges import Charge
+from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import REFUNDS, RequestLimits, limits_of

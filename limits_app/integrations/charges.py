@@ -1,4 +1,7 @@
-"""The charges of a request, by resource and entity, so that each is charged once however many integrations apply."""
+"""The charges of a request, by resource and entity, so that each is charged once however many integrations apply.
+
+Amounts are computed when the effective limits are known.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,41 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
-from limits_app.integrations.amounts import one_of_each, remaining_amounts
+from limits_app.services import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.several import prefixes_of
 from limits_app.services.shadow import ShadowedAcquisition
 
-__all__ = ["NOTHING", "ONE_OF_EACH", "Charge", "Charges", "Key"]
+if TYPE_CHECKING:
+    from limits_app.integrations.request import RequestLimits
+
+__all__ = [
+    "NOTHING",
+    "Charge",
+    "Charges",
+    "Demand",
+    "Key",
+    "acharge_all",
+    "amount_of_each",
+    "charge_all",
+    "one_of_each",
+]
 
 Key = tuple[str, str | None]
 """A resource and an entity."""
+
+Demand = tuple[Share, Mapping[str, Amount]]
+"""A share of a request, and the amounts that it names."""
 
 NOTHING: Final[Mapping[str, Amount]] = {}
 ONE_OF_EACH: Final = attrgetter("ones")
@@ -90,7 +115,7 @@ class Charges(dict[Key, Charge]):
         if charge is None:
             return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)
         new = {name: amount for name, amount in named.items() if name not in charge.named}
-        return partial(remaining_amounts, charge.taken(), new) if new else None
+        return partial(_remaining_amounts, charge.taken(), new) if new else None
 
     def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition, prefix: str = "") -> None:
         """Add an acquisition; an amount that is named replaces the 1 that was taken before.
@@ -130,3 +155,97 @@ class Charges(dict[Key, Charge]):
                     charge.report_unused(acquisition, charge.uses(acquisition))
         for acquisition in acquisitions:
             acquisition.cancel()
+
+
+def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
+    """Charge a request for several resources, all or nothing, as far as it was not charged before.
+
+    Resources in several stores are charged one after the other, and refunded when a later one rejects.
+    Raises what `limits.acquire` raises.
+    """
+    for share, _ in demands if limits.charges and len(demands) > 1 else ():
+        limits.transfer_former_charge(share.resource, share.entity, share.default_limits)
+    new = [one for one in demands if not limits.was_charged(*one[0][:2])] if len(demands) > 1 else ()
+    before = len(limits.acquired)
+    try:
+        if len(new) > 1 and _charged_together(limits, new):
+            demands = [one for one in demands if one not in new]
+        for share, named in demands:
+            limits.charge(
+                share.resource, share.entity, named, requested=share.requested, default_limits=share.default_limits
+            )
+    except BaseException:
+        limits.charges.refund(limits.acquired[before:])
+        del limits.acquired[before:]
+        raise
+
+
+async def acharge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
+    """`charge_all` for asyncio; a thread does what takes more than one step."""
+    if not limits.charges:
+        try:
+            await limits.aplan_of(None)  # identifies the entity, if the site has plans
+            acquisition = await atry_acquire_all(_shares(limits, demands))
+        except InvalidRequest:
+            pass  # for instance resources in several stores
+        else:
+            _note_together(limits, demands, acquisition)
+            return
+    await sync_to_async(charge_all)(limits, demands)
+
+
+def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
+    """Charge all in one step; False where they are in several stores."""
+    try:
+        acquisition = try_acquire_all(_shares(limits, demands))
+    except InvalidRequest:
+        return False
+    _note_together(limits, demands, acquisition)
+    return True
+
+
+def _shares(limits: RequestLimits, demands: Sequence[Demand]) -> list[Share]:
+    """The shares with the plan of the request; one without amounts requests 1 of each limit."""
+    return [
+        share._replace(requested=share.requested or ONE_OF_EACH, plan=limits.plan_of(share.entity))
+        for share, _ in demands
+    ]
+
+
+def _note_together(limits: RequestLimits, demands: Sequence[Demand], acquisition: Acquisition) -> None:
+    """Note what was acquired in one step; LimitExceeded for a rejection."""
+    limits.hold(acquisition, is_charge=True)
+    prefixes = prefixes_of(tuple([share.resource for share, _ in demands]))
+    for (share, named), prefix in zip(demands, prefixes, strict=True):
+        limits.charges.note((share.resource, share.entity), named, acquisition, prefix)
+
+
+def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:
+    """Return the amounts that are named, and 1 of every other limit.
+
+    Calls and permits count 1 by default. Without this, a rate that an administrator adds to a resource would be an
+    error wherever no code names it.
+    """
+    if not named:
+        return found.ones
+    if all(isinstance(limit, Blocked) for limit in found):
+        return None  # a name cannot be wrong where there are no limits
+    return {**(found.ones or {}), **named}
+
+
+def amount_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | None:
+    """Return the amount for every rate and for the calls; permits count 1."""
+    return {limit.key: amount for limit in found if isinstance(limit, MeteredLimit | CallLimit)}
+
+
+def _remaining_amounts(
+    taken: Mapping[str, Amount], named: Mapping[str, Amount], found: LimitSet
+) -> Mapping[str, Amount]:
+    """Return the amounts that are named now, less the permits that are held; 0 of everything else that was taken."""
+    rest: dict[str, Amount] = {
+        limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, MeteredLimit)
+    }
+    permits = {limit.key for limit in found if isinstance(limit, ResourceLimit)}
+    for key, amount in named.items():
+        rest[key] = max(amount - taken[key], 0) if key in permits and key in taken else amount
+    return rest

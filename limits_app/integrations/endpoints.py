@@ -22,7 +22,7 @@ from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
-from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -10,14 +10,13 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
-from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.integrations.charges import acharge_all, charge_all
 from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
-from limits_app.services import Share
 
 __all__ = ["EXEMPT", "LimitsMiddleware"]
 
@@ -105,7 +104,7 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
             return None
         if rules and (charges := charges_for(request, rules)):
-            limits.charge_all(*_shares(charges))
+            charge_all(limits, [one.demand() for one in charges])
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -128,20 +127,13 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
             await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
             return None
         if rules and (charges := await sync_to_async(charges_for)(request, rules)):
-            await limits.acharge_all(*_shares(charges))
+            await acharge_all(limits, [one.demand() for one in charges])
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, limits, error)
     return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
-
-
-def _shares(
-    charges: Sequence[RuleCharge], *, confirmed: bool = False
-) -> tuple[list[Share], list[Mapping[str, Amount]]]:
-    """The arguments of `charge_all`."""
-    return [one.share(confirmed=confirmed) for one in charges], [one.amounts for one in charges]
 
 
 def _is_exempt(request: HttpRequest) -> bool:
@@ -166,7 +158,7 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
         rules = endpoints.current().find(request)
         charges = charges_for(request, rules)
         try:
-            limits.charge_all(*_shares(charges, confirmed=True))
+            charge_all(limits, [one.demand(confirmed=True) for one in charges])
         except InvalidRequest:
             for one in charges:
                 _charge_valid(limits, one)

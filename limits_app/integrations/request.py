@@ -25,13 +25,11 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
+from limits_app.integrations.charges import NOTHING, Charges, Key
 from limits_app.integrations.identity import Identity, identify
 from limits_app.resolver import Limits
-from limits_app.services import Share
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
-from limits_app.services.several import prefixes_of
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 
@@ -130,17 +128,17 @@ class RequestLimits:
             return None
         return self.request if request is None else request
 
-    def _plan_of(self, entity: str | None) -> str | None:
+    def plan_of(self, entity: str | None) -> str | None:
         """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
         if entity is None or self.settings[_PLAN] is None or entity != self.entity:
             return None
         return self._identities[-1].plan
 
-    async def _aplan_of(self, entity: str | None) -> str | None:
-        """`_plan_of` for asyncio."""
+    async def aplan_of(self, entity: str | None) -> str | None:
+        """`plan_of` for asyncio."""
         if self.settings[_PLAN] is not None:
             await self.aentity()
-        return self._plan_of(entity)
+        return self.plan_of(entity)
 
     # ---------------------------------------------------------------- verbs for views
 
@@ -204,7 +202,7 @@ class RequestLimits:
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        self._hold(acquisition)
+        self.hold(acquisition)
         names = (resource,) if isinstance(resource, str) else resource
         self._acquired_by_name += [(name, acquisition) for name in names]
         return acquisition
@@ -213,7 +211,7 @@ class RequestLimits:
         """Fill in the entity of the request with its plan, where the options have no entity."""
         if "entity" not in options:
             options["entity"] = entity
-            options.setdefault("plan", self._plan_of(entity))
+            options.setdefault("plan", self.plan_of(entity))
 
     # ---------------------------------------------------------------- charges of integrations
 
@@ -237,17 +235,17 @@ class RequestLimits:
         # wait for its limits takes no lock, which would block the others.
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
             if self.charges:
-                self._transfer_former_charge(resource, entity, default_limits)
+                self.transfer_former_charge(resource, entity, default_limits)
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, self._plan_of(entity)), missing)
+            request = Request((resource, entity, default_limits, self.plan_of(entity)), missing)
             try:
                 acquisition = request.try_acquire() if timeout == 0 else request.acquire(timeout)
             except LimitExceeded as error:
                 self.refuse(error)
                 raise
-            self._hold(acquisition, is_charge=True)
+            self.hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
             return acquisition
 
@@ -266,91 +264,25 @@ class RequestLimits:
         lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
             if self.charges and await self.aentity() == entity and len(self._identities) > 1:
-                await sync_to_async(self._transfer_former_charge)(resource, entity, default_limits)
+                await sync_to_async(self.transfer_former_charge)(resource, entity, default_limits)
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, await self._aplan_of(entity)), missing)
+            request = Request((resource, entity, default_limits, await self.aplan_of(entity)), missing)
             try:
                 acquisition = await (request.atry_acquire() if timeout == 0 else request.aacquire(timeout))
             except LimitExceeded as error:
                 self.refuse(error)
                 raise
-            self._hold(acquisition, is_charge=True)
+            self.hold(acquisition, is_charge=True)
             self.charges.note(key, named, acquisition)
             return acquisition
-
-    def charge_all(self, shares: Sequence[Share], named: Sequence[Mapping[str, Amount]] = ()) -> None:
-        """Charge several resources, all or nothing, as far as the request was not charged before.
-
-        `named` are the amounts that each share names. Resources in several stores are charged one after the other,
-        and refunded when a later one rejects. Raises what `limits.acquire` raises.
-        """
-        names = dict(zip([(share.resource, share.entity) for share in shares], named, strict=False))
-        for share in shares if self.charges and len(shares) > 1 else ():
-            self._transfer_former_charge(share.resource, share.entity, share.default_limits)
-        new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
-        before = len(self.acquired)
-        try:
-            if len(new) > 1 and self._charged_together(new, names):
-                shares = [share for share in shares if share not in new]
-            for share in shares:
-                self.charge(
-                    share.resource,
-                    share.entity,
-                    names.get((share.resource, share.entity), NOTHING),
-                    requested=share.requested,
-                    default_limits=share.default_limits,
-                )
-        except BaseException:
-            self.charges.refund(self.acquired[before:])
-            del self.acquired[before:]
-            raise
-
-    async def acharge_all(self, shares: Sequence[Share], named: Sequence[Mapping[str, Amount]] = ()) -> None:
-        """`charge_all` for asyncio; a thread does what takes more than one step."""
-        if not self.charges:
-            try:
-                await self._aplan_of(None)  # identifies the entity, if the site has plans
-                acquisition = await services.atry_acquire_all(self._complete(shares))
-            except InvalidRequest:
-                pass  # for instance resources in several stores
-            else:
-                keys = [(share.resource, share.entity) for share in shares]
-                self._charged_in_one_step(shares, dict(zip(keys, named, strict=False)), acquisition)
-                return
-        await sync_to_async(self.charge_all)(shares, named)
-
-    def _complete(self, shares: Sequence[Share]) -> list[Share]:
-        """The shares with the plan of the request; one without amounts requests 1 of each limit."""
-        return [
-            share._replace(requested=share.requested or ONE_OF_EACH, plan=self._plan_of(share.entity))
-            for share in shares
-        ]
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
         return self.charges.held((resource, entity)) is not None
 
-    def _charged_together(self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]]) -> bool:
-        """Charge all shares in one step; False where they are in several stores."""
-        try:
-            acquisition = services.try_acquire_all(self._complete(shares))
-        except InvalidRequest:
-            return False
-        self._charged_in_one_step(shares, named, acquisition)
-        return True
-
-    def _charged_in_one_step(
-        self, shares: Sequence[Share], named: Mapping[Key, Mapping[str, Amount]], acquisition: Acquisition
-    ) -> None:
-        """Note the acquisition of all shares; LimitExceeded for a rejection."""
-        self._hold(acquisition, is_charge=True)
-        for share, prefix in zip(shares, prefixes_of(tuple([share.resource for share in shares])), strict=True):
-            key = share.resource, share.entity
-            self.charges.note(key, named.get(key, NOTHING), acquisition, prefix)
-
-    def _hold(self, acquisition: Acquisition, *, is_charge: bool = False) -> None:
+    def hold(self, acquisition: Acquisition, *, is_charge: bool = False) -> None:
         """Hold until the end of the request; nested requests do not take permits again.
 
         The charge of an integration raises LimitExceeded where it was rejected. The view may run in another thread or
@@ -363,7 +295,7 @@ class RequestLimits:
             enter_block(acquisition.claim, elsewhere=is_charge)
         self.acquired.append(acquisition)
 
-    def _transfer_former_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
+    def transfer_former_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
         """Refund what a former entity was charged, and charge the present one instead.
 
         The entity changes when the user is authenticated after the first charge.

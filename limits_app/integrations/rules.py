@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_resource
-from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.charges import Demand, one_of_each
 from limits_app.integrations.identity import (
     address_of,
     client_of,
@@ -142,10 +142,10 @@ class RuleCharge(NamedTuple):
         """The resource."""
         return self.rules[0].resource
 
-    def share(self, *, confirmed: bool) -> Share:
-        """The share of the request; `confirmed` is True for rules that are known to be current."""
+    def demand(self, *, confirmed: bool = False) -> Demand:
+        """What is charged; `confirmed` is True for rules that are known to be current."""
         confirm = partial(partial, one_of_each) if confirmed else self.rules[0].confirm
-        return Share(self.resource, self.entity, confirm(self.amounts))
+        return Share(self.resource, self.entity, confirm(self.amounts)), self.amounts
 
 
 def charges_for(request: HttpRequest, rules: Iterable[Rule]) -> list[RuleCharge]:

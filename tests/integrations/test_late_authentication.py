@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 
 from limits_app import services
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.charges import charge_all
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.request import RequestLimits, limits_of
@@ -167,7 +168,7 @@ def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of
     limits = limits_of(request_of_client)
     limit("a", CallLimit(10, 60))
     limit("b", CallLimit(10, 60))
-    limits.charge_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
+    charge_all(limits, [(Share(name, limits.entity), {}) for name in ("a", "b")])
     assert set(limits.acquisitions) == {"a", "b"}
     request_of_client.user = Person(1)  # type: ignore[assignment]
     limits.charge("a", limits.entity)

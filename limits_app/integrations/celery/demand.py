@@ -13,7 +13,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
 

@@ -16,8 +16,8 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.integrations.amounts import amount_of_each
 from limits_app.integrations.calls import report_response
+from limits_app.integrations.charges import NOTHING, amount_of_each, charge_all
 from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import seconds_of
 from limits_app.integrations.request import limits_of
@@ -135,7 +135,7 @@ class LimitThrottle(BaseThrottle):
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
-            limits.charge_all([*unique.values()])
+            charge_all(limits, [(share, NOTHING) for share in unique.values()])
         except StoreUnavailable as error:
             limits.refuse(error)
             limits.throttled_status = Unavailable.status_code
