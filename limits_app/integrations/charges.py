@@ -6,10 +6,9 @@ Amounts are computed when the effective limits are known.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 
@@ -50,15 +49,14 @@ ONE_OF_EACH: Final = attrgetter("ones")
 """Requests 1 of every limit of a limit set, like `one_of_each` without named amounts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """What integrations took of one resource for one entity, in order, and the amounts that they named.
 
     `prefix` comes before its keys in the first acquisition, where that was taken in one step with other resources.
     """
 
     acquisitions: tuple[Acquisition, ...]
-    named: Mapping[str, Amount] = field(default_factory=dict)
+    named: Mapping[str, Amount] = NOTHING
     prefix: str = ""
 
     @property

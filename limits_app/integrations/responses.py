@@ -23,7 +23,8 @@ from django.http.response import HttpResponseBase
 from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.algorithms import Rule
+from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
@@ -45,14 +46,14 @@ _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("lim
 class _Quota(NamedTuple):
     """What clients learn about one limit; `reset_seconds` is when it is unused again, None for permits."""
 
-    limit: AnyLimit
+    rule: Rule
     remaining: int
     reset_seconds: int | None
     rejected: bool
 
     def urgency(self) -> tuple[bool, float, int]:
         """How close it is to its end."""
-        return self.rejected, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
+        return self.rejected, -self.remaining / max(self.rule.limit.ceiling, 1), self.reset_seconds or 0
 
 
 def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
@@ -117,17 +118,17 @@ def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
 def _quota(claim: Claim, limit: PlannedLimit) -> _Quota:
     rule, state, now = limit.rule, claim.states[limit.place], claim.decided_at
     if isinstance(rule.limit, Blocked):
-        return _Quota(rule.limit, 0, None, not claim.admitted)
+        return _Quota(rule, 0, None, not claim.admitted)
     rejected = not claim.admitted and rule.charged(state, now, claim.amounts[limit.place]) is None
     remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
     reset_seconds = None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)  # rounded up
-    return _Quota(rule.limit, remaining, reset_seconds, rejected)
+    return _Quota(rule, remaining, reset_seconds, rejected)
 
 
 def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
     policies, left = [], []
     for name, quota in quotas.items():
-        policy, most = _policy(name, quota.limit)
+        policy, most = _policy(name, quota.rule)
         policies.append(policy)
         text = f'"{name}";r={min(quota.remaining, most)}'  # a burst is no part of the quota
         left.append(text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}")
@@ -135,11 +136,12 @@ def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _policy(name: str, limit: AnyLimit) -> tuple[str, int]:
+def _policy(name: str, rule: Rule) -> tuple[str, int]:
     """Return the item of a limit, and its `q`, which is whole.
 
     A capacity below 1 is sent as 1 in a longer window. A window that is not in whole seconds is left out.
     """
+    limit = rule.limit
     if isinstance(limit, Blocked):
         return f'"{name}";q=0', 0
     most = max(int(limit.capacity), 1)
@@ -161,7 +163,7 @@ def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
 
 def _legacy(quota: _Quota) -> dict[str, str]:
     """Return the headers with the time of the reset in seconds since 1970, as most sites send them."""
-    headers = {"X-RateLimit-Limit": str(int(quota.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
+    headers = {"X-RateLimit-Limit": str(int(quota.rule.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
     if quota.reset_seconds is not None:
         headers["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
     return headers

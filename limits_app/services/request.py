@@ -25,7 +25,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
-from limits_app.services.amounts import Requested, RequestedAmounts, amounts_for
+from limits_app.services.amounts import Requested, RequestedAmounts
 from limits_app.services.shadow import afollow, count, follow, with_shadow
 from limits_app.services.unavailable import check_share, fallback_of, without_database
 
@@ -66,7 +66,7 @@ class Request:
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
-        self._requested = requested
+        self._requested: Callable[[LimitSet], Requested] = requested if callable(requested) else lambda _: requested
         self._source = source
         self._resolved: ResolvedSet | None = None
         self._shadow: LimitSet | None = None
@@ -135,7 +135,7 @@ class Request:
                 limits = self._fallback
                 if limits is None:
                     limits = self._limits(self._source.cached(*self._key) or self._source.get(*self._key))
-                return use(limits, amounts_for(limits, self._requested))
+                return use(limits, self._requested(limits))
             except SynchronousOnlyOperation as error:
                 raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
             except _RECOVERABLE as error:
@@ -149,7 +149,7 @@ class Request:
                 if limits is None:
                     resolved = self._source.cached(*self._key) or await sync_to_async(self._source.get)(*self._key)
                     limits = self._limits(resolved)
-                return await use(limits, amounts_for(limits, self._requested))
+                return await use(limits, self._requested(limits))
             except _RECOVERABLE as error:
                 self._recover(error)
 
