@@ -1,0 +1,66 @@
+"""Bring the translations up to date with the texts of the app: python -m tests.admin.messages.
+
+New texts are added without a translation, and those that are gone are dropped; then the catalogues are compiled.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+from django.utils.translation.template import templatize
+
+APP = Path(__file__).resolve().parents[2] / "limits_app"
+CATALOGUES = sorted((APP / "locale").glob("*/LC_MESSAGES/django.po"))
+_FUNCTIONS = {"_": None, "gettext": None, "gettext_lazy": None, "ngettext": (1, 2), "ngettext_lazy": (1, 2)}
+_HEADERS = ("Language", "MIME-Version", "Content-Type", "Content-Transfer-Encoding", "Plural-Forms")
+
+Text = str | tuple[str, ...]
+"""A text, or its singular and plural."""
+
+
+def texts() -> Iterator[Text]:
+    """The texts of the modules and templates that are marked for translation."""
+    for path in sorted(APP.rglob("*.py")):
+        yield from _marked(path.read_bytes())
+    for path in sorted((APP / "templates").rglob("*.html")):
+        code = templatize(path.read_text(encoding="utf-8"), origin=str(path))
+        yield from _marked("\n".join(line.lstrip() for line in code.splitlines()).encode())
+
+
+def read(path: Path) -> Catalog:
+    """Read a catalogue; its folder names the language."""
+    with path.open("rb") as file:
+        return read_po(file, locale=path.parents[1].name)
+
+
+def main() -> None:
+    """Update and compile all catalogues."""
+    found = Catalog()
+    for text in texts():
+        found.add(text)
+    for path in CATALOGUES:
+        catalog = read(path)
+        catalog.update(found, no_fuzzy_matching=True)
+        catalog.obsolete.clear()
+        written = io.BytesIO()
+        write_po(written, catalog, no_location=True, width=0, omit_header=True)
+        headers = dict(catalog.mime_headers)
+        header = "".join(f'"{name}: {headers[name]}\\n"\n' for name in _HEADERS)
+        path.write_text(f'msgid ""\nmsgstr ""\n{header}\n{written.getvalue().decode()}', encoding="utf-8")
+        with path.with_suffix(".mo").open("wb") as compiled:
+            write_mo(compiled, read(path))
+
+
+def _marked(code: bytes) -> Iterator[Text]:
+    for _line, text, _comments, _context in extract("python", io.BytesIO(code), _FUNCTIONS):
+        yield text
+
+
+if __name__ == "__main__":
+    main()

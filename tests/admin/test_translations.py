@@ -1,0 +1,70 @@
+"""Translations: German and Chinese are complete, keep the values of each text, and are compiled."""
+
+from __future__ import annotations
+
+import gettext
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import translation
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit
+from limits_app.models import Policy
+from tests.admin.browsing import act, changelist
+from tests.admin.messages import CATALOGUES, read, texts
+
+VALUES = re.compile(r"%\(\w+\)[sd]|%%|%s|</?\w+>")
+ADVICE = "run `python -m tests.admin.messages`, translate what is new, and run it again"
+
+
+def test_there_are_two_languages() -> None:
+    assert [path.parents[1].name for path in CATALOGUES] == ["de", "zh_Hans"]
+
+
+@pytest.mark.parametrize("path", CATALOGUES, ids=lambda path: path.parents[1].name)
+def test_every_text_is_translated_and_has_the_same_values(path: Path) -> None:
+    catalog = read(path)
+    found = {message.id: message for message in catalog if message.id}
+    assert set(found) == set(texts()), ADVICE
+    for message in found.values():
+        ids = message.id if isinstance(message.id, tuple) else (message.id,)
+        translated = message.string if isinstance(message.string, tuple) else (message.string,)
+        assert not message.fuzzy
+        assert all(translated), f"{ids} is not translated: {ADVICE}"
+        for text in translated:
+            assert sorted(VALUES.findall(text)) == sorted(VALUES.findall(ids[-1])), ids
+
+
+@pytest.mark.parametrize("path", CATALOGUES, ids=lambda path: path.parents[1].name)
+def test_the_compiled_catalogue_has_the_same_translations(path: Path) -> None:
+    with path.with_suffix(".mo").open("rb") as file:
+        compiled = gettext.GNUTranslations(file)
+    for message in read(path):
+        if isinstance(message.id, tuple):
+            assert compiled.ngettext(*message.id, 7) == message.string[-1], ADVICE
+        elif message.id:
+            assert compiled.gettext(message.id) == message.string, ADVICE
+
+
+@pytest.mark.parametrize(
+    ("language", "words", "title"),
+    [
+        ("de", ["Richtlinien", "Aufstockung gewähren", "Auf Probebetrieb stellen"], "Ausgewählte Zeilen"),
+        ("zh-hans", ["策略", "授予临时提额", "设为试运行"], "所选行"),
+    ],
+)
+def test_lists_and_actions_are_in_the_language_of_the_site(
+    language: str, words: list[str], title: str, admin_client: Client, settings: Any
+) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)], shared=["call_count"])
+    settings.LANGUAGE_CODE = language
+    with translation.override(language):
+        page = changelist(admin_client, "policy").content.decode()
+        confirmation = act(admin_client, "shadow_policies", Policy.objects.get()).content.decode()
+    for word in words:
+        assert word in page
+    assert title in confirmation
