@@ -32,10 +32,19 @@ async def _in_a_loop(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def test_a_call_returns_a_future_of_its_result(clerk: WorkerPool[Clerk]) -> None:
+def test_calls_return_futures_of_results_and_errors_also_of_coroutines(clerk: WorkerPool[Clerk]) -> None:
     future = clerk.say_name()
     assert isinstance(future, TaskFuture)
     assert future.result(SECONDS) == "Bob"
+    with pytest.raises(LookupError, match="no"):
+        clerk.fail().result(SECONDS)
+    with pytest.raises(LookupError, match="later"):
+        clerk.fail_later().result(SECONDS)
+    with pytest.raises(TypeError):
+        clerk.tell().result(SECONDS)
+    assert clerk.has_limits().result(SECONDS) is True
+    assert clerk.tell_later(1).result(SECONDS) == [1]
+    assert clerk.submit(Clerk.tell_later, 2).result(SECONDS) == [1, 2]
 
 
 def test_calls_of_one_worker_meet_the_same_object_in_their_order(clerk: WorkerPool[Clerk]) -> None:
@@ -43,23 +52,14 @@ def test_calls_of_one_worker_meet_the_same_object_in_their_order(clerk: WorkerPo
     assert gather(futures, timeout=SECONDS) == [list(range(number + 1)) for number in range(300)]
 
 
-def test_what_a_method_raises_is_raised_by_its_future(clerk: WorkerPool[Clerk]) -> None:
-    with pytest.raises(LookupError, match="no"):
-        clerk.fail().result(SECONDS)
-    with pytest.raises(LookupError, match="later"):
-        clerk.fail_later().result(SECONDS)
-    assert clerk.say_name().result(SECONDS) == "Bob"
+def test_calls_are_made_and_awaited_where_an_event_loop_runs_already(clerk: WorkerPool[Clerk]) -> None:
+    async def ask() -> list[Any]:
+        return await asyncio.gather(clerk.say_name(), clerk.submit(Clerk.say_name))
 
-
-def test_coroutines_are_awaited(clerk: WorkerPool[Clerk]) -> None:
-    assert clerk.tell_later(1).result(SECONDS) == [1]
-    assert clerk.submit(Clerk.tell_later, 2).result(SECONDS) == [1, 2]
-
-
-def test_coroutines_are_awaited_also_where_an_event_loop_runs_already(clerk: WorkerPool[Clerk]) -> None:
     assert asyncio.run(_in_a_loop(lambda: clerk.tell_later(1).result(SECONDS))) == [1]
     with pytest.raises(LookupError, match="later"):
         asyncio.run(_in_a_loop(lambda: clerk.fail_later().result(SECONDS)))
+    assert asyncio.run(ask()) == ["Bob", "Bob"]
 
 
 def test_a_coroutine_where_an_event_loop_runs_already_sees_the_context_of_its_caller() -> None:
@@ -71,26 +71,10 @@ def test_a_coroutine_where_an_event_loop_runs_already_sees_the_context_of_its_ca
     assert asyncio.run(ask()) == "Eve"
 
 
-def test_futures_can_be_awaited(clerk: WorkerPool[Clerk]) -> None:
-    async def ask() -> list[Any]:
-        return await asyncio.gather(clerk.say_name(), clerk.submit(Clerk.say_name))
-
-    assert asyncio.run(ask()) == ["Bob", "Bob"]
-
-
-def test_arguments_that_do_not_fit_are_an_error_of_the_call(clerk: WorkerPool[Clerk]) -> None:
-    with pytest.raises(TypeError):
-        clerk.tell().result(SECONDS)
-
-
 @pytest.mark.parametrize("name", ["unknown", "_secret", "__len__", "limits", "options"])
 def test_only_public_methods_can_be_called(name: str) -> None:
     with Clerk.options().init() as clerk, pytest.raises(AttributeError, match=f"'{name}'"):
         getattr(clerk, name)
-
-
-def test_limits_are_there_from_the_first_moment(clerk: WorkerPool[Clerk]) -> None:
-    assert clerk.has_limits().result(SECONDS) is True
 
 
 def test_without_options_a_worker_is_an_object_like_any_other() -> None:

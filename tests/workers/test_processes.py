@@ -83,32 +83,23 @@ def test_on_demand_a_worker_that_dies_when_it_is_made_loses_its_call_only() -> N
         mortal.pid().result(SECONDS)
 
 
-def test_an_exception_that_cannot_travel_arrives_as_what_it_says() -> None:
-    with Mortal.options(mode="process").init() as mortal:
-        with pytest.raises(RuntimeError, match=r"Untravelled: one and two"):
-            mortal.raise_what_cannot_travel().result(SECONDS)
-        with pytest.raises(RuntimeError, match=r"Untravelled: one and two"):
-            Unborn.options(mode="process").init(travels=False)
-
-
-def test_arguments_that_cannot_travel_are_an_error_of_the_call() -> None:
-    with Clerk.options(mode="process").init() as clerk:
-        with pytest.raises(TypeError, match="pickle"):
-            clerk.tell(Lock()).result(SECONDS)
-        assert clerk.tell(1).result(SECONDS) == [1]
-
-
-def test_what_cannot_be_read_where_it_arrives_is_an_error_of_the_call_and_not_the_death_of_the_worker() -> None:
+def test_what_cannot_travel_is_an_error_of_its_call_and_not_the_death_of_the_worker() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid().result(SECONDS)
-        with pytest.raises(LookupError, match="far from home"):
-            mortal.give(Homebody()).result(SECONDS)
-        with pytest.raises(TypeError, match="two"):
-            mortal.give_unreadable().result(SECONDS)
-        with pytest.raises(TypeError, match="pickle"):
-            mortal.give_lock().result(SECONDS)
+        assert mortal.has_django().result(SECONDS) is True
+        for call, error, text in (
+            (mortal.raise_what_cannot_travel(), RuntimeError, "Untravelled: one and two"),
+            (mortal.give(Lock()), TypeError, "pickle"),
+            (mortal.give(Homebody()), LookupError, "far from home"),
+            (mortal.give_unreadable(), TypeError, "two"),
+            (mortal.give_lock(), TypeError, "pickle"),
+        ):
+            with pytest.raises(error, match=text):
+                call.result(SECONDS)
         assert mortal.give([1]).result(SECONDS) == [1]
         assert mortal.pid().result(SECONDS) == before
+    with pytest.raises(RuntimeError, match="Untravelled: one and two"):
+        Unborn.options(mode="process").init(travels=False)
 
 
 def local_class() -> type[Clerk]:
@@ -136,11 +127,6 @@ def test_a_local_class_is_sent_by_cloudpickle() -> None:
 def test_a_lock_cannot_be_sent() -> None:
     with pytest.raises(ValueError, match=r"cannot send the worker to another process: .*lock"):
         Clerk.options(mode="process").init(Lock())
-
-
-def test_django_is_set_up_before_the_worker_is_made() -> None:
-    with Mortal.options(mode="process").init() as mortal:
-        assert mortal.has_django().result(SECONDS) is True
 
 
 def test_stopping_in_a_hurry_terminates_the_process() -> None:
