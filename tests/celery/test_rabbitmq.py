@@ -10,6 +10,7 @@ from tests.servers.redis import until
 
 
 @pytest.mark.slow  # until the server has started
+@pytest.mark.release
 def test_rabbitmq_gives_the_tasks_of_a_dead_worker_to_another_one_and_loses_none() -> None:
     with rabbitmq_server() as broker, celery_site(broker=broker) as site:
         first, _ = site.start_worker(processes=2), site.start_worker(processes=2)

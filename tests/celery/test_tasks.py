@@ -14,6 +14,7 @@ from tests.servers.redis import until
 
 @pytest.mark.slow  # as long as the limit says
 @pytest.mark.alone
+@pytest.mark.release
 def test_a_thousand_tasks_end_in_little_more_than_the_least_time_that_the_limit_allows(site: CelerySite) -> None:
     sent = [site.send("work", "bulk", number) for number in range(1000)]
     assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(1000))

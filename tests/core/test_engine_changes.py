@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import pytest
 
 from limits_app.core import engine
@@ -44,12 +42,13 @@ def test_use_is_carried_by_key_into_changed_limits() -> None:
     assert old.states == before
 
 
-@pytest.mark.parametrize(("old", "new"), list(permutations(METERED, 2)))
-def test_use_is_carried_between_all_metered_limits(old: str, new: str) -> None:
-    scopes = Scopes(METERED[old])
-    scopes.charge(key=4)
-    scopes.change(METERED[new])
-    assert scopes.used() == {"key": 4}
+@pytest.mark.parametrize("old", METERED)
+def test_use_is_carried_between_all_metered_limits(old: str) -> None:
+    for new in METERED.keys() - {old}:
+        scopes = Scopes(METERED[old])
+        scopes.charge(key=4)
+        scopes.change(METERED[new])
+        assert scopes.used() == {"key": 4}, new
 
 
 @pytest.mark.parametrize("new", METERED)
@@ -134,14 +133,15 @@ def test_a_converted_change_is_rounded_towards_more_use(parts: int, used: int) -
     assert scopes.used() == {"tpm": 6 + used}
 
 
-@pytest.mark.parametrize(("old", "new"), list(permutations(KINDS, 2)))
-def test_a_limit_of_another_kind_is_settled_as_far_as_it_can(old: str, new: str) -> None:
-    scopes = Scopes(KINDS[old])
-    claim = scopes.charge(key=4)
-    scopes.change(KINDS[new])
-    assert scopes.settle(claim, key=2)
-    assert scopes.used() == {"key": 0 if "resource" in {old, new} else 6}
-    assert scopes.record.leases == {}
+@pytest.mark.parametrize("old", KINDS)
+def test_a_limit_of_another_kind_is_settled_as_far_as_it_can(old: str) -> None:
+    for new in KINDS.keys() - {old}:
+        scopes = Scopes(KINDS[old])
+        claim = scopes.charge(key=4)
+        scopes.change(KINDS[new])
+        assert scopes.settle(claim, key=2)
+        assert scopes.used() == {"key": 0 if "resource" in {old, new} else 6}, new
+        assert scopes.record.leases == {}
 
 
 def test_a_removed_limit_settles_nothing_and_returns_its_permits() -> None:

@@ -88,7 +88,7 @@ def test_two_hundred_changes_count_on_the_first_request_in_every_process(tmp_pat
     assert output.endswith("200 of 200 changes applied to the first request after them in every process.\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.release)])
 def test_an_interrupted_demo_ends_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path) as process:
         address = address_in(process)
@@ -100,6 +100,7 @@ def test_an_interrupted_demo_ends_all_that_it_started(tmp_path: Path, number: si
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.release
 def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path) -> None:
     options = ("--serve", "--port", "0", "--data", str(tmp_path / "data"))
     with demo(tmp_path, *options) as process:

@@ -84,6 +84,7 @@ class Siege:
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.release
 def test_callers_use_what_a_server_has_and_are_never_refused_once_they_know() -> None:
     with limited_server(CAPACITY) as server:
         siege = Siege(server)

@@ -164,6 +164,7 @@ def first_quick(course: Callable[[], Load]) -> Load:
 
 
 @pytest.mark.alone
+@pytest.mark.release
 def test_ten_kills_and_restarts_under_load(server: RedisServer) -> None:
     def course() -> Load:
         load = Load()

@@ -46,20 +46,20 @@ class _OnADatabase:
 
 
 class TestSQLite(_OnADatabase, StoreConformance, Counting):
+    """Everything; what differs on the servers below is what their statements and locks do, and no arithmetic."""
+
     @pytest.fixture
     def settings(self, sqlite: Settings) -> Settings:
         return sqlite
 
 
-class TestPostgreSQL(_OnADatabase, StoreConformance, Counting):
+class TestPostgreSQL(_OnADatabase, StoreOperations, Counting):
     @pytest.fixture
     def settings(self, postgres: PostgresServer) -> Settings:
         return postgres.settings
 
 
 class TestMariaDB(_OnADatabase, StoreOperations, Counting):
-    """What its statements and locks decide; the arithmetic is the same on every database."""
-
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:
         return mariadb.settings

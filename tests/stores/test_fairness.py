@@ -12,7 +12,10 @@ from tests.stores.support import MULTI_THREADED_FORK, PATIENCE
 pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings(MULTI_THREADED_FORK)]
 
 
-@pytest.mark.parametrize("store", ["process", "redis", "postgres", "sqlite"])
+IN_A_DATABASE = [pytest.param(store, marks=pytest.mark.release) for store in ("postgres", "sqlite")]
+
+
+@pytest.mark.parametrize("store", ["process", "redis", *IN_A_DATABASE])
 def test_no_process_starves_and_its_threads_take_turns(store: str, django_db_blocker: DjangoDbBlocker) -> None:
     with django_db_blocker.unblock(), STORES[store]() as open_store:
         shared = turns(open_store, Load(seconds=2.5))
@@ -24,7 +27,7 @@ def test_no_process_starves_and_its_threads_take_turns(store: str, django_db_blo
         assert max(one.longest_seconds for one in process) < PATIENCE / 2
 
 
-@pytest.mark.parametrize("store", ["postgres", "sqlite"])
+@pytest.mark.parametrize("store", IN_A_DATABASE)
 def test_processes_that_share_a_database_get_similar_numbers_of_turns(
     store: str, django_db_blocker: DjangoDbBlocker
 ) -> None:

@@ -65,6 +65,7 @@ def test_each_test_begins_with_limits_that_nobody_has_used(tmp_path: Path) -> No
     assert "7 passed" in run(tmp_path, TAKES_ONE, "-p", "no:randomly")
 
 
+@pytest.mark.release
 def test_so_it_is_on_several_workers(tmp_path: Path) -> None:
     assert "7 passed" in run(tmp_path, TAKES_ONE, "-n", "2")
 
