@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.conf import ENVIRONMENT_VARIABLE
 from django.conf import settings as django_settings
@@ -32,82 +32,14 @@ from limits_app.conf.parsers import (
     StoreSettings,
     UnknownKeys,
 )
-from limits_app.conf.table import (
-    ALERTS,
-    API_KEY_OF_REQUEST,
-    BREAKER_FAILURE_RATIO,
-    BREAKER_INTERVAL_SECONDS,
-    BREAKER_MIN_CALLS,
-    BREAKER_PROBE_SECONDS,
-    DENIALS_HOURS_KEPT,
-    ENABLED,
-    ENTITY_OF_REQUEST,
-    EXPECTED_PROCESSES,
-    HEADERS,
-    IDEMPOTENCY_SECONDS,
-    IDLE_FACTOR,
-    IPV6_PREFIX,
-    KEYS,
-    MAP_MEGABYTES,
-    METRICS,
-    NEAR_THRESHOLDS,
-    ON_UNAVAILABLE,
-    ON_UNRESOLVED,
-    PLAN_OF_REQUEST,
-    REFUSAL_HANDLER,
-    RESOLVER_MAX_ENTRIES,
-    RESOLVER_TTL_SECONDS,
-    STATE_DIR,
-    STORE,
-    STORES,
-    TRUSTED_PROXIES,
-    UNKNOWN_KEYS,
-    USAGE,
-    USAGE_ARCHIVE_DIR,
-    USAGE_DAYS_KEPT,
-    USAGE_HOURS_KEPT,
-    Key,
-)
+from limits_app.conf.table import *  # noqa: F403 - every key, which the table names once
+from limits_app.conf.table import KEYS, STORE, STORES, Key, T
 from limits_app.core.amounts import shown
 
 __all__ = [
-    "ALERTS",
-    "API_KEY_OF_REQUEST",
-    "BREAKER_FAILURE_RATIO",
-    "BREAKER_INTERVAL_SECONDS",
-    "BREAKER_MIN_CALLS",
-    "BREAKER_PROBE_SECONDS",
-    "DENIALS_HOURS_KEPT",
-    "ENABLED",
-    "ENTITY_OF_REQUEST",
-    "EXPECTED_PROCESSES",
-    "HEADERS",
-    "IDEMPOTENCY_SECONDS",
-    "IDLE_FACTOR",
-    "IPV6_PREFIX",
-    "KEYS",
-    "MAP_MEGABYTES",
-    "METRICS",
-    "NEAR_THRESHOLDS",
-    "ON_UNAVAILABLE",
-    "ON_UNRESOLVED",
-    "PLAN_OF_REQUEST",
-    "REFUSAL_HANDLER",
-    "RESOLVER_MAX_ENTRIES",
-    "RESOLVER_TTL_SECONDS",
-    "STATE_DIR",
-    "STORE",
-    "STORES",
-    "TRUSTED_PROXIES",
-    "UNKNOWN_KEYS",
-    "USAGE",
-    "USAGE_ARCHIVE_DIR",
-    "USAGE_DAYS_KEPT",
-    "USAGE_HOURS_KEPT",
     "EntityOfRequest",
     "Exporter",
     "Headers",
-    "Key",
     "Network",
     "OnUnavailable",
     "OnUnresolved",
@@ -122,8 +54,6 @@ __all__ = [
     "problems",
     "store_settings",
 ]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
