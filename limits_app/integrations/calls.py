@@ -117,26 +117,12 @@ class LimitedCall:
     def acquire(self) -> Acquisition:
         """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
         requested = partial(one_of_each, self._amounts())
-        rule = self.rule
-        return services.acquire(
-            rule.resource,
-            entity=self._entity(),
-            requested=requested,
-            timeout=rule.timeout,
-            default_limits=rule.default_limits,
-        )
+        return services.acquire(self.rule.resource, entity=self._entity(), requested=requested, **self._options())
 
     async def aacquire(self) -> Acquisition:
         """`acquire` for asyncio."""
-        requested = partial(one_of_each, await self._aamounts())
-        entity, rule = await self._aentity(), self.rule
-        return await services.aacquire(
-            rule.resource,
-            entity=entity,
-            requested=requested,
-            timeout=rule.timeout,
-            default_limits=rule.default_limits,
-        )
+        requested, entity = partial(one_of_each, await self._aamounts()), await self._aentity()
+        return await services.aacquire(self.rule.resource, entity=entity, requested=requested, **self._options())
 
     def run(self) -> Any:
         """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
@@ -169,12 +155,10 @@ class LimitedCall:
         request = self.request
         if request is None:
             return held(self.acquire(), iterates=True)
-        limits, entity, named = limits_of(request), self._entity(), self._amounts()
-        charged_entity = limits.entity if self._is_requester(entity) else entity
-        is_released = limits.has_middleware or (
-            limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
-        )
-        acquisition = limits.charge(self.rule.resource, charged_entity, named, **self._options())
+        limits = limits_of(request)
+        entity, named = self._charged_entity(limits), self._amounts()
+        is_released = self._is_released(limits, entity)
+        acquisition = limits.charge(self.rule.resource, entity, named, **self._options())
         return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
 
     async def ahold(self) -> AbstractAsyncContextManager[Acquisition]:
@@ -182,25 +166,23 @@ class LimitedCall:
         request = self.request
         if request is None:
             return aheld(await self.aacquire(), iterates=True)
-        limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
-        charged_entity = await limits.aentity() if self._is_requester(entity) else entity
-        is_released = limits.has_middleware or (
-            limits.has_decorator and limits.was_charged(self.rule.resource, charged_entity)
-        )
-        acquisition = await limits.acharge(self.rule.resource, charged_entity, named, **self._options())
+        limits = limits_of(request)
+        entity, named = await self._acharged_entity(limits), await self._aamounts()
+        is_released = self._is_released(limits, entity)
+        acquisition = await limits.acharge(self.rule.resource, entity, named, **self._options())
         return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
 
     def run_view(self, request: HttpRequest) -> Any:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
-        limits, entity, named = limits_of(request), self._entity(), self._amounts()
+        limits = limits_of(request)
+        entity, named = self._charged_entity(limits), self._amounts()
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
-            charged_entity = limits.entity if self._is_requester(entity) else entity
-            limits.charge(self.rule.resource, charged_entity, named, **self._options())
+            limits.charge(self.rule.resource, entity, named, **self._options())
         except REFUSALS as error:
             return refusal(request, error, refunds=True)
         try:
-            return self._finish(limits, charged_entity, self.call(), is_first)
+            return self._finish(limits, entity, self.call(), is_first)
         except BaseException as error:
             if not limits.has_middleware:
                 limits.fail(error, excluding=before, releases=True)
@@ -208,19 +190,19 @@ class LimitedCall:
 
     async def arun_view(self, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
-        limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
+        limits = limits_of(request)
+        entity, named = await self._acharged_entity(limits), await self._aamounts()
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
-            charged_entity = await limits.aentity() if self._is_requester(entity) else entity
-            await limits.acharge(self.rule.resource, charged_entity, named, **self._options())
+            await limits.acharge(self.rule.resource, entity, named, **self._options())
         except REFUSALS as error:
             return await sync_to_async(refusal)(request, error, refunds=True)
         try:
             result = self.call()
             response = await result if isawaitable(result) else result
             if limits.refused is None:
-                return self._finish(limits, charged_entity, response, is_first)
-            return await sync_to_async(self._finish)(limits, charged_entity, response, is_first)  # it may refund
+                return self._finish(limits, entity, response, is_first)
+            return await sync_to_async(self._finish)(limits, entity, response, is_first)  # it may refund
         except Exception as error:
             if not limits.has_middleware:
                 await sync_to_async(limits.fail)(error, excluding=before, releases=True)
@@ -258,9 +240,19 @@ class LimitedCall:
         entity = entity_name(await self._aevaluated(self.rule.entity))
         return normalize_entity(entity) if entity else entity
 
-    def _is_requester(self, entity: str | None) -> bool:
-        """Whether to charge the entity of the request: the rule has none, or an empty one that all clients share."""
-        return self.rule.entity is None or entity == ""
+    def _charged_entity(self, limits: RequestLimits) -> str | None:
+        """The entity of the rule; that of the request where the rule has none, or an empty one that clients share."""
+        entity = self._entity()
+        return limits.entity if self.rule.entity is None or entity == "" else entity
+
+    async def _acharged_entity(self, limits: RequestLimits) -> str | None:
+        """`_charged_entity` for asyncio."""
+        entity = await self._aentity()
+        return await limits.aentity() if self.rule.entity is None or entity == "" else entity
+
+    def _is_released(self, limits: RequestLimits, entity: str | None) -> bool:
+        """Whether a middleware, or a decorator around this one, releases what the request holds."""
+        return limits.has_middleware or (limits.has_decorator and limits.was_charged(self.rule.resource, entity))
 
     def _evaluated(self, value: Any) -> Any:
         """Return a value, or what a callable returns for the arguments."""

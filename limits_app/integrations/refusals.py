@@ -54,8 +54,6 @@ class _Refusal:
     retry_after: int | None
     problem_type: str = "about:blank"
     violated: tuple[str, ...] = ()
-    page_detail: str | None = None
-    """The detail on the page for people, who do not know the keys of limits; None for `detail`."""
 
 
 def refusal(
@@ -116,7 +114,6 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         seconds,
         QUOTA_EXCEEDED,
         names,
-        page_detail=_about(seconds),
     )
 
 
@@ -171,7 +168,8 @@ def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
     context = {
         "status": content.status.value,
         "title": content.title,
-        "detail": content.page_detail or content.detail,
+        # People do not know the keys of limits.
+        "detail": _about(content.retry_after or 0) if content.problem_type == QUOTA_EXCEEDED else content.detail,
         "retry_after": content.retry_after,
         "violated_policies": content.violated,
     }

@@ -71,7 +71,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
     elif response.streaming or limits.must_settle():
         _PENDING[ref(response, _release_response)] = limits, limits.request
-    else:
+    elif limits.acquired:
         limits.end()
 
 
