@@ -1,0 +1,83 @@
+"""The manifests of the guide to containers fit the settings beside them, and the commands in them run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.core import checks
+from django.core.management import call_command
+from pytest_django import Settings
+
+from tests.docs.pages import DOCS, blocks
+from tests.servers.redis import redis_server
+
+PAGE = DOCS / "howto" / "docker-and-kubernetes.md"
+MANIFESTS: dict[str, Any] = {
+    block.text.split("\n", 1)[0].removeprefix("# "): yaml.safe_load(block.text) for block in blocks(PAGE, "yaml")
+}
+SHARED, ALONE = [block.text for block in blocks(PAGE, "python") if "LIMITS = {" in block.text]
+LIMITS_COMMAND = re.compile(r"python manage\.py limits ([^&;\"`\n]+)")
+
+
+def limits_of(code: str) -> Any:
+    shown: dict[str, Any] = {}
+    exec(code, shown)  # noqa: S102 - it is our own documentation
+    return shown["LIMITS"]
+
+
+def problems(**options: Any) -> list[str | None]:
+    found = checks.run_checks(tags=["limits_app"], include_deployment_checks=True, **options)
+    return [message.id for message in found if message.level >= checks.WARNING]
+
+
+def test_every_manifest_has_a_kind_and_a_name() -> None:
+    kinds = {name: one["kind"] for name, one in MANIFESTS.items() if name != "compose.yaml" and one["metadata"]["name"]}
+    assert kinds == {
+        "limits.yaml": "ConfigMap",
+        "migrate.yaml": "Job",
+        "web.yaml": "Deployment",
+        "usage.yaml": "CronJob",
+    }
+
+
+def test_the_expected_processes_are_replicas_times_workers() -> None:
+    deployment = MANIFESTS["web.yaml"]["spec"]
+    (container,) = deployment["template"]["spec"]["containers"]
+    (processes,) = [one["value"] for one in container["env"] if one["name"] == "LIMITS_PROCESSES"]
+    workers = container["command"][container["command"].index("--workers") + 1]
+    assert int(processes) == deployment["replicas"] * int(workers)
+
+
+@pytest.mark.usefixtures("site")
+def test_the_settings_pass_the_checks_on_the_redis_of_the_compose_file(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, *options = MANIFESTS["compose.yaml"]["services"]["redis"]["command"]
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with redis_server(*options) as server:
+        monkeypatch.setenv("LIMITS_REDIS_URL", server.url)
+        settings.LIMITS = limits_of(SHARED)
+        assert problems(databases=["default"]) == []
+
+
+@pytest.mark.usefixtures("site")
+def test_a_process_store_on_kubernetes_is_a_warning(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.LIMITS = limits_of(ALONE)
+    assert problems() == []
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert problems() == ["limits_app.W058"]
+
+
+@pytest.mark.usefixtures("site")
+def test_the_commands_of_the_manifests_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text(MANIFESTS["limits.yaml"]["data"]["limits.yaml"])
+    commands = [command.split() for command in LIMITS_COMMAND.findall(PAGE.read_text())]
+    assert {command[0] for command in commands} == {"apply", "snapshot", "prune"}
+    for command in commands:
+        call_command("limits", *[str(file) if word.endswith("limits.yaml") else word for word in command])
+    assert "policy resource reports" in capsys.readouterr().out
