@@ -6,7 +6,6 @@ members of a pool where one serves the resource, and `cache` keeps the result.
 
 from __future__ import annotations
 
-from limits_app.resolver.bulk import Pair, choices, scopes, total_scopes
 from limits_app.resolver.cache import (
     Key,
     PoolResolver,
@@ -20,12 +19,16 @@ from limits_app.resolver.policies import CODE, Choice, EffectiveLimit, PolicySta
 from limits_app.resolver.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers
 from limits_app.resolver.resolution import (
     Limits,
+    Pair,
     check_names,
+    choices,
     home,
     latest_code_limits,
     resolve,
+    scopes,
     source,
     switch_in_force,
+    total_scopes,
 )
 from limits_app.resolver.resolved_set import Evaluated, Resolution, ResolvedSet
 from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, StoreVersions

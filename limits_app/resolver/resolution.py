@@ -1,10 +1,14 @@
-"""Resolving: reading the policies of an entity on a resource in one query, and compiling them."""
+"""Resolving: reading the policies of an entity on a resource in one query, and compiling them.
+
+For lists, the policies of many entities on many resources are read together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from time import time
 from typing import Final, cast
 
@@ -16,20 +20,23 @@ from limits_app.core.errors import InvalidLimit, UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit
 from limits_app.core.notation import checked_limits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import (
     CodeLimits,
     Emergency,
     Enforcement,
+    Entity,
     EntityPolicies,
     Policy,
     PolicyEffect,
     PolicyValue,
+    Resource,
     code_limits,
     emergency,
 )
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for
+from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for, policies_of_each
 from limits_app.resolver.policies import (
     CODE,
     Choice,
@@ -42,24 +49,34 @@ from limits_app.resolver.policies import (
     without_others,
 )
 from limits_app.resolver.pools import PoolMembers, pool_cache
-from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
+from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
 
 __all__ = [
     "Limits",
+    "Pair",
     "Source",
     "check_names",
     "check_plan",
     "checked_defaults",
+    "choices",
     "home",
     "latest_code_limits",
     "resolve",
     "resolve_pool",
+    "scopes",
     "source",
     "switch_in_force",
+    "total_scopes",
 ]
 
 Limits = tuple[Limit, ...]
+
+Pair = tuple[Resource | None, Entity | None]
+"""A resource (None: all resources), and an entity (None: the site itself)."""
+
+_BATCH: Final = 100
+"""Number of pairs per query: databases limit the number of parameters, and an address is in many networks."""
 
 _BLOCKED: Final = (Blocked(),)
 _DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
@@ -206,3 +223,30 @@ def _chosen(
             return tuple(lifted(choice, PolicyStatus.SHADOW) for choice in choices), choices
     evaluated = [link for link, choice in zip(links, choices, strict=True) if is_evaluated(choice)]
     return choices, tuple(choose(with_candidates(link), now, shadow=True) for link in evaluated)
+
+
+def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
+    """Choose the policies of each pair, in their order; those of the entities above it are left to `resolve`."""
+    subjects = iter([Subject(_name_of(resource), _name_of(entity)) for resource, entity in pairs])
+    found = []
+    while some := list(islice(subjects, _BATCH)):
+        found += [choose(one.links[0], now) for one in policies_of_each(some, home(), now)]
+    return found
+
+
+def _name_of(row: Resource | Entity | None) -> str | None:
+    return None if row is None else str(row)
+
+
+def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
+    """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
+    return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]
+
+
+def total_scopes(entity: str | None, store: Store, now: datetime) -> list[ScopedLimits]:
+    """The totals of an entity over all resources, each in the scope in which a store keeps its state.
+
+    Those of None are the totals of the site itself, and those that all entities share.
+    """
+    choice = choose(policies_of_each([Subject(None, entity)], home(), now)[0].links[0], now)
+    return [one for one in scopes_of("", [choice], store) if one.scope.total]

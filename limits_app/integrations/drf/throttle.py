@@ -20,7 +20,7 @@ from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import NOTHING, amount_of_each, charge_all
 from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import seconds_of
-from limits_app.integrations.request import limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_finished
 from limits_app.services import Share
 
@@ -112,7 +112,7 @@ class LimitThrottle(BaseThrottle):
         limits = limits_of(request)
         key = share.resource, share.entity
         if key not in limits.throttled and not limits.was_charged(*key):
-            self._charge([share, *self._other_shares(request, view)], request)
+            self._charge(limits, [share, *self._other_shares(request, view)])
         outcome = limits.throttled.get(key)
         if outcome is None:
             return True
@@ -126,9 +126,8 @@ class LimitThrottle(BaseThrottle):
         known = [_PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
-    def _charge(self, shares: Sequence[Share], request: Request) -> None:
+    def _charge(self, limits: RequestLimits, shares: Sequence[Share]) -> None:
         """Charge the shares, and note a rejection for all of them."""
-        limits = limits_of(request)
         unique: dict[tuple[str, str | None], Share] = {}
         for share in shares:
             unique.setdefault((share.resource, share.entity), share)
