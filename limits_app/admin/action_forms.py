@@ -102,7 +102,9 @@ class BoostForm(RequiredReasonForm):
 class TopUpForm(RequiredReasonForm):
     """How much credit of which limit."""
 
-    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("The limit key, such as “tpm”."))
+    key = forms.CharField(
+        label=_("Limit"), max_length=64, help_text=_("“requests”, or the key of the limit, such as “tpm”.")
+    )
     amount = AmountField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
     field_order = ["key", "amount", "reason"]
 

@@ -22,6 +22,7 @@ from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Enforcement, Entity, Policy, Resource
 from limits_app.models.limit_rules import amount_of
 from limits_app.services.dropped import dropped_by_each
+from limits_app.services.limit_words import limit_key, limit_name
 
 if TYPE_CHECKING:
     from django import forms
@@ -172,7 +173,7 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
         saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _BATCH])
         for policy, found in dropped_by_each(saved.select_related("resource", "entity").prefetch_related("limits")):
             whose = f"{policy}: " if len(keys) > 1 else ""
-            yield from (f"{whose}{key} ({level})" for key, level in found)
+            yield from (f"{whose}{limit_name(key)} ({level})" for key, level in found)
 
 
 class StatePermissions:
@@ -211,7 +212,7 @@ def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
 def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
     """Give credit."""
     resource, entity = _whose(row, ask)
-    credit = {"key": ask.says["key"], "amount": amount_of(ask.says["amount"])}
+    credit = {"key": limit_key(ask.says["key"]), "amount": amount_of(ask.says["amount"])}
     services.top_up(
         resource,
         entity=entity,

@@ -20,6 +20,7 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import amount, bar
 from limits_app.core.errors import LimitsError
 from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope
+from limits_app.services.limit_words import limit_name
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -226,7 +227,9 @@ def shown_limits(state: RowState, limits: Iterable[LimitState], *, named: bool) 
 
 def limit_line(limit: LimitState) -> SafeString:
     """Show one limit: its key, a bar, and the numbers for screen readers."""
-    key = gettext("%(key)s (shared)") % {"key": limit.key} if limit.shared else limit.key
+    key = limit_name(limit.key)
+    if limit.shared:
+        key = gettext("%(key)s (shared)") % {"key": key}
     if limit.used is None or limit.available is None:
         return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
     drawn = bar(limit.key, limit.used, limit.capacity, limit.available)

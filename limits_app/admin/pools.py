@@ -21,6 +21,7 @@ from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Pool, PoolMember
 from limits_app.services import definitions
+from limits_app.services.limit_words import limit_name
 from limits_app.services.pools import member_use
 
 if TYPE_CHECKING:
@@ -190,4 +191,4 @@ def _use_in(pool: Pool, alias: str) -> Mapping[str, str]:
 
 
 def _words(key: str, stats: Mapping[str, Any]) -> str:
-    return f"{key}: {amount(stats['used'])} / {amount(stats['capacity'])}"
+    return f"{limit_name(key)}: {amount(stats['used'])} / {amount(stats['capacity'])}"

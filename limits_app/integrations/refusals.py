@@ -25,6 +25,7 @@ from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.request import REFUNDS, limits_of
 from limits_app.integrations.responses import name_of, set_headers
+from limits_app.services.limit_words import limit_name
 
 __all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
@@ -96,7 +97,7 @@ def seconds_of(error: StoreUnavailable) -> int:
 
 def _exceeded(outcome: Outcome) -> _Refusal:
     names = violated(outcome)
-    listed = ", ".join(names)
+    listed = ", ".join(dict.fromkeys(limit_name(status.key) for status in outcome.violations))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
@@ -106,7 +107,7 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         return _Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
     seconds = max(_PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
-    used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
+    used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
     return _Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),

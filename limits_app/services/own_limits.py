@@ -14,19 +14,19 @@ from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.outcome import TOTAL_PREFIX, Stats
 from limits_app.models import Resource
+from limits_app.services.limit_words import limit_name, period_in_words
 from limits_app.services.status import status
 
 __all__ = ["OwnLimit", "own_limits"]
 
 _MOST: Final = 100
-_WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimit:
     """A limit of an entity on a resource.
 
-    `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90 seconds” or “month”, and empty for
+    `unit` is “requests”, or the key of the limit in words; `period` is “minute”, “90s” or “month”, and empty for
     concurrent use. `percent` is the used share, at most 100. A resource that `is_blocked` has no numbers.
     """
 
@@ -78,21 +78,11 @@ def _own(resource: str, key: str, stats: Stats) -> OwnLimit:
     if key == Blocked.key:
         return OwnLimit(resource, is_blocked=True)
     used, capacity = float(stats["used"]), float(stats["capacity"])
-    unit, period = key.replace("_", " "), _period(stats)
+    unit = limit_name(key).replace("_", " ")
+    period = period_in_words(stats.get("period"), stats.get("window_seconds"))
     if key == CallLimit.key:  # there are whole requests only
-        used, capacity, unit = ceil(used), floor(capacity), _("requests")
+        used, capacity = ceil(used), floor(capacity)
     return OwnLimit(resource, unit, period, used, capacity, min(round(stats["utilization"] * 100), 100))
-
-
-def _period(stats: Stats) -> str:
-    if period := stats.get("period"):
-        return _(period)
-    seconds = stats.get("window_seconds")
-    if not seconds:
-        return ""
-    if seconds in _WINDOWS:
-        return _(_WINDOWS[int(seconds)])
-    return _("%(number)s seconds") % {"number": _shown(seconds)}
 
 
 def _shown(number: float) -> str:

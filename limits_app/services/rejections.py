@@ -12,9 +12,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
+from limits_app.core.limits import Blocked
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import seconds_text
 from limits_app.models import (
     AuditEvent,
     Bucket,
@@ -33,15 +32,15 @@ from limits_app.models.patterns import patterns_of, specificity
 from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.services.usage import DenialCount
 from limits_app.usage import denied
 
-__all__ = ["Rejection", "limit_in_words", "rejections"]
+__all__ = ["Rejection", "rejections"]
 
 _MOST_EVENTS: Final = 5_000
 """How many audit events of the policies in question are read, the latest first."""
 
-_WINDOWS: Final = {1: "second", 60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
 _SPECIFIC_FIRST: Final = [scope.value for scope in PolicyScope]
 
 
@@ -74,7 +73,7 @@ class Rejection:
     def why(self) -> str:
         """The reason as a sentence."""
         resource = self.count.resource or gettext("all resources together")
-        said = {"who": self.client, "key": self.count.key, "resource": resource}
+        said = {"who": self.client, "key": limit_name(self.count.key), "resource": resource}
         if self.count.key == Blocked.key:
             return gettext("%(who)s was blocked on %(resource)s.") % said
         if self.limit is None:
@@ -105,20 +104,6 @@ def rejections(
     known = {one.identifier: one for one in Entity.objects.filter(identifier__in=clients).select_related("plan")}
     history = _versions(counts, {one.plan for one in known.values() if one.plan is not None})
     return [_rejection(count, known.get(count.entity) or Entity(identifier=""), history) for count in counts]
-
-
-def limit_in_words(limit: Definition) -> str:
-    """A limit as people say it, such as “100 requests per minute”."""
-    unit = gettext("requests") if isinstance(limit, CallLimit) else limit.key
-    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": unit}
-    match limit:
-        case ResourceLimit():
-            return gettext("%(amount)s %(unit)s at the same time") % said
-        case QuotaLimit():
-            said["per"] = limit.period or seconds_text(limit.session_seconds or 0)
-        case _:
-            said["per"] = _WINDOWS.get(int(limit.window_seconds)) or seconds_text(limit.window_seconds)
-    return gettext("%(amount)s %(unit)s per %(per)s") % said
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,10 @@ def test_the_members_of_a_pool_are_shown_as_they_are_used_in_each_store(admin_cl
     Resource.objects.create(name="far", pool=pool, store="scratch")
     limits.acquire("far")
     where = address("pool_change", pool.pk)
-    assert "call_count: 1 / 5" in admin_client.get(where).content.decode()
+    assert "requests: 1 / 5" in admin_client.get(where).content.decode()
     Resource.objects.create(name="near", pool=pool)
     page = admin_client.get(where).content.decode()
-    assert "default: call_count: 0 / 5; scratch: call_count: 1 / 5" in page
+    assert "default: requests: 0 / 5; scratch: requests: 1 / 5" in page
 
 
 @pytest.mark.usefixtures("several")

@@ -39,7 +39,7 @@ def request_of(user: User) -> HttpRequest:
     ("limit", "text"),
     [
         (CallLimit.per_minute(1_000), "1 of 1,000 requests per minute used"),
-        (CallLimit(5, window_seconds=90), "1 of 5 requests per 90 seconds used"),
+        (CallLimit(5, window_seconds=90), "1 of 5 requests per 90s used"),
         (RateLimit.per_day("input_tokens", 2_000), "500 of 2,000 input tokens per day used"),
         (QuotaLimit.per_month("credits", 1_000), "500 of 1,000 credits per month used"),
         (ResourceLimit("connections", 4), "1 of 4 connections in use"),

@@ -18,6 +18,7 @@ from limits_app import services
 from limits_app.core.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
+from limits_app.services.limit_words import limit_name
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, endpoint, fine, limit
 
@@ -83,7 +84,7 @@ def test_a_limit_says_when_to_come_back(
         "type": QUOTA,
         "title": "Too many requests",
         "status": 429,
-        "detail": f"There is not enough left of {', '.join(names)}. Try again in {seconds}.",
+        "detail": f"The limit of {', '.join(map(limit_name, names))} has been reached. Try again in {seconds}.",
         "violated-policies": names,
     }
 

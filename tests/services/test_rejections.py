@@ -10,7 +10,8 @@ from django.db.models import QuerySet
 
 from limits_app import CallLimit, QuotaLimit, RateLimit, ResourceLimit, limits
 from limits_app.models import AuditEvent, Denial, Entity, Limit, Plan, Policy, Resource
-from limits_app.services.rejections import limit_in_words, rejections
+from limits_app.services.limit_words import limit_in_words
+from limits_app.services.rejections import rejections
 
 pytestmark = pytest.mark.django_db
 

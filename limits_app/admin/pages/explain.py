@@ -19,6 +19,7 @@ from limits_app.core.notation import limit_text
 from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver import CODE, PolicyStatus
 from limits_app.services.explain_pool import MemberStanding
+from limits_app.services.limit_words import limit_name
 from limits_app.usage import never_used
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | N
         "shadowed": [_bar_of(status.key, status) for status in found.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in found.chain),
         "verdict": _verdict(found),
+        "dropped": ", ".join(map(limit_name, found.dropped)),
         "unused": never_used([entity] if entity else []),
         "changes_at": moment(found.changes_at),
     }
@@ -103,8 +105,8 @@ def _verdict(found: Explanation) -> str:
     if not binding.capacity:
         return gettext("The next request is rejected: all requests are blocked.")
     if binding.retry_after is None:
-        return gettext("The next request is rejected until %(key)s is released.") % {"key": binding.key}
-    said = {"key": binding.key, "seconds": amount(round(binding.retry_after, 1))}
+        return gettext("The next request is rejected until %(key)s is released.") % {"key": limit_name(binding.key)}
+    said = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}
     return gettext("The next request is rejected by %(key)s; it is allowed in %(seconds)s s.") % said
 
 

@@ -23,6 +23,7 @@ from limits_app.core.notation import parse_limit
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
 
@@ -287,7 +288,10 @@ def _preview(limit: SimpleLimit) -> dict[str, Any]:
     proposed = [Proposed(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
     policy = Policy(resource=resource, entity=entity if limit.who == Who.ENTITY else None)
     consumers = forecast(policy, proposed, now=timezone.now()).consumers
-    rows = [{"who": one.entity or "", "key": one.key, "share": percent(one.share)} for one in consumers[:_MOST_ROWS]]
+    rows = [
+        {"who": one.entity or "", "key": limit_name(one.key), "share": percent(one.share)}
+        for one in consumers[:_MOST_ROWS]
+    ]
     return found | {"rows": rows}
 
 

@@ -14,7 +14,9 @@ from django.utils.translation import gettext
 
 from limits_app.admin.formatting import bar
 from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
+from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
+from limits_app.services.limit_words import limit_name
 from limits_app.services.status import LimitState, RowState, overview
 from limits_app.services.usage import usage
 
@@ -49,6 +51,7 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             "none": gettext("There are no limits for the entities that were active in this hour."),
             "of": gettext("%(used)s of %(capacity)s used, %(left)s left"),
             "all": gettext("all limits"),
+            "calls": limit_name(CallLimit.key),
             "block": gettext("Block"),
         },
     }
@@ -116,7 +119,7 @@ def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bo
         "resource": row.resource,
         "entity": row.entity or gettext("No user (whole site)"),
         "identifier": row.entity or "",
-        "key": limit.key,
+        "key": limit_name(limit.key),
         "used": drawn.used,
         "capacity": drawn.capacity,
         "left": drawn.remaining,

@@ -20,6 +20,7 @@ from limits_app.core.breaker import BreakerState
 from limits_app.models import Bucket, Enforcement, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.emergency import emergency
+from limits_app.services.limit_words import limit_name
 from limits_app.services.status import store_health
 from limits_app.usage import most_rejected
 
@@ -78,7 +79,7 @@ def _warnings() -> Iterator[str]:
 
 def _row(site: AdminSite, since: datetime, found: dict[str, Any]) -> dict[str, str]:
     """The rejections of a limit or of a client, with a link to them."""
-    name = found.get("key", "")
+    name = limit_name(found.get("key", ""))
     if "entity" in found:
         bucket = Bucket(found["bucket"])
         whole_site = gettext("No user (whole site)") if bucket == Bucket.ENTITY else str(bucket.label)

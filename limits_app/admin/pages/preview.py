@@ -16,6 +16,7 @@ from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import PREVIEW, check, page
 from limits_app.core.amounts import MILLI
 from limits_app.models import Enforcement, Limit, Policy
+from limits_app.services.limit_words import limit_name
 from limits_app.services.simulation import STEP_SECONDS
 from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, Proposed, forecast
 
@@ -101,7 +102,7 @@ def _row(one: Consumer) -> dict[str, Any]:
     return {
         "resource": one.resource,
         "entity": one.entity or nobody,
-        "key": one.key,
+        "key": limit_name(one.key),
         "used": amount(one.used),
         "lost": amount(one.lost),
         "share": percent(one.share),
@@ -126,7 +127,7 @@ def _chart(found: Forecast) -> dict[str, Any] | None:
         "admitted": [fits / MILLI for fits, _ in drawn],
         "refused": [lost / MILLI for _, lost in drawn],
         "labels": {
-            "admitted": gettext("fits into %(key)s") % {"key": key},
+            "admitted": gettext("fits into %(key)s") % {"key": limit_name(key)},
             "refused": gettext("would be rejected"),
         },
     }

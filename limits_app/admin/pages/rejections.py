@@ -16,6 +16,7 @@ from limits_app.admin.formatting import amount, moment
 from limits_app.admin.pages.common import EXPLAIN, USAGE, check, may, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket
+from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rejections import Rejection, rejections
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the rejections of a time, the latest first."""
     check(request, USAGE)
     asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "from", "to")}
+    asked["key"] = limit_key(asked["key"])
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans(asked)}
+    context["key"] = limit_name(asked["key"])
     context["problem"] = problem_with(*asked.values())
     if not context["problem"]:
         try:

@@ -20,6 +20,7 @@ from limits_app.admin.formatting import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
+from limits_app.services.limit_words import limit_name
 from limits_app.services.usage import usage
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {
-            "admitted": gettext("allowed %(key)s") % {"key": key},
+            "admitted": gettext("allowed %(key)s") % {"key": limit_name(key)},
             "refused": gettext("rejections"),
         },
     }

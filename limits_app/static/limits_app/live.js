@@ -55,7 +55,7 @@
 
   const offer = (names) => {
     const there = new Set([...key.options].map((option) => option.value));
-    names.filter((name) => !there.has(name)).forEach((name) => key.add(new Option(name, name)));
+    names.filter((name) => !there.has(name)).forEach((name) => key.add(new Option(name === "call_count" ? labels.calls : name, name)));
     if (!last && there.size === 1 && names.length) key.value = names.includes("call_count") ? "call_count" : names[0];
   };
 

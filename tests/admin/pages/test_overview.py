@@ -43,7 +43,7 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
     page = words(response)
     assert "Start here" not in page
     assert [(one["name"], one["count"]) for one in response.context["by_limit"]] == [
-        ("call_count", "12"),
+        ("requests", "12"),
         ("tokens", "2"),
     ]
     assert [one["name"] for one in response.context["by_client"]] == ["user:1", "No user (whole site)", "eu"]

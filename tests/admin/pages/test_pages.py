@@ -201,7 +201,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     response = get(admin_client, USAGE)
     page = words(response)
     assert "The chart needs JavaScript." in page
-    assert "allowed call_count 100 rejections 10 rejected share 9.1 %" in page
+    assert "allowed requests 100 rejections 10 rejected share 9.1 %" in page
     drawn = chart(response)
     assert (drawn["admitted"][-1], drawn["admitted"][-2]) == (95, 5)
     assert (sum(drawn["refused"]), len(drawn["starts"])) == (10, 24)
@@ -223,9 +223,9 @@ def test_usage_can_be_shown_of_one_resource_and_entity(admin_client: Client) -> 
     used("api", "user:1", "call_count", 3)
     used("api", "user:2", "call_count", 4)
     used("reports", "", "call_count", 5)
-    assert "allowed call_count 3 " in words(get(admin_client, USAGE, entity="user:1"))
+    assert "allowed requests 3 " in words(get(admin_client, USAGE, entity="user:1"))
     page = words(get(admin_client, USAGE, resource="reports"))
-    assert "allowed call_count 5 " in page
+    assert "allowed requests 5 " in page
     assert "No user (whole site)" in page
     assert "Nothing was used" not in words(get(admin_client, USAGE, resource="nothing", key="call_count"))
 
@@ -331,9 +331,9 @@ def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client)
     state = get(admin_client, STATE).json()
     assert state["totals"] == {"call_count": {"admitted": 6, "refused": 6}, "tokens": {"admitted": 1, "refused": 0}}
     assert [(one["entity"], one["key"], one["used"]) for one in state["tightest"][:3]] == [
-        ("user:1", "call_count", "3"),
-        ("No user (whole site)", "call_count", "2"),
-        ("user:2", "call_count", "1"),
+        ("user:1", "requests", "3"),
+        ("No user (whole site)", "requests", "2"),
+        ("user:2", "requests", "1"),
     ]
     assert state["known"] is True
     assert "entity=user%3A1" in state["tightest"][0]["explain"]

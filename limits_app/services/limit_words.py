@@ -1,0 +1,53 @@
+"""Limits in words, as pages, messages and commands name them for people."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.utils.translation import gettext, gettext_noop
+
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, ResourceLimit
+from limits_app.core.notation import seconds_text
+
+__all__ = ["limit_in_words", "limit_key", "limit_name", "period_in_words"]
+
+_WINDOWS: Final = {
+    1: gettext_noop("second"),
+    60: gettext_noop("minute"),
+    3_600: gettext_noop("hour"),
+    86_400: gettext_noop("day"),
+    604_800: gettext_noop("week"),
+}
+gettext_noop("month")
+
+
+def limit_name(key: str) -> str:
+    """The name of a limit for people: “requests” for a limit of calls, else its key."""
+    return gettext("requests") if key == CallLimit.key else key
+
+
+def limit_key(name: str) -> str:
+    """The key of a limit that people have named: the opposite of `limit_name`."""
+    return CallLimit.key if name == gettext("requests") else name
+
+
+def limit_in_words(limit: Limit) -> str:
+    """A limit as people say it, such as “100 requests per minute”."""
+    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": limit_name(limit.key)}
+    match limit:
+        case ResourceLimit():
+            return gettext("%(amount)s %(unit)s at the same time") % said
+        case QuotaLimit():
+            said["per"] = period_in_words(limit.period, limit.session_seconds)
+        case _:
+            said["per"] = period_in_words(None, limit.window_seconds)
+    return gettext("%(amount)s %(unit)s per %(per)s") % said
+
+
+def period_in_words(period: str | None, seconds: float | None) -> str:
+    """A calendar period or a number of seconds, such as “month”, “minute” or “90s”; empty without both."""
+    if period or not seconds:
+        return gettext(period) if period else ""
+    if seconds in _WINDOWS:
+        return gettext(_WINDOWS[int(seconds)])
+    return seconds_text(seconds)
