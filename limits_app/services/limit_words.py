@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.utils.translation import gettext, gettext_noop
+from django.utils.translation import gettext
 
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, ResourceLimit
 from limits_app.core.notation import seconds_text
 
 __all__ = ["limit_in_words", "limit_key", "limit_name", "period_in_words"]
 
-_WINDOWS: Final = {
-    1: gettext_noop("second"),
-    60: gettext_noop("minute"),
-    3_600: gettext_noop("hour"),
-    86_400: gettext_noop("day"),
-    604_800: gettext_noop("week"),
-}
-gettext_noop("month")
+_WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
 
 
 def limit_name(key: str) -> str:
