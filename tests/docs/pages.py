@@ -17,8 +17,8 @@ WITH_CODE: Final = [
     *sorted(DOCS.glob("howto/*.md")),
     *sorted(DOCS.glob("reference/*.md")),
 ]
-WALKS: Final = (ROOT / "README.md", DOCS / "tutorial.md")
-"""Pages that build a project of their own, file by file; tests/packaging follows them."""
+WALKS: Final = (ROOT / "README.md", DOCS / "tutorial.md", DOCS / "celery.md")
+"""Pages that build a project of their own, file by file; tests/packaging follows the first two."""
 
 _FENCE: Final = re.compile(
     r"^(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL
