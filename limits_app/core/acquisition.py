@@ -86,6 +86,11 @@ class Acquisition:
         return self._releasing or self.claim.settled or self._forks != PROCESS.forks
 
     @property
+    def must_settle(self) -> bool:
+        """Whether its release settles something, or returns permits."""
+        return bool(self.claim.plan.needs_settling or self.used or self.extensions)
+
+    @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration of the limit set that decided on the request, the same one each time."""
         if self._config is None:

@@ -84,9 +84,7 @@ def refusal(
 def violated(outcome: Outcome) -> tuple[str, ...]:
     """Return the limits that reject, by their names in headers: with the resource where there are several."""
     several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
-    names = {}
-    for status in outcome.violations:
-        names[name_of(status.resource, status.key, several=several)] = True
+    names = {name_of(one.resource, one.key) if several else one.key: True for one in outcome.violations}
     return tuple(names)
 
 

@@ -37,8 +37,7 @@ __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 
-_TO_SETTLE: Final = attrgetter("claim.plan.needs_settling", "used", "extensions")
-"""The values of an acquisition of which one is true where its release settles something."""
+_MUST_SETTLE: Final = attrgetter("must_settle")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
@@ -346,7 +345,7 @@ class RequestLimits:
 
     def must_settle(self) -> bool:
         """Whether something is settled or returned when the request ends."""
-        return any(map(any, map(_TO_SETTLE, self.acquired)))
+        return any(map(_MUST_SETTLE, self.acquired))
 
     def end(self) -> None:
         """Release all acquisitions: amounts that were not reported count as used."""

@@ -95,9 +95,9 @@ def remove_headers(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
-def name_of(resource: str | None, key: str, *, several: bool) -> str:
-    """The name of a limit: its key, after its resource where there are several; a total has no resource."""
-    return f"{resource}:{key}" if several and resource is not None else key
+def name_of(resource: str | None, key: str) -> str:
+    """The name of a limit where there are several resources: its key after its resource; a total has no resource."""
+    return key if resource is None else f"{resource}:{key}"
 
 
 def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
@@ -108,7 +108,8 @@ def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
     found: dict[str, _Quota] = {}
     for one in acquisitions:
         for limit in () if one.claim.plan.is_degraded else one.claim.plan.limits:
-            name = name_of(limit.scope.scope.resource, limit.rule.key, several=len(resources) > 1)
+            key = limit.rule.key
+            name = key if len(resources) == 1 else name_of(limit.scope.scope.resource, key)
             quota = _quota(one.claim, limit)
             if name not in found or quota.urgency() >= found[name].urgency():
                 found[name] = quota

@@ -125,6 +125,11 @@ class ShadowedAcquisition(TrackedAcquisition):
         self.tried = None
 
     @property
+    def must_settle(self) -> bool:
+        """See `Acquisition.must_settle`."""
+        return self._enforced.must_settle or (self.tried is not None and self.tried.must_settle)
+
+    @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """See `Acquisition.acquisitions`."""
         return self._enforced.acquisitions

@@ -19,6 +19,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.responses import finish
 from limits_app.resolver import resolve, resolver
 from limits_app.services.request import Request
 from limits_app.signals import limit_exceeded
@@ -324,6 +325,19 @@ def test_calls_that_are_named_later_take_the_place_of_the_one_that_was_taken(lim
     assert left("calls") == {"call_count": 5}
     limits.end()
     assert left("calls") == {"call_count": 6}
+
+
+def test_a_permit_in_shadow_mode_is_held_until_the_response_was_sent(limits: RequestLimits) -> None:
+    limit("tried", CallLimit(9, 60))
+    services.set_entity_limits("ann", [ResourceLimit("slots", 1)], resource="tried", enforcement="shadow")
+    shadow = resolve("tried", "ann").resolved.shadow
+    assert shadow is not None
+    limits.charge("tried", "ann")
+    response = HttpResponse()
+    finish(response, limits)
+    assert shadow.get_stats()["slots"]["available"] == 0
+    response.close()
+    assert shadow.get_stats()["slots"]["available"] == 1
 
 
 def test_what_is_held_in_the_shadow_comes_back_with_the_end(limits: RequestLimits) -> None:
