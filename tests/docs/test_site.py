@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from limits_app.management.limits.subcommand import ExitCode
+from tests.docs import algorithms_picture
 from tests.docs.pages import DOCS, ROOT, rows
 
 REFERENCE = DOCS / "reference"
@@ -70,3 +71,8 @@ def test_a_picture_says_in_words_what_it_shows(picture: Path) -> None:
     drawing = ET.parse(picture).getroot()  # noqa: S314 - it is our own
     described = [drawing.findtext(f"{{http://www.w3.org/2000/svg}}{part}") for part in ("title", "desc")]
     assert all(described)
+
+
+def test_the_picture_of_the_algorithms_shows_what_the_engine_decides() -> None:
+    advice = "draw it again: python -m tests.docs.algorithms_picture"
+    assert algorithms_picture.PICTURE.read_text() == algorithms_picture.drawn(), advice
