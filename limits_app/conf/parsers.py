@@ -58,7 +58,7 @@ _MOST_SECONDS: Final = 1_000_000_000
 MAX_MEGABYTES: Final = 1024 * 1024
 _MOST_TIMES: Final = 1000
 _ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_SHORT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 class StoreKind(StrEnum):
@@ -137,9 +137,9 @@ def alias(value: object) -> str:
     return value
 
 
-def key_prefix(value: object) -> str:
-    """Parse the prefix that separates the keys of one site from those of others on the same server."""
-    if not isinstance(value, str) or not _KEY_PREFIX.fullmatch(value):
+def short_name(value: object) -> str:
+    """Parse the prefix of the keys of a site, or the name of a header."""
+    if not isinstance(value, str) or not _SHORT_NAME.fullmatch(value):
         raise _wrong("1 to 32 letters, digits, '.', '_' or '-'", value)
     return value
 
@@ -268,7 +268,7 @@ _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]]
         "CACHE": alias,
         "URL": redis_url,
         "CLUSTER": yes_or_no,
-        "PREFIX": key_prefix,
+        "PREFIX": short_name,
         "IDLE_FACTOR": factor,
         "CONNECT_TIMEOUT_SECONDS": seconds,
         "REPLY_TIMEOUT_SECONDS": seconds,

@@ -236,6 +236,14 @@ REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
     doc="Takes a request and the error and returns the response to a rejected request, or None for the default one.",
     parse=parsers.or_none(parsers.function),
 )
+REQUEST_ID_HEADER: Final = Key(
+    "REQUEST_ID_HEADER",
+    "X-Request-ID",
+    "limits_app.E069",
+    expects="name of a header, 1 to 32 letters, digits, `.`, `_` or `-`",
+    doc="Header of requests with their id, which rejections show; without it, an id is generated.",
+    parse=parsers.short_name,
+)
 USAGE: Final = Key(
     "USAGE",
     True,

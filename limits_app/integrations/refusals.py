@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from dataclasses import dataclass
+import re
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
 from math import ceil
 from operator import attrgetter
+from secrets import token_hex
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
@@ -25,7 +27,9 @@ from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.request import REFUNDS, limits_of
 from limits_app.integrations.responses import name_of, set_headers
+from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.services.limit_words import limit_name
+from limits_app.usage import denials
 
 __all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
@@ -42,6 +46,7 @@ _PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _RESOURCE: Final = attrgetter("resource")
 
 
@@ -55,6 +60,7 @@ class _Refusal:
     retry_after: int | None
     problem_type: str = "about:blank"
     violated: tuple[str, ...] = ()
+    request_id: str = ""
 
 
 def refusal(
@@ -66,8 +72,12 @@ def refusal(
     prefer HTML, and problem details (RFC 9457) for others. Caches do not keep it.
     With `refunds`, the request is refunded what it was charged when this is its response.
     """
-    content = _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
     limits = limits_of(request)
+    if isinstance(error, StoreUnavailable):
+        content = _unavailable(error)
+    else:
+        content = replace(_exceeded(error.outcome), request_id=_request_id(request, limits.settings))
+        denials.identify(error.outcome, content.request_id)
     handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
     response = None if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):
@@ -114,6 +124,12 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         QUOTA_EXCEEDED,
         names,
     )
+
+
+def _request_id(request: HttpRequest, settings: Mapping[str, Any]) -> str:
+    """Return the id that the site gave the request in a header, else a random one; long ones are cut off."""
+    given = request.headers.get(settings[conf.REQUEST_ID_HEADER.name], "")
+    return given[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(given) else token_hex(6)
 
 
 def _about(seconds: int) -> str:
@@ -171,6 +187,7 @@ def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
         "detail": _about(content.retry_after or 0) if content.problem_type == QUOTA_EXCEEDED else content.detail,
         "retry_after": content.retry_after,
         "violated_policies": content.violated,
+        "request_id": content.request_id,
     }
     try:
         return HttpResponse(render_to_string(TEMPLATE, context, request), status=content.status)
@@ -198,4 +215,6 @@ def _problem(content: _Refusal) -> HttpResponse:
     }
     if content.violated:
         members["violated-policies"] = content.violated
+    if content.request_id:
+        members["request-id"] = content.request_id
     return JsonResponse(members, status=content.status, content_type=PROBLEM)

@@ -11,7 +11,10 @@ from django.utils.translation import gettext_lazy as _
 __all__ = [
     "ADD",
     "EARLIEST",
+    "IDS_LENGTH",
     "LATEST",
+    "PREPEND",
+    "REQUEST_ID_LENGTH",
     "Bucket",
     "CollectedBatch",
     "Denial",
@@ -24,6 +27,11 @@ __all__ = [
     "UsageSnapshot",
     "upsert",
 ]
+
+
+REQUEST_ID_LENGTH: Final = 64
+IDS_LENGTH: Final = 1_000
+"""The length of the ids of the last rejected requests in a minute; there are spaces between them."""
 
 
 class Bucket(models.TextChoices):
@@ -101,6 +109,7 @@ class Denial(Counted):
     count = models.BigIntegerField(_("refusals"), default=0)
     first = models.DateTimeField(_("first"))
     last = models.DateTimeField(_("last"))
+    request_ids = models.CharField(_("ids of the last requests"), max_length=IDS_LENGTH, blank=True)
 
     class Meta(Counted.Meta):
         default_permissions = ()  # the permission to view usage covers denials
@@ -208,6 +217,7 @@ _MOST_PARAMETERS: Final = 900
 ADD: Final = "{old} + {new}"
 EARLIEST: Final = "CASE WHEN {new} < {old} THEN {new} ELSE {old} END"
 LATEST: Final = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
+PREPEND: Final = f"TRIM(SUBSTR({{joined}}, 1, {IDS_LENGTH}))"
 
 
 def upsert(
@@ -255,8 +265,10 @@ class _Statement:
     def conflict(self, unique: Sequence[str], merge: Mapping[str, str]) -> str:
         """The clause for conflicts."""
         new = "VALUES({})" if self._is_mysql else "excluded.{}"
+        joined = "CONCAT({new}, ' ', {old})" if self._is_mysql else "{new} || ' ' || {old}"
         merged = [
-            f"{name} = {how.format(old=f'{self._table}.{name}', new=new.format(name))}" for name, how in merge.items()
+            f"{name} = {how.replace('{joined}', joined).format(old=f'{self._table}.{name}', new=new.format(name))}"
+            for name, how in merge.items()
         ]
         start = "ON DUPLICATE KEY UPDATE" if self._is_mysql else f"ON CONFLICT ({', '.join(unique)}) DO UPDATE SET"
         return f"{start} {', '.join(merged)}"

@@ -89,16 +89,18 @@ def rejections(
     key: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    request_id: str | None = None,
     offset: int = 0,
     most: int = 100,
 ) -> list[Rejection]:
     """Rejections with their reasons, the latest minute first; by default of the last 48 hours.
 
-    `since` and `until` select the minutes that begin in this time, `until` excluded. `offset` rows are skipped, and at
+    `since` and `until` select the minutes that begin in this time, `until` excluded. `request_id` selects the
+    rejections of this request, if it is among the last of its minute. `offset` rows are skipped, and at
     most `most` returned. The number of queries does not depend on the number of rows.
     Raises InvalidRequest (a ValueError) for an invalid time.
     """
-    rows = denied(resource, entity, key, since=since, until=until)[offset : offset + most]
+    rows = denied(resource, entity, key, since=since, until=until, request_id=request_id)[offset : offset + most]
     counts = [DenialCount.of(row) for row in rows]
     clients = {one.entity for one in counts if one.bucket == Bucket.ENTITY and one.entity}
     known = {one.identifier: one for one in Entity.objects.filter(identifier__in=clients).select_related("plan")}

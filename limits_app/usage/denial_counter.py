@@ -13,7 +13,7 @@ from limits_app import conf
 from limits_app.core.clock import Clock
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
-from limits_app.models.usage import ADD, EARLIEST, LATEST, upsert
+from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
 from limits_app.usage.writer import BackgroundWriter, is_under_test
 
@@ -35,15 +35,17 @@ class Denied(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Number of rejections, and the times of the first and last, in seconds since 1970."""
+    """Number of rejections, the times of the first and last, in seconds since 1970, and ids of requests."""
 
     number: int
     first: float
     last: float
+    ids: str = ""
 
     def merged(self, other: Times) -> Times:
         """The combination of both."""
-        return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last))
+        ids = f"{other.ids} {self.ids}".strip()[:IDS_LENGTH]
+        return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last), ids)
 
 
 class Denials(BackgroundWriter):
@@ -79,13 +81,20 @@ class Denials(BackgroundWriter):
 
     def note(self, outcome: Outcome) -> None:
         """Count a rejection for each limit that rejected the request."""
+        self._count(outcome, 1)
+
+    def identify(self, outcome: Outcome, request_id: str) -> None:
+        """Add the id of a request to the rejections that `note` has just counted for it."""
+        self._count(outcome, 0, request_id)
+
+    def _count(self, outcome: Outcome, number: int, ids: str = "") -> None:
         if not conf.get(conf.USAGE):
             return
         now = self._now()
         with self._lock:
             is_first = not self._noted
             for status in outcome.violations:
-                self._add(_denied(status, now), Times(1, now, now))
+                self._add(_denied(status, now), Times(number, now, now, ids))
         if is_first:
             self._schedule_writing()
 
@@ -140,9 +149,10 @@ def _write(taken: Mapping[Denied, Times]) -> None:
     for denied, times in taken.items():
         one = denied._replace(minute=denied.minute or int(times.first // 60), entity=storable(denied.entity))
         noted[one] = times.merged(noted[one]) if one in noted else times
+    merge = {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND}
     using = router.db_for_write(Denial)
     with transaction.atomic(using=using):
-        upsert(Denial, list(_rows(noted)), {"count": ADD, "first": EARLIEST, "last": LATEST}, using=using)
+        upsert(Denial, list(_rows(noted)), merge, using=using)
         upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
 
 
@@ -156,6 +166,7 @@ def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:
             "count": times.number,
             "first": first,
             "last": last,
+            "request_ids": times.ids,
         }
 
 

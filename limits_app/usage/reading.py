@@ -19,7 +19,7 @@ from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.snapshots import batches
-from limits_app.models.usage import Counted
+from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
 
 __all__ = [
     "HOURS_OF",
@@ -224,14 +224,24 @@ class DenialCount:
 
 
 def denied(
-    resource: str | None, entity: str | None, key: str | None, *, since: datetime | None, until: datetime | None
+    resource: str | None,
+    entity: str | None,
+    key: str | None,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    request_id: str | None = None,
 ) -> QuerySet[Denial]:
     """The rows of the minutes that begin in a time range: the latest minute first, then the highest count.
+
+    With `request_id`, those that rejected this request, if it was one of the last in its minute.
 
     Raises InvalidRequest for a time range outside the calendar.
     """
     rows = Denial.objects.using(router.db_for_read(Denial))
     rows = chosen(begun(rows, "minute", since, until, usual=USUAL[Period.HOUR]), resource, entity, key)
+    if request_id is not None:
+        rows = rows.filter(request_ids__contains=request_id[:REQUEST_ID_LENGTH])
     return rows.order_by("-minute", "-count", "pk")
 
 

@@ -147,6 +147,7 @@ BAD_VALUES = [
     ("IPV6_PREFIX", 0, "E052", "must be a whole number from 1 to 128, not 0"),
     ("HEADERS", True, "E053", "must be 'draft' or 'legacy' or 'both' or 'none'"),
     ("REFUSAL_HANDLER", 429, "E054", "must be a function that takes a request"),
+    ("REQUEST_ID_HEADER", "X Id", "E069", "must be 1 to 32 letters, digits"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ from limits_app import services
 from limits_app.core.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
+from limits_app.models import Denial
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rejections import rejections
 from limits_app.testing import FakeClock
+from limits_app.usage import denials
+from limits_app.usage.denial_counter import Denials
 from tests.integrations.site import Ask, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,7 +45,7 @@ def refused(*limits: Limit, requested: Any = None) -> LimitExceeded:
 
 def answer(error: LimitExceeded | StoreUnavailable, **headers: str) -> HttpResponse:
     """What a visitor gets."""
-    return refusal(RequestFactory().get("/", headers=headers), error)
+    return refusal(RequestFactory().get("/", headers={"X-Request-ID": "r-1", **headers}), error)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,7 @@ def test_a_limit_says_when_to_come_back(
         "status": 429,
         "detail": f"The limit of {', '.join(map(limit_name, names))} has been reached. Try again in {seconds}.",
         "violated-policies": names,
+        "request-id": "r-1",
     }
 
 
@@ -101,6 +107,7 @@ def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
         "status": 403,
         "detail": "Access to this resource has been blocked.",
         "violated-policies": ["blocked"],
+        "request-id": "r-1",
     }
 
 
@@ -115,6 +122,7 @@ def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
         "status": 422,
         "detail": "The request asks for more of tpm than can ever be admitted.",
         "violated-policies": ["tpm"],
+        "request-id": "r-1",
     }
 
 
@@ -250,3 +258,36 @@ def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
     with pytest.raises(LimitExceeded) as caught:
         services.acquire("x1", entity="ann")
     assert json.loads(answer(caught.value).content)["violated-policies"] == ["call_count"]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("r-1", "r-1"), ("x" * 80, "x" * 64), ("", r"[0-9a-f]{12}"), ("<script>", r"[0-9a-f]{12}")],
+)
+def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"REQUEST_ID_HEADER": "X-Trace"}
+    error = refused(CallLimit(1, 60))
+    response = answer(error, **{"X-Trace": given})
+    request_id = json.loads(response.content)["request-id"]
+    assert re.fullmatch(shown, request_id)
+    page = answer(error, accept="text/html", **{"X-Trace": request_id}).content.decode()
+    assert f"<code>{request_id}</code>" in page
+    denials.flush()
+    (found,) = rejections(request_id=request_id)
+    assert (found.count.resource, found.count.key, found.count.count) == ("api", "call_count", 1)
+    assert rejections(request_id="another") == []
+
+
+def test_the_ids_of_the_last_rejections_of_a_minute_are_kept() -> None:
+    outcome = refused(CallLimit(1, 60)).outcome
+    counter = Denials(now=lambda: 1_800_000_000.0)
+    for number in range(120):
+        counter.note(outcome)
+        counter.identify(outcome, f"request-{number:03}")
+        if number % 40 == 39:
+            counter.flush()
+    row = Denial.objects.get(minute__gte=datetime(2027, 1, 1, tzinfo=UTC))
+    ids = row.request_ids.split()
+    assert row.count == 120
+    assert ids[:-1] == [f"request-{number:03}" for number in range(119, 119 - len(ids) + 1, -1)]
+    assert len(row.request_ids) == 1_000

@@ -36,7 +36,7 @@ _MINUTE: Final = timedelta(minutes=1)
 def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the rejections of a time, the latest first."""
     check(request, USAGE)
-    asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "from", "to")}
+    asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "request_id", "from", "to")}
     asked["key"] = limit_key(asked["key"])
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans(asked)}
@@ -57,7 +57,7 @@ def _page_number(text: str) -> int:
 def _found(site: AdminSite, request: HttpRequest, asked: dict[str, str], number: int) -> dict[str, Any]:
     """A page of rows; one row more is read, to know whether there is another page."""
     since, until = _time(asked["from"]), _time(asked["to"])
-    wanted: dict[str, Any] = {name: asked[name] or None for name in _FIELDS}
+    wanted: dict[str, Any] = {name: asked[name] or None for name in (*_FIELDS, "request_id")}
     found = rejections(
         wanted.pop("resource"),
         **wanted,

@@ -21,6 +21,7 @@ _COLUMNS: Final = ("minute", "entity", "name", "resource", "limit", "count", "wh
 
 def _denials(options: Namespace, out: Output) -> ExitCode:
     asked = {"entity": options.entity, "key": options.key, "since": options.since, "until": options.until}
+    asked["request_id"] = options.request_id
     found: list[Rejection] = []
     while len(found) < options.most:
         step = min(options.most - len(found), _MOST)
@@ -70,6 +71,7 @@ def _takes_denials(parser: ArgumentParser) -> None:
     parser.add_argument("--entity", metavar="ENTITY", help="an empty value selects the site itself")
     parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
     parser.add_argument("--key", type=key, metavar="KEY", help="only this limit")
+    parser.add_argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it")
     parser.add_argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest")
 
 

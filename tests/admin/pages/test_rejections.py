@@ -69,6 +69,7 @@ def test_without_events_a_row_links_to_the_policy_as_it_is(admin_client: Client)
         ({"resource": "api", "key": "call_count", "entity": "early"}, {"early"}),
         ({"resource": "other"}, set()),
         ({"key": "tokens"}, set()),
+        ({"key": "requests", "request_id": "0c1d"}, {"early"}),
         ({"from": "2h"}, None),
         ({"from": "2026-02-30T10:00"}, None),
         ({"to": "0001-01-01T00:00"}, None),
@@ -79,7 +80,7 @@ def test_rejections_are_filtered_and_bad_times_are_an_error(
     query: dict[str, str], shown: set[str] | None, admin_client: Client
 ) -> None:
     denied("now")
-    denied("early", hours_ago=3)
+    denied("early", hours_ago=3, request_ids="77ab 0c1d")
     response = get(admin_client, PAGE, **query)
     found = {name for name in ("now", "early") if f"{name} reached" in words(response)}
     assert ("limits-verdict--unknown" in response.content.decode()) == (shown is None)
