@@ -17,7 +17,7 @@ from limits_app.core.algorithms.permits import may_have_expired
 from limits_app.core.algorithms.rule import NEVER_US, Rule
 from limits_app.core.counting import hour_ends, hour_of, is_in_hour
 from limits_app.core.plan import Claim, Plan, PlannedLimit
-from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, Lease, Record, Schema, new_record
+from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
 
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
@@ -103,6 +103,7 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
 
 def reset(record: Record, keys: Collection[str] | None) -> None:
     """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays."""
+    _keep(record, {key: use for key, use in record.kept.items() if keys is not None and key not in keys})
     for index, rule in enumerate(record.schema.rules):
         if not rule.is_permit and (keys is None or rule.key in keys):
             record.states[index] = rule.start
@@ -113,22 +114,29 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
     The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
-    algorithms and order. A record that is migrated to a blocked scope is not saved: the old one, which has the recorded
-    use, applies again when the block ends. Counted usage is moved to `finished`, and counting starts again.
+    algorithms and order. Use of limits that the schema does not have is kept until it would be forgotten anyway.
+    A record that is migrated to a blocked scope is not saved: the old one, which has the recorded use, applies again
+    when the block ends. Counted usage is moved to `finished`, and counting starts again.
     """
     old = record.schema
     migrated = new_record(schema)
     migrated.leases = record.leases
     migrated.finished = record.finished + _usage_of(record)
     migrated.changed = not schema.is_blocked
+    uses = dict(record.kept)
+    for rule, state in zip(old.rules, record.states, strict=True):
+        uses[rule.key] = rule, state
     for index, rule in enumerate(schema.rules):
-        position = old.index.get(rule.key)
-        if position is not None:
-            migrated.states[index] = rule.carry(old.rules[position], record.states[position], now)
+        use = uses.pop(rule.key, None)
+        if use is not None:
+            migrated.states[index] = rule.carry(use[0], use[1], now)
         if rule.is_permit:
             # Leases outlive a limit that was removed and added again. Those that have run out are counted like the
             # others until they are reclaimed, since they are still there to be returned.
             migrated.states[index] = _counted_permits(rule, migrated.states[index], record, 0)
+    left = {key: use for key, use in uses.items() if not use[0].is_permit and use[0].restored_at(use[1]) > now}
+    migrated.kept, migrated.kept_changed = record.kept, record.kept_changed
+    _keep(migrated, left)
     return migrated
 
 
@@ -173,6 +181,8 @@ def restored_at(record: Record) -> int:
     for lease in record.leases.values():
         # Its limit may have been removed, and may be added again.
         latest = max(latest, lease.expires_at)
+    for rule, state in record.kept.values():
+        latest = max(latest, rule.restored_at(state))
     return latest
 
 
@@ -242,18 +252,25 @@ def _settle_by_key(
     record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int, is_credit: bool
 ) -> None:
     """Settle a credit, or a change after the schema of the record has changed; the limit is found by its key."""
-    schema, states = record.schema, record.states
-    index = schema.index.get(limit.rule.key)
-    if index is None or schema.rules[index].is_permit is not limit.rule.is_permit:
+    key, index = limit.rule.key, record.schema.index.get(limit.rule.key)
+    use = record.kept.get(key) if index is None else (record.schema.rules[index], record.states[index])
+    if use is None or use[0].is_permit is not limit.rule.is_permit:
         return
-    rule = schema.rules[index]
+    rule, state = use
     if rule is not limit.rule:
         # In parts of the present rule, rounded towards more use.
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
-    if is_credit:
-        states[index] = rule.credit(states[index], now, -change)
+    state = rule.credit(state, now, -change) if is_credit else rule.settle(state, now, change, taken_at)
+    if index is None:
+        _keep(record, {**record.kept, key: (rule, state)})
     else:
-        states[index] = rule.settle(states[index], now, change, taken_at)
+        record.states[index] = state
+
+
+def _keep(record: Record, kept: KeptUse) -> None:
+    """Replace the kept use of a record."""
+    record.kept_changed = record.kept_changed or bool(kept or record.kept)
+    record.kept = kept
 
 
 def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -97,16 +97,24 @@ def _compiled(limits: tuple[AnyLimit, ...], lease_us: int, counts_usage: bool) -
     return Schema(limits, lease_us, counts_usage=counts_usage)
 
 
+KeptUse = Mapping[str, tuple[Rule, State]]
+"""The use of limits: of each key the rule that has recorded it, and its state."""
+
+NOTHING_KEPT: Final[KeptUse] = {}
+
+
 class Record:
     """Everything that is stored for one scope.
 
     `states` has one short tuple for each limit of the schema.
     `leases` are the held permits, `usage` may be None: the schema then counts no usage.
+    `kept` is the use of limits that the schema does not have, by key: it applies again when such a limit comes back. It
+    is replaced and never changed; stores that load it separately save it where it `kept_changed`.
     `finished` is usage that the store has to add to its counts when it saves the record; the store then empties it.
     `changed` is set by the engine when the record has to be saved.
     """
 
-    __slots__ = ("changed", "finished", "leases", "schema", "states", "usage")
+    __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "schema", "states", "usage")
 
     def __init__(
         self,
@@ -120,6 +128,8 @@ class Record:
         self.leases = leases
         self.usage = usage
         self.finished: list[FinishedUsage] = []
+        self.kept: KeptUse = NOTHING_KEPT
+        self.kept_changed = False
         self.changed = False
 
 

@@ -38,12 +38,14 @@ class DigestField(BinaryField):
 class ScopeState(models.Model):
     """The record of one scope: the states of its limits with the leases of permits, and their logs.
 
+    `kept` is the use of limits that the scope had before.
     `counted_until` is set while the states may include counted usage, and `label` names the scope that it is for.
     """
 
     scope = DigestField(max_length=16, primary_key=True)
     states = models.BinaryField()
     logs = models.BinaryField(null=True)
+    kept = models.BinaryField(null=True)
     counted_until = models.BigIntegerField(null=True, db_index=True)
     label = models.BinaryField(null=True)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from hashlib import blake2b
 from struct import Struct, error
 from typing import Any, Final, Generic, TypeVar
 
-from limits_app.core.algorithms import State
+from limits_app.core.algorithms import Rule, State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.limits import (
     AnyLimit,
@@ -24,7 +25,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, schema_of
+from limits_app.core.record import NOTHING_KEPT, HourlyUsage, KeptUse, Lease, LeaseId, Record, Schema, schema_of
 
 NAME_LENGTH: Final = 8
 _MAX_CODECS: Final = 4096
@@ -48,6 +49,31 @@ def schema_from(definitions: bytes) -> Schema:
     """Return the schema that `definitions_of` wrote; TypeError or ValueError when a newer version wrote it."""
     lease_us, limits, *counts = json.loads(definitions)
     return schema_of(tuple([_limit(*fields) for fields in limits]), lease_us, bool(counts))
+
+
+def pack_kept(kept: KeptUse) -> bytes:
+    """Return kept use as JSON, with the limits that it was recorded by and the logs of sliding windows."""
+    uses = []
+    for rule, state in kept.values():
+        numbers = state[:-1] if rule.has_log else state
+        log = state[-1].pack().hex() if rule.has_log else None
+        uses.append([_described(rule.limit), numbers, log])
+    return json.dumps(uses).encode() if uses else b""
+
+
+def unpack_kept(packed: bytes | None) -> KeptUse:
+    """Read what `pack_kept` wrote; nothing where a newer version wrote it."""
+    kept: dict[str, tuple[Rule, State]] = {}
+    try:
+        for described, numbers, log in json.loads(packed) if packed else ():
+            [rule] = schema_of((_limit(*described),)).rules
+            logs = [] if log is None else [Log.stored(partial(bytes.fromhex, log))]
+            for one in logs:
+                one.arrays()  # so that it is saved with the record that takes it back
+            kept[rule.key] = rule, (*numbers, *logs)
+    except (TypeError, ValueError):
+        return NOTHING_KEPT
+    return kept
 
 
 class StoredUsage(HourlyUsage):

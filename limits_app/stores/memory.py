@@ -22,6 +22,7 @@ from limits_app.core.record import (
     LEASE_US,
     FinishedUsage,
     HourlyUsage,
+    KeptUse,
     Lease,
     LeaseId,
     Record,
@@ -183,7 +184,7 @@ class MemoryStore:
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            states.append((record, record.states[:], record.finished))
+            states.append((record, record.states[:], record.finished, record.kept))
             if record.usage is not None:
                 usage.append((record, record.usage, record.usage.amounts[:]))
         decision = claim.admitted, claim.settled
@@ -274,13 +275,13 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
 
 
 def _restore(
-    states: Sequence[tuple[Record, list[State], list[FinishedUsage]]],
+    states: Sequence[tuple[Record, list[State], list[FinishedUsage], KeptUse]],
     usage: Sequence[tuple[Record, HourlyUsage, list[int]]],
     leases: Sequence[_HeldLease],
 ) -> None:
     """Restore what an interrupted step may have changed in records."""
-    for record, before, finished in states:
-        record.states, record.finished = before, finished
+    for record, before, finished, kept in states:
+        record.states, record.finished, record.kept = before, finished, kept
     for record, counted, amounts in usage:
         record.usage, counted.amounts = counted, amounts
     for held, lease_id, lease in leases:

@@ -64,15 +64,41 @@ def test_permits_and_metered_limits_carry_nothing_into_each_other(new: str) -> N
 
 @pytest.mark.parametrize("other", [(Blocked(),), ()], ids=["blocked", "empty"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_leases_are_kept_while_a_scope_has_no_such_limit(kind: str, other: tuple[AnyLimit, ...]) -> None:
+def test_use_is_kept_while_a_scope_has_no_such_limit(kind: str, other: tuple[AnyLimit, ...]) -> None:
     scopes = Scopes(KINDS[kind])
     claim = scopes.charge(key=4)
     scopes.change(*other)
     assert scopes.used() == dict.fromkeys([limit.key for limit in other], 0)
     scopes.change(KINDS[kind])
-    assert scopes.used() == {"key": 4 if kind == "resource" else 0}
+    assert scopes.used() == {"key": 4}
     assert scopes.settle(claim, key=-4)
-    assert scopes.used() == {"key": 0}
+    limit = KINDS[kind]
+    assert scopes.used() == {"key": 0 if not isinstance(limit, RateLimit) or limit.algorithm.refunds else 4}
+
+
+@pytest.mark.parametrize("kind", METERED)
+def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str) -> None:
+    scopes = Scopes(METERED[kind])
+    first, second = scopes.charge(key=4), scopes.charge(key=1)
+    scopes.change(TPM)
+    assert scopes.settle(first, key=2)
+    scopes.change(METERED[kind])
+    assert scopes.used() == {"key": 7}
+    scopes.change(TPM)
+    restored_at = engine.restored_at(scopes.record)
+    assert restored_at > NOW
+    engine.reset(scopes.record, ["tpm"])
+    assert scopes.record.kept
+    engine.reset(scopes.record, ["key"])
+    assert not scopes.record.kept
+    assert scopes.settle(second, key=2)
+    assert not scopes.record.kept
+    scopes.change(METERED[kind])
+    scopes.charge(key=4)
+    scopes.change(TPM)
+    assert scopes.record.kept
+    scopes.change(DB, at=restored_at - NOW + 60 * SECOND)
+    assert not scopes.record.kept
 
 
 def test_leases_outlive_a_limit_that_was_removed() -> None:

@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, limits
+from limits_app import CallLimit, QuotaLimit, limits
 from limits_app.admin.resources import PlanAdmin
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.models.limit import Limit
@@ -196,6 +196,17 @@ def test_a_pattern_has_no_parent_plan_or_flags(field: str) -> None:
         Entity(identifier="user:1", parent=pattern).full_clean()
     with pytest.raises(IntegrityError, match="cannot be a parent"):
         Entity.objects.create(identifier="user:1", parent=pattern)
+
+
+def test_requests_that_alternate_between_plans_use_up_the_limits_of_each() -> None:
+    for name, limit in (("api", QuotaLimit.per_day("day", 10)), ("batch", CallLimit.per_hour(5))):
+        policy = Policy.objects.create(plan=Plan.objects.create(name=name))
+        Limit.from_definition(policy, limit).save()
+    admitted = {"api": 0, "batch": 0}
+    for _ in range(20):
+        admitted["api"] += bool(limits.try_acquire("search", requested={"day": 1}, entity="user:1", plan="api"))
+        admitted["batch"] += bool(limits.try_acquire("search", entity="user:1", plan="batch"))
+    assert admitted == {"api": 10, "batch": 5}
 
 
 def test_a_plan_is_that_of_the_entity_its_ancestors_the_request_and_the_groups() -> None:

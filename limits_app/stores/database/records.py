@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.counting import label_of
 from limits_app.core.record import Lease, LeaseId, Record, Schema
-from limits_app.stores.codecs import Codec, Codecs
+from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.database.connections import marks
 
 if TYPE_CHECKING:
     from limits_app.core.keys import Scope
     from limits_app.stores.database.connections import Statement, StoreConnection
 
-ROW: Final = ("limits_app_state", "scope, states, logs, counted_until, label")
+ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label")
 COUNT: Final = ("limits_app_count", "hour, label, amounts")
 """Tables with their columns."""
-NEXT_ROWS: Final = "SELECT scope, states, logs FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
+NEXT_ROWS: Final = "SELECT scope, states, logs, kept FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
 UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
 _DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
@@ -62,14 +62,16 @@ class StoredRecord:
         changed = codec is not self._codec or any(map(is_not, logs, self._logs))
         if changed:
             values.append(pack_logs(logs))
+        if self.record.kept_changed:
+            values.append(pack_kept(self.record.kept))
         is_marked = _counted_until(self.record) != self._until
         if is_marked:
             values += self._mark()
-        return change_row(logs=changed, mark=is_marked), [*values, self.key]
+        return change_row(logs=changed, kept=self.record.kept_changed, mark=is_marked), [*values, self.key]
 
     def new_row(self, codec: Codec) -> list[object]:
         """Return the values of `ROW`."""
-        return [self.key, _states(codec, self.record), pack_logs(codec.logs_of(self.record)), *self._mark()]
+        return [self.key, _states(codec, self.record), pack_logs(codec.logs_of(self.record)), None, *self._mark()]
 
     def counts(self) -> list[object]:
         """Return the values of `COUNT` for each hour of usage that is finished."""
@@ -113,7 +115,10 @@ class RecordTable:
             return None
         logs = [Log.stored(partial(unpack_log, packed_logs, place)) for place in range(len(codec.with_log))]
         record = codec.decode(packed, unpack_leases(packed[codec.size :]), logs)
-        return None if record is None else StoredRecord(key, record, codec)
+        if record is None:
+            return None
+        record.kept = unpack_kept(row[3] and bytes(row[3]))
+        return StoredRecord(key, record, codec)
 
 
 def _find_definitions(connection: StoreConnection, name: bytes) -> bytes | None:
@@ -125,14 +130,14 @@ def _find_definitions(connection: StoreConnection, name: bytes) -> bytes | None:
 def rows_sql(number: int) -> str:
     """Return the SQL that reads the rows of `number` scopes, in the order in which all processes lock them."""
     condition = "= %s" if number == 1 else f"IN ({marks(number)}) ORDER BY scope"
-    return f"SELECT scope, states, logs FROM limits_app_state WHERE scope {condition}"  # noqa: S608 - marks only
+    return f"SELECT scope, states, logs, kept FROM limits_app_state WHERE scope {condition}"  # noqa: S608 - marks only
 
 
 @cache
-def change_row(*, logs: bool, mark: bool) -> str:
-    """Return the SQL that saves the states of a row, and its logs and its mark where they have changed."""
-    more = f"{', logs = %s' if logs else ''}{', counted_until = %s, label = %s' if mark else ''}"
-    return UPDATE.replace(" WHERE", f"{more} WHERE")
+def change_row(*, logs: bool, kept: bool, mark: bool) -> str:
+    """Return the SQL that saves the states of a row, and its logs, kept use and mark where they have changed."""
+    columns = ["logs"] * logs + ["kept"] * kept + ["counted_until", "label"] * mark
+    return UPDATE.replace(" WHERE", "".join([f", {column} = %s" for column in columns]) + " WHERE")
 
 
 def _states(codec: Codec, record: Record) -> bytes:

@@ -1,7 +1,7 @@
 """Records in the file, with their leases and logs in separate entries.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
-holder` a lease. `d name` are the definitions of a schema.
+holder` a lease, `scope k` the kept use of other limits. `d name` are the definitions of a schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from limits_app.core.algorithms.window_log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import Codec, Codecs
+from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
 
 SCOPE_LENGTH: Final = 16
@@ -25,6 +25,7 @@ _HOLDER_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
 _LEASE: Final = b"l"
+_KEPT: Final = b"k"
 _LEASE_FORM: Final = Struct("=3q")
 _REQUIRED: Final = object()
 _CODECS: Final = Codecs(Codec)
@@ -147,6 +148,10 @@ class Records:
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))
+        if record.kept:
+            txn.put(scope + _KEPT, pack_kept(record.kept))
+        elif record.kept_changed:
+            txn.delete(scope + _KEPT)
         if codec.with_log:
             for key, log in zip(_log_keys(scope, codec), codec.logs_of(record), strict=True):
                 if not log.is_stored:
@@ -167,7 +172,10 @@ class Records:
 
 def _read(txn: Txn, scope: bytes, stored: bytes) -> Record | None:
     codec = _CODECS.of_record(stored, lambda name: txn.get(_DEFINITIONS + name))
-    return None if codec is None else codec.decode(stored, StoredLeases(txn, scope), _logs(txn, scope, codec))
+    record = None if codec is None else codec.decode(stored, StoredLeases(txn, scope), _logs(txn, scope, codec))
+    if record is not None:
+        record.kept = unpack_kept(txn.get(scope + _KEPT))
+    return record
 
 
 def _logs(txn: Txn, scope: bytes, codec: Codec) -> list[Log]:

@@ -96,7 +96,9 @@ end
 local function save(scope)
   local key, record, full_in = scope.key, scope.record, scope.full_at - now
   local lives, expires, kept_until = idle_us(full_in), false, record[2]
-  if scope.full_at == math.huge then -- it is kept while idle
+  -- Use of other limits, which is kept with the record, may be there for longer.
+  if kept_until ~= ALWAYS then lives = math.max(lives, kept_until * 1000000 - now) end
+  if scope.full_at == math.huge or kept_until == ALWAYS and call('HEXISTS', key, 'k') == 1 then -- it is kept while idle
     if kept_until ~= ALWAYS then call('PERSIST', key) end
     record[2] = ALWAYS
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour

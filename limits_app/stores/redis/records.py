@@ -1,9 +1,9 @@
 """Records: how the state of a scope is stored, and the changes of it that are computed by the engine.
 
-A record is the name of its schema, the second until which it is kept, and the integers of all states. Logs of sliding
-windows are strings, and leases are sorted sets, under separate keys. Scripts decide on requests. Here is what they
-leave to the engine: records that were written under another schema, and resets. Such records are loaded, changed, and
-stored if no other caller has changed them in the meantime.
+A record is the name of its schema, the second until which it is kept, and the integers of all states. The kept use of
+other limits is another field of its hash. Logs of sliding windows are strings, and leases are sorted sets, under
+separate keys. Scripts decide on requests. Here is what they leave to the engine: records that were written under
+another schema, and resets. Such records are loaded, changed, and stored if no other caller has changed them meanwhile.
 
 The functions are generators: they yield calls and receive the replies, so that threads and tasks share them.
 """
@@ -25,7 +25,7 @@ from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import Codecs, SchemaCodec
+from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
@@ -137,6 +137,7 @@ class Stored:
 
     short: bytes
     raw: bytes | None
+    raw_kept: bytes | None
     record: Record | None
     leases: dict[LeaseId, tuple[bytes, Lease]]
     is_lasting: bool = False
@@ -273,7 +274,8 @@ class Records:
             kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
             kept_ms = b"%d" % (lives // 1000 + 1)
             encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
-            records += [stored.raw or b"", encoded, b"0" if is_lasting else kept_ms]
+            before = (stored.raw or b"") + (stored.raw_kept or b"")
+            records += [before, encoded, pack_kept(record.kept), b"0" if is_lasting else kept_ms]
             for rule, state in zip(record.schema.rules, record.states, strict=True):
                 if rule.has_log:
                     keys.append(self._names.log(stored.short, rule.key))
@@ -324,26 +326,25 @@ def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
 def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Stored:
     """Read what the reply of records.lua says of one scope."""
     logs, permits = _keys_apart(codecs)
-    raw, packed = next(rest), {key: next(rest) for key in logs}
+    raw, raw_kept, packed = next(rest), next(rest), {key: next(rest) for key in logs}
     leases: dict[LeaseId, tuple[bytes, Lease]] = {}
     for key in permits:
         members = next(rest)
         for member, expires in zip(members[::2], members[1::2], strict=True):
             amount, ends = _LOG_ENTRY.unpack(member[HOLDER_LENGTH:])
             leases[key, member[:HOLDER_LENGTH]] = member, Lease(int(amount), int(float(expires)), int(ends))
-    stored = Stored(short, raw, None, leases)
+    stored = Stored(short, raw, raw_kept, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:
         stored.record = record = new_record(codec.schema)
         record.states, stored.is_lasting = codec.decode(raw, packed)
+        record.kept = unpack_kept(raw_kept)
         record.leases = {lease_id: lease for lease_id, (_, lease) in leases.items()}
     return stored
 
 
 def _full_at(record: Record, now: int) -> int:
     """Return when the states equal unused ones; permits are kept for a lease."""
-    times = [
-        now + rule.lease_us if rule.is_permit else rule.restored_at(state)
-        for rule, state in zip(record.schema.rules, record.states, strict=True)
-    ]
+    uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
+    times = [now + rule.lease_us if rule.is_permit else rule.restored_at(state) for rule, state in uses]
     return max([now, *times])

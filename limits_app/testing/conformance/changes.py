@@ -115,6 +115,33 @@ class Changes(Contract):
         assert sum(bool(wide.try_acquire({KEY: 1})) + bool(narrow.try_acquire({KEY: 1})) for _ in range(20)) == 10
 
     @every_algorithm
+    def test_use_of_a_limit_that_is_away_counts_when_it_comes_back(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        quota = QuotaLimit.per_session("session", 12, DAY)
+        day = limits_of(store, RateLimit(KEY, 10, DAY, algorithm), quota)
+        night = limits_of(store, RateLimit("night", 5, DAY, algorithm), ResourceLimit("db", 2))
+        admitted = [0, 0]
+        for _ in range(20):
+            admitted[0] += bool(day.try_acquire({KEY: 1, "session": 1}))
+            with night.try_acquire({"night": 1}) as held:
+                admitted[1] += bool(held)
+                held.update({"night": 1})
+        assert admitted == [10, 5]
+        assert [available(day, key) for key in (KEY, "session")] == [0, 2]
+        reset(night, [KEY])
+        assert [available(day, key) for key in (KEY, "session")] == [10, 2]
+        claim = day.try_acquire({KEY: 6, "session": 1})
+        assert available(night, "night") == 0
+        assert not night.try_acquire({"night": 1})
+        claim.update({KEY: 1, "session": 2})
+        claim.release()
+        refunds = algorithm.refunds
+        assert [available(day, key) for key in (KEY, "session")] == [9 if refunds else 4, 0]
+        clock.advance(2 * DAY)
+        assert [available(one, key) for one, key in ((night, "night"), (day, KEY), (day, "session"))] == [5, 10, 12]
+
+    @every_algorithm
     def test_another_window_keeps_the_use(self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60, algorithm)).try_acquire({KEY: 6})
         longer = limits_of(store, RateLimit(KEY, 10, 600, algorithm))
@@ -300,7 +327,7 @@ class Versions(Contract):
 
 
 class TrackedScope:
-    """One scope in a store, and the use that it must have: of metered limits that exist, and permits that are held."""
+    """One scope in a store, and the use that it must have: of metered limits, also absent ones, and permits."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -313,7 +340,11 @@ class TrackedScope:
         self.limits = limits_of(self.store, *limits)
         # A scope that is blocked, or has no limits, keeps the use of the limits before that.
         if limits and not self._is_blocked():
-            self.metered = {limit.key: self.metered.get(limit.key, 0) for limit in limits if _is_metered(limit)}
+            for limit in limits:
+                if _is_metered(limit):
+                    self.metered.setdefault(limit.key, 0)
+                else:
+                    self.metered.pop(limit.key, None)
         self.check()
 
     def check(self) -> None:

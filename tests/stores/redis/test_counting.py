@@ -97,6 +97,24 @@ def test_what_lasts_goes_on_to_last(store: RedisStore, client: Redis) -> None:
     assert client.pttl(record(store, own)) == -1
 
 
+def test_kept_use_of_another_limit_outlives_what_is_collected(redis: RedisServer, client: Redis) -> None:
+    clock = FakeClock()
+    store = store_on(redis, clock=clock)
+    short, long = counting(store, CallLimit(3, 1)), counting(store, RateLimit("tokens", 10, 24 * HOUR))
+    assert long.try_acquire({"tokens": 10})
+    for _ in range(3):
+        taken(short)
+        clock.advance(HOUR)
+        assert store.collect_counts() is not None
+        assert client.pttl(record(store, short)) > 24 * HOUR * 1000
+    own = LimitSet.composed([replace(short.scoped[0], lasting=True)], store)
+    for limits in (own, short):
+        taken(limits)
+        assert client.pttl(record(store, limits)) == -1, "it is not forgotten when the entity has no limits of its own"
+    assert long.get_stats()["tokens"]["used"] == pytest.approx(10 * 21 / 24)
+    store.close()
+
+
 def test_counts_outlive_the_state_that_they_are_about(redis: RedisServer, client: Redis) -> None:
     clock = FakeClock()
     store = store_on(redis, clock=clock)
