@@ -131,9 +131,6 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 class AuditEventAdmin(RobustListAdmin):
     """The audit log."""
 
-    class Media:
-        css = {"all": ["limits_app/lists.css"]}
-
     list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
     list_filter = ["when", "verb", ("object_type", KindFilter), ("source", SourceFilter)]
     search_fields = ["actor", "object_label", "reason"]

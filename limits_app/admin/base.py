@@ -47,6 +47,9 @@ _NUL = "\0"
 class RobustListAdmin(Admin):
     """A list that handles all invalid filter values in the same way."""
 
+    class Media:
+        css = {"all": ["limits_app/lists.css"]}
+
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""
         filters = ((name, value) for name, values in request.GET.lists() for value in values if name != SEARCH_VAR)

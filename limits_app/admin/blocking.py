@@ -49,7 +49,7 @@ class BlockingAdmin(UsageListAdmin):
             raise PermissionDenied
         form = ReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._blocked(request, entity, form):
-            said = gettext("%(entity)s is blocked: all requests are rejected.") % {"entity": identifier}
+            said = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
             self.message_user(request, said, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request))
         request.current_app = self.admin_site.name

@@ -116,7 +116,7 @@ class LargeListAdmin(AuditedAdmin):
         context = getattr(response, "context_data", None) or {}
         if "cl" not in context:
             return response
-        context["links"] = list(self.links(request))
+        context |= {"links": list(self.links(request)), "files": list(self.files(request))}
         if context["cl"].paginator.found > MOST_COUNTED:
             context["subtitle"] = gettext("the first %(count)s: search or filter for others") % {"count": MOST_COUNTED}
         return response
@@ -133,6 +133,10 @@ class LargeListAdmin(AuditedAdmin):
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
         """Return the links of the list besides “Add”."""
+        return ()
+
+    def files(self, request: HttpRequest) -> Iterable[Link]:
+        """Return the links to imports and exports."""
         return ()
 
     def _is_long(self) -> bool:
@@ -175,9 +179,6 @@ class StatefulList(ChangeList):
 
 class UsageListAdmin(LargeListAdmin):
     """A list with a column of current usage, and one of where the limits were set."""
-
-    class Media:
-        css = {"all": ["limits_app/lists.css"]}
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         """Return the change list that reads the state of all rows of a page together."""

@@ -314,9 +314,8 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
         urls: list[URLPattern] = super().get_urls()
         return [path("export/<str:kind>/", view, name=name), *urls]
 
-    def links(self, request: HttpRequest) -> Iterable[Link]:
+    def files(self, request: HttpRequest) -> Iterable[Link]:
         """Link to imports and exports for users with the permissions."""
-        yield from super().links(request)
         here = f"{self.admin_site.name}:limits_app_{self.opts.model_name}"
         if self.has_import_permission(request):
             yield Link(reverse(f"{here}_import"), gettext("Import"))

@@ -81,9 +81,6 @@ def _definition(member: PoolMember, text: str) -> definitions.Definition:
 class MemberInline(PartOf, Inline):
     """The members of a pool with their limits as text; the page of a member has the limits as fields."""
 
-    class Media:
-        css = {"all": ["limits_app/lists.css"]}
-
     whole = "pool"
     model = PoolMember
     form = MemberForm
@@ -123,9 +120,6 @@ class MemberInline(PartOf, Inline):
 
 class MemberLimitInline(LimitInline):
     """The limits of one member."""
-
-    class Media:
-        css = {"all": ["limits_app/lists.css"]}
 
     whole = "pool"
     formset = LimitFormSet  # type: ignore[assignment]  # those of a member may be none

@@ -104,7 +104,7 @@ def test_a_user_is_blocked(window: Browser, place: Place) -> None:
     clicks.follow("overview/")
     window.fill("#limits-block", "user:7")
     clicks.press("form[action$='entity/block/'] button")
-    assert "user:7 is blocked" in clicks.done()
+    assert "“user:7” is blocked" in clicks.done()
     assert clicks.count <= 2
     assert run(place, "print(Entity.objects.get(identifier='user:7').blocked)") == ("True")
 
