@@ -140,27 +140,19 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     plan: str | None,
     require_usage: bool,
 ) -> Request:
-    request = _new_request(resource, entity, requested, default_limits, idempotency_key, plan)
-    request.requires_usage = require_usage
-    return request
-
-
-def _new_request(  # noqa: PLR0917 - as above
-    resource: Resources,
-    entity: EntityName,
-    requested: RequestedAmounts,
-    default_limits: Limits | str,
-    idempotency_key: str | None,
-    plan: str | None,
-) -> Request:
+    request: Request
     if isinstance(resource, str):
         key = key_of(resource, entity, default_limits, plan)
         if idempotency_key is None:
-            return Request(key, requested)
-        check_resource(resource)
-        return IdempotentRequest(idempotency_key, key, requested, resolver)
-    source = SharesSource(shares_of(resource, entity, requested, default_limits, plan))
-    if idempotency_key is None:
-        return source.request()
-    names = [share.resource for share in source.shares]
-    return IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
+            request = Request(key, requested)
+        else:
+            check_resource(resource)
+            request = IdempotentRequest(idempotency_key, key, requested, resolver)
+    else:
+        source = SharesSource(shares_of(resource, entity, requested, default_limits, plan))
+        request = source.request()
+        if idempotency_key is not None:
+            names = [share.resource for share in source.shares]
+            request = IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
+    request.requires_usage = require_usage
+    return request

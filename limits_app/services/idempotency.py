@@ -38,8 +38,6 @@ class IdempotentRequest(Request):
     Raises InvalidRequest for an idempotency key that is not a text of 1 to 255 characters.
     """
 
-    __slots__ = ("_scope",)
-
     def __init__(
         self, idempotency_key: object, key: Key, requested: RequestedAmounts, source: Source, *others: str
     ) -> None:

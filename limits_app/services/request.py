@@ -62,16 +62,16 @@ class Request:
     While their store is unavailable, other limits decide in place of those in the store; see `unavailable`.
     """
 
-    __slots__ = ("_fallback", "_key", "_requested", "_resolved", "_shadow", "_source", "requires_usage")
+    requires_usage = True
+    """Whether a block of what it acquires must report the usage of rates."""
+    _resolved: ResolvedSet | None = None
+    _shadow: LimitSet | None = None
+    _fallback: LimitSet | None = None
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
         self._requested: Callable[[LimitSet], Requested] = requested if callable(requested) else lambda _: requested
         self._source = source
-        self._resolved: ResolvedSet | None = None
-        self._shadow: LimitSet | None = None
-        self._fallback: LimitSet | None = None
-        self.requires_usage = True
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
