@@ -23,7 +23,7 @@ from limits_app.core.outcome import LimitStatus
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import storable
-from limits_app.usage.writer import BackgroundWriter, is_under_test
+from limits_app.usage.writer import BackgroundWriter
 
 __all__ = ["AlertRecorder", "Event", "add_alerts", "connect", "recorder"]
 
@@ -72,54 +72,34 @@ class Event(NamedTuple):
         }
 
 
-class AlertRecorder(BackgroundWriter):
+class AlertRecorder(BackgroundWriter[list[Event]]):
     """Keeps up to `most` events until they are written; further ones are dropped with a warning."""
 
     what = "alerts"
+    model = Alert
 
-    def __init__(
-        self,
-        *,
-        most: int = _MOST,
-        clock: Clock | None = None,
-        now: Callable[[], float] = time,
-        under_test: Callable[[], bool] = is_under_test,
-    ) -> None:
+    def __init__(self, *, most: int = _MOST, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self._most = most
-        self.now = now
-        super().__init__(clock=clock, under_test=under_test)
-
-    def after_fork(self) -> None:
-        """Start empty in a child process, because the parent writes its own events."""
-        super().after_fork()
-        self._events: list[Event] = []
+        super().__init__(clock=clock, now=now)
 
     def note(self, event: Event) -> None:
         """Keep an event until it is written; neither waits for the database nor fails."""
         with self._lock:
-            if len(self._events) >= self._most:
+            if len(self._kept) >= self._most:
                 logger.warning("too many events for alerts; dropped: %s", event.about)
                 return
-            self._events.append(event)
+            self._kept.append(event)
         self._schedule_writing()
 
-    def flush(self) -> int:
-        """Write the events to the outbox; returns their number."""
-        with self._writing:
-            with self._lock:
-                taken, self._events = self._events, []
-            try:
-                add_alerts(taken)
-            except BaseException:
-                with self._lock:
-                    self._events = taken + self._events
-                raise
+    def _empty(self) -> list[Event]:
+        return []
+
+    def _write(self, taken: list[Event], using: str) -> int:  # noqa: ARG002 - the database of the same model
+        add_alerts(taken)
         return len(taken)
 
-    def clear(self) -> None:
-        """Discard events that are not written."""
-        with self._lock:
-            self._events = []
+    def _keep_again(self, taken: list[Event]) -> None:
+        self._kept = taken + self._kept
 
 
 def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None) -> None:

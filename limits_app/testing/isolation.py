@@ -23,6 +23,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
 from limits_app.usage import denials, evaluations
+from limits_app.usage.writer import write_in_background
 
 __all__ = ["BLOCKS", "forget", "forget_use", "freeze_limits", "fresh_limits", "read_endpoints"]
 
@@ -85,6 +86,7 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
 
     def enable(self) -> Any:
         """Begin."""
+        write_in_background(False)
         with ExitStack() as block:
             block.callback(forget_use)
             BLOCKS.append(self)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import time
 from typing import Any, Final, NamedTuple
 
-from django.db import router, transaction
+from django.db import transaction
 
 from limits_app import conf
 from limits_app.core.clock import Clock
@@ -15,7 +15,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
-from limits_app.usage.writer import BackgroundWriter, is_under_test
+from limits_app.usage.writer import BackgroundWriter
 
 __all__ = ["Denials", "denials"]
 
@@ -48,36 +48,24 @@ class Times(NamedTuple):
         return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last), ids)
 
 
-class Denials(BackgroundWriter):
+class Denials(BackgroundWriter[dict[Denied, Times]]):
     """Counts rejections until they are written: up to `most` different ones separately, and the rest together.
 
     `note` neither waits for the database nor fails. Counts that cannot be written are kept and written later.
     """
 
     what = "rejection counts"
+    model = Denial
 
-    def __init__(
-        self,
-        *,
-        most: int = _MOST,
-        clock: Clock | None = None,
-        now: Callable[[], float] = time,
-        under_test: Callable[[], bool] = is_under_test,
-    ) -> None:
+    def __init__(self, *, most: int = _MOST, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self._most = most
-        self._now = now
-        super().__init__(clock=clock, under_test=under_test)
-
-    def after_fork(self) -> None:
-        """Start empty in a child process, because the parent writes its own counts."""
-        super().after_fork()
-        self._noted: dict[Denied, Times] = {}
+        super().__init__(clock=clock, now=now)
 
     @property
     def waiting(self) -> int:
         """Number of rejections that are not written yet."""
         with self._lock:
-            return sum(times.number for times in self._noted.values())
+            return sum(times.number for times in self._kept.values())
 
     def note(self, outcome: Outcome) -> None:
         """Count a rejection for each limit that rejected the request."""
@@ -90,35 +78,32 @@ class Denials(BackgroundWriter):
     def _count(self, outcome: Outcome, number: int, ids: str = "") -> None:
         if not conf.get(conf.USAGE):
             return
-        now = self._now()
+        now = self.now()
         with self._lock:
-            is_first = not self._noted
             for status in outcome.violations:
                 self._add(_denied(status, now), Times(number, now, now, ids))
-        if is_first:
-            self._schedule_writing()
+        self._schedule_writing()
 
-    def flush(self) -> int:
-        """Write the counts in one transaction; returns the number of rejections."""
-        with self._writing:
-            with self._lock:
-                taken, self._noted = self._noted, {}
-            try:
-                _write(taken)
-            except BaseException:
-                with self._lock:
-                    for denied, times in taken.items():
-                        self._add(denied, times)
-                raise
+    def _empty(self) -> dict[Denied, Times]:
+        return {}
+
+    def _write(self, taken: dict[Denied, Times], using: str) -> int:
+        noted: dict[Denied, Times] = {}
+        for denied, times in taken.items():
+            one = denied._replace(minute=denied.minute or int(times.first // 60), entity=storable(denied.entity))
+            noted[one] = times.merged(noted[one]) if one in noted else times
+        merge = {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND}
+        with transaction.atomic(using=using):
+            upsert(Denial, list(_rows(noted)), merge, using=using)
+            upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
         return sum(times.number for times in taken.values())
 
-    def clear(self) -> None:
-        """Discard counts that are not written."""
-        with self._lock:
-            self._noted = {}
+    def _keep_again(self, taken: dict[Denied, Times]) -> None:
+        for denied, times in taken.items():
+            self._add(denied, times)
 
     def _add(self, denied: Denied, times: Times) -> None:
-        noted = self._noted
+        noted = self._kept
         if denied in noted:
             noted[denied] = noted[denied].merged(times)
             return
@@ -142,18 +127,6 @@ def _denied(status: LimitStatus, now: float) -> Denied:
     who = status.entity if status.member is None else status.member
     bucket = bucket_of(shared=status.shared, member=status.member)
     return Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
-
-
-def _write(taken: Mapping[Denied, Times]) -> None:
-    noted: dict[Denied, Times] = {}
-    for denied, times in taken.items():
-        one = denied._replace(minute=denied.minute or int(times.first // 60), entity=storable(denied.entity))
-        noted[one] = times.merged(noted[one]) if one in noted else times
-    merge = {"count": ADD, "first": EARLIEST, "last": LATEST, "request_ids": PREPEND}
-    using = router.db_for_write(Denial)
-    with transaction.atomic(using=using):
-        upsert(Denial, list(_rows(noted)), merge, using=using)
-        upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
 
 
 def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:

@@ -5,19 +5,17 @@ Each process counts, and a background thread adds its counts to one row for each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from django.db import router, transaction
 from django.db.models import Sum
 
 from limits_app import conf
-from limits_app.core.clock import Clock
 from limits_app.models import EvaluationCount, EvaluationKind
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970
-from limits_app.usage.writer import BackgroundWriter, is_under_test
+from limits_app.usage.writer import BackgroundWriter
 
 __all__ = ["Evaluation", "Evaluations", "evaluations", "totals"]
 
@@ -41,66 +39,41 @@ class Decisions(NamedTuple):
     rejected: int
 
 
-class Evaluations(BackgroundWriter):
+class Evaluations(BackgroundWriter[dict[Evaluation, Decisions]]):
     """The counts of this process; as many as there are policies with candidates or in shadow mode, by hour and key."""
 
     what = "counts of candidates"
-
-    def __init__(
-        self,
-        *,
-        clock: Clock | None = None,
-        now: Callable[[], float] = time,
-        under_test: Callable[[], bool] = is_under_test,
-    ) -> None:
-        self._now = now
-        super().__init__(clock=clock, under_test=under_test)
-
-    def after_fork(self) -> None:
-        """Start empty in a child process, because the parent writes its own counts."""
-        super().after_fork()
-        self._noted: dict[Evaluation, Decisions] = {}
+    model = EvaluationCount
 
     def note(self, decided: Iterable[tuple[tuple[int, int, EvaluationKind], str, bool]]) -> None:
         """Count the decision on one request: for each limit its policy, candidate and kind, key, and rejection."""
         if not conf.get(conf.USAGE):
             return
-        hour = int(self._now() // _HOUR)
+        hour = int(self.now() // _HOUR)
         counts: dict[Evaluation, Decisions] = {}
         for policy, key, rejected in decided:
             for one in (Evaluation(hour, *policy, key), Evaluation(hour, *policy, "")):
                 before = counts.get(one)
                 counts[one] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
-            is_first = not self._noted
             self._add(counts)
-        if is_first:
-            self._schedule_writing()
+        self._schedule_writing()
 
-    def flush(self) -> int:
-        """Write the counts in one transaction; returns the number of evaluated requests."""
-        using = router.db_for_write(EvaluationCount)
-        with self._writing:
-            with self._lock:
-                taken, self._noted = self._noted, {}
-            try:
-                with transaction.atomic(using=using):
-                    upsert(EvaluationCount, list(_rows(taken)), {"evaluated": ADD, "rejected": ADD}, using=using)
-            except BaseException:
-                with self._lock:
-                    self._add(taken)
-                raise
+    def _empty(self) -> dict[Evaluation, Decisions]:
+        return {}
+
+    def _write(self, taken: dict[Evaluation, Decisions], using: str) -> int:
+        with transaction.atomic(using=using):
+            upsert(EvaluationCount, list(_rows(taken)), {"evaluated": ADD, "rejected": ADD}, using=using)
         return sum(one.evaluated for place, one in taken.items() if not place.key)
 
-    def clear(self) -> None:
-        """Discard counts that are not written."""
-        with self._lock:
-            self._noted = {}
+    def _keep_again(self, taken: dict[Evaluation, Decisions]) -> None:
+        self._add(taken)
 
     def _add(self, counts: Mapping[Evaluation, Decisions]) -> None:
         for place, new in counts.items():
-            old = self._noted.get(place, Decisions(0, 0))
-            self._noted[place] = Decisions(old.evaluated + new.evaluated, old.rejected + new.rejected)
+            old = self._kept.get(place, Decisions(0, 0))
+            self._kept[place] = Decisions(old.evaluated + new.evaluated, old.rejected + new.rejected)
 
 
 def _rows(taken: Mapping[Evaluation, Decisions]) -> Iterator[dict[str, Any]]:

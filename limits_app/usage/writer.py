@@ -4,66 +4,105 @@ from __future__ import annotations
 
 import atexit
 import logging
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from threading import Lock
-from typing import ClassVar, Final
+from time import time
+from typing import ClassVar, Final, Generic, TypeVar
 
-from django.db import connections
+from django.db import connections, models, router
 
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.runtime import on_fork
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import monotonic_us
 
-__all__ = ["BackgroundWriter", "is_under_test"]
+__all__ = ["BackgroundWriter", "write_in_background"]
 
 logger = logging.getLogger("limits_app")
 
 _EVERY_US: Final = 1_000_000
 _EXIT_SECONDS: Final = 3.0
 
+T = TypeVar("T", bound=Sized)
 
-def is_under_test() -> bool:
-    """Whether Django's test databases are set up."""
-    utils = sys.modules.get("django.test.utils")
-    return utils is not None and hasattr(utils._TestState, "saved_data")
+_enabled = True
 
 
-class BackgroundWriter(ABC):
+def write_in_background(enabled: bool) -> None:
+    """Start threads that write, or start none, as in tests: there `flush()` writes."""
+    global _enabled  # noqa: PLW0603 - one switch for all writers of the process
+    _enabled = enabled
+
+
+class BackgroundWriter(ABC, Generic[T]):
     """Calls `flush` in a background thread until it succeeds, and once more when the process ends.
 
-    Subclasses keep what is not written yet behind `_lock`, and hold `_writing` while they write.
+    Subclasses keep what is not written yet in `_kept`, behind `_lock`. `now` is the time in seconds since 1970.
     """
 
     what: ClassVar[str]
     """What is written, for the log."""
+    model: ClassVar[type[models.Model]]
+    """The table that it is written to."""
 
-    def __init__(self, *, clock: Clock | None = None, under_test: Callable[[], bool] = is_under_test) -> None:
-        self._under_test = under_test
+    def __init__(self, *, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
+        self.now = now
         self._leaves: Callable[[], None] | None = None
         self._task = BackgroundTask(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Start with new locks in a child process."""
+        """Start with new locks and empty in a child process, because the parent writes what it has kept."""
         self._lock = Lock()
         self._writing = Lock()
         self._is_failing = False
+        self._kept = self._empty()
 
-    @abstractmethod
     def flush(self) -> int:
         """Write everything; returns how much that was. On an error, everything is kept."""
+        with self._writing:
+            with self._lock:
+                taken, self._kept = self._kept, self._empty()
+            if not taken:
+                return 0
+            try:
+                return self._write(taken, router.db_for_write(self.model))
+            except BaseException:
+                with self._lock:
+                    self._keep_again(taken)
+                raise
+
+    def clear(self) -> None:
+        """Discard what is not written."""
+        with self._lock:
+            self._kept = self._empty()
+
+    @abstractmethod
+    def _empty(self) -> T:
+        """Nothing to write."""
+
+    @abstractmethod
+    def _write(self, taken: T, using: str) -> int:
+        """Write to a database, all or nothing; returns how much that was."""
+
+    @abstractmethod
+    def _keep_again(self, taken: T) -> None:
+        """Keep what could not be written, beside what was kept since; the caller holds `_lock`."""
 
     def _schedule_writing(self) -> None:
-        if self._under_test():
-            return  # a thread cannot see the transaction of a test; tests call flush()
+        """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""
+        if not _enabled:
+            return
         if self._leaves is None:
             self._leaves = atexit.register(self._at_exit)
-        self._task.start()
+        connection = connections[router.db_for_write(self.model)]
+        if connection.in_atomic_block:
+            connection.on_commit(self._task.start)
+        else:
+            self._task.start()
 
     def _look(self) -> int | None:
         """Write; returns the delay until the next attempt after a failure."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from pytest_django import Settings
 
 from limits_app import limits, signals
@@ -46,7 +47,8 @@ def clock() -> FakeClock:
 @pytest.fixture
 def noted(wall: Wall, clock: FakeClock) -> Denials:
     """Denials that are written when the clock is moved, also in tests."""
-    return Denials(most=5, clock=clock, now=wall, under_test=lambda: False)
+    writer.write_in_background(True)
+    return Denials(most=5, clock=clock, now=wall)
 
 
 @pytest.fixture
@@ -175,6 +177,21 @@ def test_they_are_written_within_a_second_without_being_asked(noted: Denials, cl
 
 
 @pytest.mark.django_db(transaction=True)
+def test_in_a_transaction_writing_begins_after_the_commit(noted: Denials, clock: FakeClock) -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        noted.note(refusal())
+        _ = 1 / 0
+    clock.advance(5)
+    assert noted.waiting == 1, "the thread is not started after a rollback"
+    with transaction.atomic():
+        noted.note(refusal())
+        clock.advance(5)
+        assert noted.waiting == 2
+    clock.advance(1)
+    assert [row[5] for row in rows()] == [2]
+
+
+@pytest.mark.django_db(transaction=True)
 def test_what_is_left_at_the_end_of_the_process_is_written(noted: Denials) -> None:
     noted.note(refusal())
     noted._at_exit()
@@ -203,7 +220,8 @@ def test_while_tests_run_no_thread_writes(wall: Wall, clock: FakeClock) -> None:
 
 
 def test_where_no_thread_can_be_started_no_request_fails(wall: Wall) -> None:
-    noted = Denials(now=wall, under_test=lambda: False)
+    writer.write_in_background(True)
+    noted = Denials(now=wall)
     with no_more_threads():
         noted.note(refusal())
     assert noted.waiting == 1
