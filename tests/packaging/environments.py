@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.docs.pages import ROOT
 
-__all__ = ["build_wheel", "clean_environment", "install", "new_environment", "run"]
+__all__ = ["build_sdist", "build_wheel", "clean_environment", "install", "new_environment", "run"]
 
 _LONGEST_SECONDS: Final = 300
 """Longer than any step may take, downloads included."""
@@ -45,16 +45,25 @@ def run(*command: object, folder: Path, **variables: str) -> str:
 
 def build_wheel(folder: Path) -> Path:
     """Build the wheel from this checkout into a new folder inside `folder`."""
-    target = folder / "wheel"
-    target.mkdir()
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", target, ROOT, folder=folder)
-    (wheel,) = target.glob("*.whl")
-    return wheel
+    return _built("wheel", folder)
 
 
-def new_environment(folder: Path, *requirements: object) -> Path:
+def build_sdist(folder: Path) -> Path:
+    """Build the archive of sources from this checkout into a new folder inside `folder`."""
+    return _built("sdist", folder)
+
+
+def _built(kind: str, folder: Path) -> Path:
+    target = folder / kind
+    run(sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir", target, ROOT, folder=folder)
+    (file,) = target.iterdir()
+    return file
+
+
+def new_environment(folder: Path, *requirements: object, python: str = sys.executable) -> Path:
     """Create an environment with the requirements and nothing else; return its interpreter."""
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
+    folder.mkdir(exist_ok=True)
+    run(python, "-m", "venv", "--without-pip", folder / "venv", folder=folder)
     interpreter = folder / "venv" / "bin" / "python"
     install(interpreter, *requirements, folder=folder)
     return interpreter

@@ -17,7 +17,7 @@ from typing import Final
 from tests.docs.pages import ROOT
 from tests.packaging.extras import PROJECT
 
-__all__ = ["DJANGOS", "PYTHONS", "fits"]
+__all__ = ["DJANGOS", "PYTHONS", "fits", "interpreter"]
 
 
 def declared(pattern: str) -> list[str]:
@@ -41,26 +41,34 @@ def fits(python: str, django: str) -> bool:
 def main() -> int:
     """Report how the tests went for each pair; 1 if they failed anywhere, or nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", nargs="+", default=[f"python{version}" for version in PYTHONS], help="interpreters")
+    parser.add_argument("--python", nargs="+", default=PYTHONS, help="versions, as 3.12, or interpreters")
     parser.add_argument("--django", nargs="+", default=DJANGOS, help="versions of Django, as 5.2")
     parser.add_argument("--tests", nargs="+", default=[f"tests/{room}" for room in ROOMS], help="arguments for pytest")
     options = parser.parse_args()
     results: list[bool] = []
-    for python in options.python:
-        version = version_of(python)
-        if version is None:
-            report(f"{python}: not here")
-        suitable = [django for django in options.django if version and fits(version, django)]
+    for name in options.python:
+        python = interpreter(name)
+        version = python and version_of(python)
+        if python is None or version is None:
+            report(f"Python {name}: not here")
+            continue
+        suitable = [django for django in options.django if fits(version, django)]
         results += [passes(environment(python, version, django), options.tests) for django in suitable]
     return int(not results or not all(results))
 
 
+def interpreter(name: str) -> str | None:
+    """Return an interpreter that runs, on the path or of pyenv, by its version or name; None if it is not here."""
+    installed = (Path.home() / ".pyenv" / "versions").glob(f"{name}.*/bin/python")
+    found = [shutil.which(name), shutil.which(f"python{name}"), *map(str, installed)]
+    return next((python for python in found if python and version_of(python)), None)
+
+
 def version_of(python: str) -> str | None:
-    """Return the version of an interpreter, as 3.12; None if it is not here, or its name leads nowhere."""
-    found = shutil.which(python)
+    """Return the version of an interpreter, as 3.12; None if its name leads nowhere."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = found and subprocess.run([found, "-c", code], check=False, capture_output=True, text=True)
-    return done.stdout.strip() if done and not done.returncode else None
+    done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
 
 
 def environment(python: str, version: str, django: str) -> str:

@@ -7,16 +7,19 @@ import subprocess
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+import limits_app
 from project.demo.browser import Browser
 from project.demo.client import Client
 from project.demo.place import ROOT
 from project.demo.server import Address
-from tests.packaging.environments import build_wheel, clean_environment, new_environment, run
+from tests.packaging.environments import build_sdist, build_wheel, clean_environment, new_environment, run
 from tests.packaging.extras import MODULES, modules_of
+from tests.packaging.matrix import PYTHONS, interpreter
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
@@ -31,6 +34,23 @@ def report(request):
 
 
 urlpatterns.append(path("report/", report))
+"""
+
+USE = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+import limits_app
+
+apps = ["django.contrib.contenttypes", "django.contrib.auth", "limits_app"]
+databases = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+settings.configure(INSTALLED_APPS=apps, DATABASES=databases, SECRET_KEY="secret", USE_TZ=True)
+django.setup()
+call_command("migrate", verbosity=0)
+limits_app.limits.set_resource_limits("reports", [limits_app.CallLimit(2, 86400)])
+admitted = sum(bool(limits_app.limits.try_acquire("reports")) for _ in range(3))
+print(limits_app.__version__, admitted, "of 3")
 """
 
 
@@ -150,6 +170,16 @@ def assert_it_has_an_admin(address: Address) -> None:
     administrator.sign_in("/admin/login/?next=/admin/", "admin", "secret")
     index = administrator.client.ask("/admin/limits_app/")
     assert (index.status, "/admin/limits_app/policy/add/" in index.text) == (200, True)
+
+
+def test_the_wheel_and_the_archive_of_sources_work_with_each_python_that_is_here(wheel: Path, tmp_path: Path) -> None:
+    pythons = {version: python for version in PYTHONS if (python := interpreter(version))}
+    assert pythons
+    files = {"wheel": wheel, "sdist": build_sdist(tmp_path)}
+    for (version, python), (kind, file) in product(pythons.items(), files.items()):
+        place = tmp_path / f"{kind}-{version}"
+        installed = new_environment(place, file, python=python)
+        assert run(installed, "-c", USE, folder=place) == f"{limits_app.__version__} 2 of 3\n"
 
 
 @pytest.mark.parametrize("extra", MODULES)
