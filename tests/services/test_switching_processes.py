@@ -62,6 +62,7 @@ def test_a_change_of_the_plan_counts_on_the_next_acquire(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_a_change_counts_on_the_next_acquire_and_counts_of_all_processes_are_exact(tmp_path: Path) -> None:
     each_change_counts_at_once(tmp_path, "change", CHANGES)
     for process in [follow(tmp_path, "traffic", REQUESTS) for _ in range(PROCESSES)]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
+import pytest
+
 from limits_app.core.clock import Clock, system_us
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
@@ -28,6 +30,18 @@ PATIENCE = 30
 """Seconds after which something that should have happened counts as missing."""
 
 MULTI_THREADED_FORK = "ignore:.*multi-threaded.*fork:DeprecationWarning"
+
+
+class OnlyForked:
+    """Beside a class of the conformance suite: a store on a server is opened alike in spawned and in forked processes.
+
+    The process store, SQLite and Redis are tested with both.
+    """
+
+    @pytest.mark.parametrize("method", ["fork"])
+    @pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+    def test_processes_are_admitted_exactly_the_capacity(self, method: str) -> None:
+        super().test_processes_are_admitted_exactly_the_capacity(method)  # type: ignore[misc]
 
 
 @dataclass

@@ -16,6 +16,7 @@ from limits_app.testing.conformance.counting import Counting
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, count_entries, database, empty, opened
+from tests.stores.support import OnlyForked
 
 PATIENCE = 30.0
 """Seconds for a lock: with a thread switch every microsecond whoever has it may take a second to go on."""
@@ -53,13 +54,13 @@ class TestSQLite(_OnADatabase, StoreConformance, Counting):
         return sqlite
 
 
-class TestPostgreSQL(_OnADatabase, StoreOperations, Counting):
+class TestPostgreSQL(OnlyForked, _OnADatabase, StoreOperations, Counting):
     @pytest.fixture
     def settings(self, postgres: PostgresServer) -> Settings:
         return postgres.settings
 
 
-class TestMariaDB(_OnADatabase, StoreOperations, Counting):
+class TestMariaDB(OnlyForked, _OnADatabase, StoreOperations, Counting):
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:
         return mariadb.settings

@@ -20,6 +20,7 @@ from limits_app.testing.conformance.requests import members
 from tests.servers.redis import RedisServer, redis_cluster
 from tests.stores.redis.ageing import Ageing
 from tests.stores.redis.support import PATIENT, cluster_client, prefix
+from tests.stores.support import OnlyForked
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def client(cluster: list[RedisServer]) -> Iterator[RedisCluster]:
         yield client
 
 
-class TestRedisClusterStore(StoreOperations, Counting):
+class TestRedisClusterStore(OnlyForked, StoreOperations, Counting):
     """What several servers do together; the arithmetic of one scope runs on one server, as in `TestRedisStore`."""
 
     def test_threads_that_choose_the_emptiest_use_all_sets_equally(self, store: Store) -> None:

@@ -263,7 +263,10 @@ def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
         store.close()
 
 
-@pytest.mark.parametrize("people", [["one"], ["one", "two"]], ids=["one_scope", "two_scopes"])
+@pytest.mark.parametrize(
+    "people",
+    [pytest.param(["one"], marks=pytest.mark.release, id="one_scope"), pytest.param(["one", "two"], id="two_scopes")],
+)
 def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_of_the_replies_is_lost(
     lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
 ) -> None:

@@ -12,7 +12,7 @@ from redis import Redis
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import taken
 from tests.servers.proxy import Proxy, proxy
@@ -67,12 +67,11 @@ def open_store(lossy: Proxy) -> Iterator[Callable[[], RedisStore]]:
         store.close()
 
 
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_a_thousand_acquisitions_are_charged_once_each_when_a_fifth_of_the_replies_is_lost(
-    open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser, algorithm: RateLimitAlgorithm
+    open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser
 ) -> None:
     store = open_store()
-    limits = limits_of(store, CallLimit(10_000, 366 * DAY, algorithm))
+    limits = limits_of(store, CallLimit(10_000, 366 * DAY))
     assert limits.try_acquire()
     loser.share = 0.2
     assert all(limits.try_acquire() for _ in range(999))

@@ -181,7 +181,7 @@ def _play_both(
         ours.close()
 
 
-DECISIONS = 20_000
+DECISIONS = [4000, pytest.param(20_000, marks=pytest.mark.release)]
 SIZES: list[Callable[[Random], int]] = [lambda random: random.randint(1, 20), lambda random: random.randint(1, 10**12)]
 SECONDS: list[Callable[[Random], float]] = [
     lambda random: random.randint(1, 5000) / 1000,
@@ -219,11 +219,12 @@ def permits(random: Random) -> Limit:
     "make",
     [*[pytest.param(rate(one), id=str(one)) for one in ALGORITHMS], quota, permits],
 )
-def test_twenty_thousand_decisions_of_each_algorithm_are_those_of_the_memory_store(
-    redis: RedisServer, make: Callable[[Random], Limit]
+@pytest.mark.parametrize("most", DECISIONS)
+def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
+    redis: RedisServer, make: Callable[[Random], Limit], most: int
 ) -> None:
-    random, decisions = Random(7), 0
-    while decisions < DECISIONS:
+    random, decisions = Random(most), 0
+    while decisions < most:
         clock, limit = FakeClock(), make(random)
         ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
         scope = scope_of("agrees", str(decisions))
