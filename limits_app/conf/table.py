@@ -240,7 +240,7 @@ REQUEST_ID_HEADER: Final = Key(
     "REQUEST_ID_HEADER",
     "X-Request-ID",
     "limits_app.E069",
-    expects="name of a header, 1 to 32 letters, digits, `.`, `_` or `-`",
+    expects="name of a header, 1 to 32 letters, digits, '.', '_' or '-'",
     doc="Header of requests with their id, which rejections show; without it, an id is generated.",
     parse=parsers.short_name,
 )
