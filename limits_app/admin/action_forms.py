@@ -74,7 +74,7 @@ class BoostForm(RequiredReasonForm):
     """How much more, and until when."""
 
     factor = forms.DecimalField(
-        label=_("Factor"),
+        label=_("Multiply limits by"),
         min_value=Decimal("1.01"),
         max_value=1000,
         decimal_places=2,

@@ -75,10 +75,12 @@ class AlertRule(models.Model):
     )
     channel = models.CharField(_("channel"), max_length=8, choices=AlertChannel.choices, default=AlertChannel.EMAIL)
     target = models.TextField(
-        _("target"), validators=[validate_text], help_text=_("E-mail addresses, one per line, or the URL of a webhook.")
+        _("send to"),
+        validators=[validate_text],
+        help_text=_("E-mail addresses, one per line, or the URL of a webhook."),
     )
     secret = models.CharField(
-        _("secret"),
+        _("webhook secret"),
         max_length=255,
         blank=True,
         validators=[validate_text],

@@ -78,20 +78,20 @@ class Candidate(Configuration):
         help_text=_("Limits instead of those of the policy, such as “calls=100/min tokens=1M/day”."),
     )
     percent = models.PositiveSmallIntegerField(
-        _("entities (%)"),
+        _("applied to (percent of entities)"),
         default=100,
         validators=_PERCENT,
         help_text=_("Percentage of entities for which it is evaluated; always the same ones."),
     )
     revert_percent = models.PositiveSmallIntegerField(
-        _("revert above (%)"),
+        _("revert above (percent rejected)"),
         null=True,
         blank=True,
         validators=_PERCENT,
         help_text=_("Once promoted, revert when more than this percentage of requests is rejected. Empty: never."),
     )
     revert_minutes = models.PositiveSmallIntegerField(
-        _("within (minutes)"),
+        _("watch for (minutes)"),
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
         help_text=_("How long after the promotion rejections are counted for that."),

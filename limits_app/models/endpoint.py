@@ -143,7 +143,7 @@ class Endpoint(Configuration):
         ),
     )
     header = models.CharField(
-        _("header"),
+        _("header to count by"),
         max_length=100,
         blank=True,
         validators=[validate_header],
@@ -171,7 +171,7 @@ class Endpoint(Configuration):
         help_text=_("The resource that matching requests use, instead of limits of this rule alone."),
     )
     amounts = models.JSONField(
-        _("amounts"),
+        _("amounts per request"),
         default=dict,
         blank=True,
         validators=[validate_json, validate_amounts],
@@ -203,7 +203,7 @@ class Endpoint(Configuration):
         help_text=_("Rules apply in ascending order; all that match a request charge it."),
     )
     stop = models.BooleanField(
-        _("stop here"),
+        _("skip later rules"),
         default=False,
         help_text=_("Requests that this rule charges are not charged by later rules."),
     )

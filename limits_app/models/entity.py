@@ -72,7 +72,7 @@ class Entity(Configuration):
         help_text=_("Its policies apply to this entity; leave empty for the plan of its parent, if it has one."),
     )
     cascade = models.BooleanField(
-        _("cascade"),
+        _("count for the parent too"),
         default=False,
         help_text=_("Its usage also counts against the limits of its parent."),
     )

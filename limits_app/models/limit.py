@@ -71,7 +71,7 @@ class Limit(Configuration):
         _("key"),
         max_length=64,
         blank=True,
-        help_text=_("The key in requests, such as “tpm”. Calls always have the key “call_count”."),
+        help_text=_("The key in requests, such as “tpm”. Limits of requests always have the key “call_count”."),
     )
     capacity = models.DecimalField(
         _("capacity"),
@@ -82,7 +82,7 @@ class Limit(Configuration):
         ),
     )
     window_seconds = models.DecimalField(
-        _("window (s)"),
+        _("per (seconds)"),
         max_digits=16,
         decimal_places=3,
         null=True,
@@ -126,7 +126,7 @@ class Limit(Configuration):
         help_text=_("Time zone of the period, such as “Europe/Berlin”. Leave empty for UTC. Only for periods."),
     )
     session_seconds = models.DecimalField(
-        _("session (s)"),
+        _("session length (s)"),
         max_digits=16,
         decimal_places=3,
         null=True,
@@ -134,13 +134,13 @@ class Limit(Configuration):
         help_text=_("Length of a session in seconds from first use, such as 18000, instead of a period."),
     )
     soft = models.BooleanField(
-        _("soft"),
+        _("report only"),
         default=False,
         help_text=_("Report usage above the limit without rejecting requests. Not for permits."),
     )
 
     shared = models.BooleanField(
-        _("shared"),
+        _("shared by all entities"),
         default=False,
         help_text=_(
             "One counter for all entities instead of one for each entity; each resource is counted separately."

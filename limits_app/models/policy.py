@@ -154,7 +154,7 @@ class Policy(Configuration):
         help_text=_("Blocked rejects all requests, unlimited allows all; neither has limits."),
     )
     extends = models.BooleanField(
-        _("extends"),
+        _("add to the broader policy"),
         default=False,
         help_text=_("Add its limits to those of the next broader policy, by key, instead of replacing them."),
     )
