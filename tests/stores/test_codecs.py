@@ -7,7 +7,7 @@ import pytest
 from limits_app.core.limits import Blocked, CallLimit, Limit
 from limits_app.core.record import new_record, schema_of
 from limits_app.stores import codecs
-from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from
+from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
 from tests.stores.test_codec import LIMITS
 
 
@@ -53,6 +53,11 @@ def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[Codec], monkeyp
 def test_a_schema_is_read_as_it_was_written(limit: Limit, counts: bool) -> None:
     schema = schema_of((limit,), 10_000_000, counts)
     assert schema_from(definitions_of(schema)) is schema
+
+
+@pytest.mark.parametrize("packed", [None, b"", b"?", b"1", b'[[["newer", 1], [0], null]]', b"[[]]"])
+def test_kept_use_that_cannot_be_read_is_none(packed: bytes | None) -> None:
+    assert unpack_kept(packed) == {}
 
 
 def test_limits_of_one_kind_that_differ_have_names_that_differ() -> None:
