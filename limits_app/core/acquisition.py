@@ -244,6 +244,9 @@ class Acquisition:
                 logger.exception("a lease_lost hook failed")
 
     def _release(self, *, refunds_unreported: bool) -> None:
+        if not self.must_settle:
+            self.claim.settled = True
+            return
         self._releasing = True
         if not self.extensions:
             self._settle(self.used, refunds_unreported)
@@ -263,13 +266,11 @@ class Acquisition:
 
     def _settle(self, used: Sequence[int], refunds_unreported: bool) -> None:
         """Settle this part of the acquisition, of which so much was used, and return its permits."""
-        claim = self.claim
-        if claim.plan.needs_settling or used or self.extensions:
-            changes = self._changes(used, refunds_unreported)
-            if changes is not None:
-                self.limit_set.store.settle(claim, changes)
+        changes = self._changes(used, refunds_unreported)
+        if changes is not None:
+            self.limit_set.store.settle(self.claim, changes)
         if not self._settling:
-            claim.settled = True
+            self.claim.settled = True
 
     async def _asettle(self, used: Sequence[int], refunds_unreported: bool) -> None:
         """`_settle` for asyncio."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from time import monotonic_ns, time_ns
+from time import monotonic_ns, sleep, time_ns
 from typing import Final, TypeVar
 
 from limits_app.core import engine
@@ -38,9 +38,13 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
+_Before = tuple[Record, list[State], list[FinishedUsage], KeptUse, HourlyUsage | None]
+"""A record, and what it held before a step, as far as a step changes it."""
+
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
+_TRIES: Final = 30
 _NEW: Final = True
 _ADMITTED: Final = False
 
@@ -160,6 +164,8 @@ class MemoryStore:
         A claim that `is_new` must be of the current version; its records are migrated to the schemas of its plan.
         With `saves`, new and migrated records that have changed are stored afterwards.
         """
+        if self._in_step:
+            self._give_way()
         try:
             with self._lock:
                 if self._in_step:
@@ -177,23 +183,21 @@ class MemoryStore:
 
     def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
         """Do the work of a step completely or not at all, also when a signal handler raises meanwhile."""
-        plan, now = claim.plan, self._now()
-        records, states, usage = [], [], []
+        plan, now, settled = claim.plan, self._now(), claim.settled
+        records, before = [], []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            states.append((record, record.states[:], record.finished, record.kept))
-            if record.usage is not None:
-                usage.append((record, record.usage, record.usage.amounts[:]))
-        decision = claim.admitted, claim.settled
+            usage = record.usage and HourlyUsage(record.usage.until, record.usage.amounts[:])
+            before.append((record, record.states[:], record.finished, record.kept, usage))
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
         except BaseException:
-            claim.admitted, claim.settled = decision
-            _restore(states, usage, leases)
+            claim.settled = settled
+            _restore(before, leases)
             raise
         if saves and (self._unsaved or plan.counts_usage):
             try:
@@ -202,6 +206,13 @@ class MemoryStore:
                 self._save(plan, records, now)
                 raise
         return result
+
+    def _give_way(self) -> None:
+        """Let another thread finish its step: threads that wait for the lock instead would slow each other down."""
+        for _ in range(_TRIES):
+            sleep(0)
+            if not self._in_step:
+                return
 
     @contextmanager
     def _exclusive_step(self) -> Iterator[None]:
@@ -274,16 +285,10 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
     return leases
 
 
-def _restore(
-    states: Sequence[tuple[Record, list[State], list[FinishedUsage], KeptUse]],
-    usage: Sequence[tuple[Record, HourlyUsage, list[int]]],
-    leases: Sequence[_HeldLease],
-) -> None:
+def _restore(before: Sequence[_Before], leases: Sequence[_HeldLease]) -> None:
     """Restore what an interrupted step may have changed in records."""
-    for record, before, finished, kept in states:
-        record.states, record.finished, record.kept = before, finished, kept
-    for record, counted, amounts in usage:
-        record.usage, counted.amounts = counted, amounts
+    for record, states, finished, kept, usage in before:
+        record.states, record.finished, record.kept, record.usage = states, finished, kept, usage
     for held, lease_id, lease in leases:
         held.pop(lease_id, None)
         if lease is not None:
