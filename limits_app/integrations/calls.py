@@ -29,8 +29,8 @@ from limits_app.core.leases import leave_block
 from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request import REFUNDS, RequestLimits, limits_of
-from limits_app.integrations.responses import finish
+from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.responses import REFUNDS, finish
 from limits_app.resolver import Limits
 from limits_app.services.amounts import EntityName
 

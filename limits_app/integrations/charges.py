@@ -18,6 +18,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
+from limits_app.resolver import Limits
 from limits_app.services import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.several import prefixes_of
@@ -36,6 +37,7 @@ __all__ = [
     "amount_of_each",
     "charge_all",
     "one_of_each",
+    "transfer_former_charge",
 ]
 
 Key = tuple[str, str | None]
@@ -155,6 +157,27 @@ class Charges(dict[Key, Charge]):
             acquisition.cancel()
 
 
+def transfer_former_charge(limits: RequestLimits, resource: str, entity: str | None, default_limits: Limits) -> None:
+    """Refund what a former entity of a request was charged, and charge the present one instead.
+
+    The entity changes when the user is authenticated after the first charge.
+    """
+    if entity != limits.entity:
+        return
+    for former in limits.identities:
+        charge = None if former.entity == entity else limits.charges.withdraw((resource, former.entity))
+        if charge is None:
+            continue
+        limits.acquired = [one for one in limits.acquired if one not in charge.acquisitions]
+        for acquisition in charge.acquisitions:
+            acquisition.release()
+        try:
+            limits.charge(resource, entity, charge.named, default_limits=default_limits)
+        except InvalidRequest:  # the amounts are of limits that only the former entity has
+            limits.charge(resource, entity, default_limits=default_limits)
+        return
+
+
 def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     """Charge a request for several resources, all or nothing, as far as it was not charged before.
 
@@ -162,7 +185,7 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     Raises what `limits.acquire` raises.
     """
     for share, _ in demands if limits.charges and len(demands) > 1 else ():
-        limits.transfer_former_charge(share.resource, share.entity, share.default_limits)
+        transfer_former_charge(limits, share.resource, share.entity, share.default_limits)
     new = [one for one in demands if not limits.was_charged(*one[0][:2])] if len(demands) > 1 else ()
     before = len(limits.acquired)
     try:

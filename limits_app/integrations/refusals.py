@@ -25,8 +25,8 @@ from limits_app import conf
 from limits_app.conf import RefusalHandler
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.request import REFUNDS, limits_of
-from limits_app.integrations.responses import name_of, set_headers
+from limits_app.integrations.request import limits_of
+from limits_app.integrations.responses import REFUNDS, name_of, set_headers
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.services.limit_words import limit_name
 from limits_app.usage import denials

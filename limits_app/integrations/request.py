@@ -18,24 +18,20 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
-from django.http.response import HttpResponseBase
 
 from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, LimitExceeded
+from limits_app.core.errors import LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.charges import NOTHING, Charges, Key
+from limits_app.integrations.charges import NOTHING, Charges, Key, transfer_former_charge
 from limits_app.integrations.identity import Identity, identify
 from limits_app.resolver import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
 
-__all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
-
-REFUNDS: Final = "limits_refunds"
-"""The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
+__all__ = ["LimitedRequest", "RequestLimits", "limits_of"]
 
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
@@ -76,7 +72,8 @@ class RequestLimits:
     """Whether a decorated view releases the acquisitions, and sets the headers."""
     enforced = False
     """Whether the rules for the URL of the request were applied."""
-    _is_refunded = False
+    is_refunded = False
+    """Whether the request was refunded what integrations charged, after it was rejected."""
 
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
@@ -90,7 +87,8 @@ class RequestLimits:
         self.charges = Charges()
         """What integrations charged."""
         self._acquired_by_name: list[tuple[str, Acquisition]] = []
-        self._identities: list[Identity] = []
+        self.identities: list[Identity] = []
+        """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
 
     # ---------------------------------------------------------------- the entity
@@ -112,21 +110,21 @@ class RequestLimits:
         """
         request = self._unidentified()
         if request is not None:
-            self._identities.append(identify(request, self.settings))
-        return self._identities[-1].entity
+            self.identities.append(identify(request, self.settings))
+        return self.identities[-1].entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
         request = self._unidentified()
         if request is not None:
             # In a thread: `request.user` and configured functions may query the database.
-            self._identities.append(await sync_to_async(identify)(request, self.settings))
-        return self._identities[-1].entity
+            self.identities.append(await sync_to_async(identify)(request, self.settings))
+        return self.identities[-1].entity
 
     def _unidentified(self) -> HttpRequest | None:
         """The request, where its present user is not identified; a request that is over keeps its entity."""
         request = self._reference()
-        if self._identities and (request is None or getattr(request, "user", None) is self._identities[-1].user):
+        if self.identities and (request is None or getattr(request, "user", None) is self.identities[-1].user):
             return None
         return self.request if request is None else request
 
@@ -134,7 +132,7 @@ class RequestLimits:
         """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
         if entity is None or self.settings[_PLAN] is None or entity != self.entity:
             return None
-        return self._identities[-1].plan
+        return self.identities[-1].plan
 
     async def aplan_of(self, entity: str | None) -> str | None:
         """`plan_of` for asyncio."""
@@ -237,7 +235,7 @@ class RequestLimits:
         # wait for its limits takes no lock, which would block the others.
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
             if self.charges:
-                self.transfer_former_charge(resource, entity, default_limits)
+                transfer_former_charge(self, resource, entity, default_limits)
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
@@ -265,8 +263,8 @@ class RequestLimits:
         key = resource, entity
         lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
-            if self.charges and await self.aentity() == entity and len(self._identities) > 1:
-                await sync_to_async(self.transfer_former_charge)(resource, entity, default_limits)
+            if self.charges and await self.aentity() == entity and len(self.identities) > 1:
+                await sync_to_async(transfer_former_charge)(self, resource, entity, default_limits)
             missing = self.charges.missing(key, named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
@@ -297,26 +295,6 @@ class RequestLimits:
             enter_block(acquisition.claim, elsewhere=is_charge)
         self.acquired.append(acquisition)
 
-    def transfer_former_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
-        """Refund what a former entity was charged, and charge the present one instead.
-
-        The entity changes when the user is authenticated after the first charge.
-        """
-        if entity != self.entity:
-            return
-        for former in self._identities:
-            charge = None if former.entity == entity else self.charges.withdraw((resource, former.entity))
-            if charge is None:
-                continue
-            self.acquired = [one for one in self.acquired if one not in charge.acquisitions]
-            for acquisition in charge.acquisitions:
-                acquisition.release()
-            try:
-                self.charge(resource, entity, charge.named, default_limits=default_limits)
-            except InvalidRequest:  # the amounts are of limits that only the former entity has
-                self.charge(resource, entity, default_limits=default_limits)
-            return
-
     # ---------------------------------------------------------------- rejections and the end
 
     def refuse(self, error: Exception) -> Sequence[Acquisition]:
@@ -324,24 +302,6 @@ class RequestLimits:
         refused = error.refused if isinstance(error, LimitExceeded) else None
         self.refused = (self.refused or ()) if refused is None else (refused,)
         return self.refused
-
-    def reported(self, response: HttpResponseBase, *, final: bool = True) -> Sequence[Acquisition]:
-        """Return what the headers of a response report after a rejection.
-
-        With a `final` refusal the request is refunded.
-        """
-        refunds = getattr(response, REFUNDS, None)
-        found: Sequence[Acquisition] = ()
-        if refunds is None and response.status_code == self.throttled_status:
-            response.headers["Cache-Control"] = "no-store"
-            found, refunds = self.refused or (), True
-            setattr(response, REFUNDS, refunds)
-        elif refunds is None:
-            refused = self.refused or ()
-            found = refused if self._is_refunded else (*self.acquired, *refused)
-        if refunds and final:
-            self.undo()
-        return found
 
     def must_settle(self) -> bool:
         """Whether something is settled or returned when the request ends."""
@@ -374,5 +334,5 @@ class RequestLimits:
         """
         if self.acquired:
             self.charges.refund(self.acquired)
-        self._is_refunded = True
+        self.is_refunded = True
         self.refused = self.refused or ()

@@ -28,8 +28,18 @@ from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, Re
 from limits_app.core.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
-__all__ = ["finish", "name_of", "release_when_finished", "release_with_task", "remove_headers", "set_headers"]
+__all__ = [
+    "REFUNDS",
+    "finish",
+    "name_of",
+    "release_when_finished",
+    "release_with_task",
+    "remove_headers",
+    "set_headers",
+]
 
+REFUNDS: Final = "limits_refunds"
+"""The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
@@ -61,7 +71,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
 
     That is released when the response was sent, or was dropped.
     """
-    acquisitions = limits.acquired if limits.refused is None else limits.reported(response, final=final)
+    acquisitions = limits.acquired if limits.refused is None else _after_rejection(response, limits, final=final)
     if acquisitions:
         set_headers(response, limits, acquisitions)
     if not final:
@@ -73,6 +83,21 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
         _PENDING[ref(response, _release_response)] = limits, limits.request
     elif limits.acquired:
         limits.end()
+
+
+def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final: bool) -> Sequence[Acquisition]:
+    """Return what the headers of a response report after a rejection; refund a request whose `final` response it is."""
+    refunds = getattr(response, REFUNDS, None)
+    refused, found = limits.refused or (), cast("Sequence[Acquisition]", ())
+    if refunds is None and response.status_code == limits.throttled_status:
+        response.headers["Cache-Control"] = "no-store"
+        found, refunds = refused, True
+        setattr(response, REFUNDS, refunds)
+    elif refunds is None:
+        found = refused if limits.is_refunded else (*limits.acquired, *refused)
+    if refunds and final:
+        limits.undo()
+    return found
 
 
 def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions: Sequence[Acquisition]) -> None:
