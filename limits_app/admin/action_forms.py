@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
@@ -33,7 +34,7 @@ __all__ = [
     "RequiredReasonForm",
     "RevertForm",
     "TopUpForm",
-    "of_resource",
+    "of_entity",
 ]
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
@@ -157,16 +158,21 @@ class GrantForm(BoostForm):
         return found.select_related("resource", "entity", "plan").prefetch_related("limits")
 
 
-def of_resource(form: type[forms.Form]) -> type[forms.Form]:
-    """The same form, which asks for a resource too."""
+def of_entity(form: type[forms.Form], *, totals: bool = False) -> type[forms.Form]:
+    """The same form, which asks for a resource too (with `totals`: or none), and for the plan of requests."""
 
-    class OfResource(form):  # type: ignore[misc, valid-type]  # a class made of another
+    class OfEntity(form):  # type: ignore[misc, valid-type]  # a class made of another
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self.fields["resource"] = _resource(required=True)
-            self.order_fields(["resource"])
+            self.fields["resource"] = _resource(required=not totals)
+            if totals:
+                self.fields["resource"].help_text = _("Leave empty for the limits over all resources.")
+            self.fields["plan"] = forms.ModelChoiceField(Plan.objects.all(), label=_("Plan"), required=False)
+            if conf.get(conf.PLAN_OF_REQUEST) is None:  # then rows have all plans
+                self.fields["plan"].widget = forms.HiddenInput()
+            self.order_fields(["resource", "plan"])
 
-    return OfResource
+    return OfEntity
 
 
 def _resource(*, required: bool) -> ResourceChoice:

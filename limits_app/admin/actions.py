@@ -17,10 +17,11 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
-from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_resource
+from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_entity
 from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
-from limits_app.models import AuditEvent, Enforcement, Entity, Policy, Resource
+from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
 from limits_app.models.limit_rules import amount_of
+from limits_app.models.patterns import is_pattern
 from limits_app.services.dropped import dropped_by_each
 from limits_app.services.limit_words import limit_key, limit_name
 
@@ -205,17 +206,18 @@ def enforce(enforcement: Enforcement) -> Any:
 
 def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
     """Reset the usage of a row."""
-    resource, entity = _whose(row, ask)
+    resource, entity, _plan = _whose(row, ask)
     services.reset(resource, entity=entity, reason=ask.reason, idempotency_key=ask.key, actor=ask.actor, source="admin")
 
 
 def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
     """Give credit."""
-    resource, entity = _whose(row, ask)
+    resource, entity, plan = _whose(row, ask)
     credit = {"key": limit_key(ask.says["key"]), "amount": amount_of(ask.says["amount"])}
     services.top_up(
         resource,
         entity=entity,
+        plan=plan,
         reason=ask.reason,
         idempotency_key=ask.key,
         actor=ask.actor,
@@ -229,25 +231,40 @@ def boost(row: Policy | Entity, ask: Ask) -> None:
     if isinstance(row, Policy):
         services.boost_policies([row], ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
         return
-    resource = ask.says["resource"].name
-    services.boost(row.identifier, resource, ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
+    says = ask.says
+    services.boost(
+        row.identifier,
+        says["resource"].name,
+        says["factor"],
+        says["until"],
+        ask.reason,
+        plan=_name(says["plan"]),
+        actor=ask.actor,
+    )
 
 
-def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:
-    """Return the resource and the entity (None: the site itself) whose state a row is about."""
+def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str | None, str | None, str]:
+    """The resource (None: totals), the entity (None: the site itself) and the plan of requests of a row's state."""
     match row:
         case Resource():
-            return row.name, None
+            return row.name, None, ""
         case Entity():
-            return ask.says["resource"].name, row.identifier
-    if row.resource is None:
+            return _name(ask.says["resource"]) or None, row.identifier, _name(ask.says["plan"])
+    if row.resource is None and row.counted != Counted.TOTAL:
         raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
-    return row.resource.name, None if row.entity is None else row.entity.identifier
+    if row.plan is not None or (row.entity is not None and is_pattern(row.entity.identifier)):
+        raise InvalidRequest(gettext("each entity has usage of its own: choose entities"))
+    return _name(row.resource) or None, None if row.entity is None else row.entity.identifier, ""
+
+
+def _name(row: Resource | Plan | None) -> str:
+    return "" if row is None else row.name
 
 
 def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
     """Reset and top up; the form asks for the resource if the rows do not have one."""
-    why, credit = map(of_resource, (RequiredReasonForm, TopUpForm)) if resource else (RequiredReasonForm, TopUpForm)
+    forms = RequiredReasonForm, TopUpForm
+    why, credit = (of_entity(form, totals=True) for form in forms) if resource else forms
     return [
         ConfirmedAction("reset_state", _("Reset usage"), allowed="reset", form=why, do=reset),
         ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=top_up),
@@ -280,6 +297,6 @@ POLICY_ACTIONS: Final = [
 ]
 RESOURCE_ACTIONS: Final = _state_actions(resource=False)
 ENTITY_ACTIONS: Final = [
-    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=of_resource(BoostForm), do=boost),
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=of_entity(BoostForm), do=boost),
     *_state_actions(resource=True),
 ]

@@ -117,10 +117,13 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
             form.add_error(None, gettext("There is no permanent policy with limits to boost."))
             return False
         resource = None if says["resource"] is None else says["resource"].name
+        plan = None if says["plan"] is None else says["plan"].name
         actor = request.user.get_username()
         try:
             with audit.acting(actor=actor, source="admin"):
-                policy = services.boost(says["entity"], resource, says["factor"], says["until"], says["reason"])
+                policy = services.boost(
+                    says["entity"], resource, says["factor"], says["until"], says["reason"], plan=plan
+                )
         except LimitsError as error:
             form.add_error(None, str(error))
             return False

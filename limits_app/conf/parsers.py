@@ -38,6 +38,7 @@ __all__ = [
     "networks",
     "one_of",
     "or_none",
+    "parsed_network",
     "seconds",
     "share",
     "shares",
@@ -45,6 +46,9 @@ __all__ = [
     "whole_number",
     "yes_or_no",
 ]
+
+_MAPPED_BITS: Final = 96
+"""The bits of `::ffff:0:0/96`, the network of IPv4 addresses that are mapped to IPv6."""
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -237,16 +241,25 @@ def networks(value: object) -> tuple[Network | None, ...]:
     return tuple(map(_network, value))
 
 
+def parsed_network(text: str) -> Network:
+    """Parse an address or a network; an IPv4 address that is mapped to IPv6 is the IPv4 address, as of clients."""
+    found = ip_network(text, strict=False)
+    mapped = found.network_address.ipv4_mapped if isinstance(found, IPv6Network) else None
+    if mapped is None or found.prefixlen < _MAPPED_BITS:
+        return found
+    return IPv4Network((mapped, found.prefixlen - _MAPPED_BITS))
+
+
 def _network(value: object) -> Network | None:
     if value == "unix":
         return None
     try:
-        network = ip_network(value if isinstance(value, str) else "", strict=False)
+        found = parsed_network(value if isinstance(value, str) else "")
     except ValueError:
         raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", [value]) from None
-    if network.prefixlen == 0:
+    if found.prefixlen == 0:
         raise ValueError(f"must not include every address, as {shown(value)} does")
-    return network
+    return found
 
 
 def one_of(choices: type[E]) -> Callable[[object], E]:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
 
+from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_resource
@@ -193,7 +194,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
             row.exempt_staff,
             row.exempt_superusers,
             frozenset(lines_of(row.exempt_groups)),
-            tuple(ip_network(line, strict=False) for line in lines_of(row.exempt_networks)),
+            tuple(map(parsed_network, lines_of(row.exempt_networks))),
             frozenset(lines_of(row.exempt_entities)),
         ),
         stop=row.stop,

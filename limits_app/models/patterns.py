@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from limits_app import conf
+from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import shown
 
 __all__ = ["SEPARATORS", "check_pattern", "is_pattern", "networks_of", "patterns_in", "patterns_of", "specificity"]
@@ -18,6 +19,8 @@ SEPARATORS: Final = ":/.-_@"
 """The characters after which the “*” of a pattern may be."""
 
 _ADDRESS: Final = "ip:"
+_MAPPED: Final = "ip:::ffff:"
+"""What precedes IPv4 addresses that are mapped to IPv6; clients are identified by the IPv4 address."""
 _NETWORK_RANK: Final = 1000
 """Networks are more specific than any prefix."""
 
@@ -29,18 +32,19 @@ def check_pattern(identifier: str) -> None:
             _("A pattern needs one of %(separators)s before its “*”, such as “key:*” or “user:eu-*”."),
             params={"separators": " ".join(SEPARATORS)},
         )
-    if not identifier.startswith(_ADDRESS) or "/" not in identifier or identifier.endswith("*"):
+    is_network = "/" in identifier or identifier.lower().startswith(_MAPPED)
+    if not (identifier.startswith(_ADDRESS) and is_network) or identifier.endswith("*"):
         return
     try:
-        network = ip_network(identifier.removeprefix(_ADDRESS), strict=False)
+        found = parsed_network(identifier.removeprefix(_ADDRESS))
     except ValueError:
         raise ValidationError(
             _("%(value)s is not a network: write one such as “ip:10.0.0.0/8”."), params={"value": shown(identifier)}
         ) from None
-    if identifier != f"{_ADDRESS}{network}":
+    if identifier != f"{_ADDRESS}{found}":
         raise ValidationError(
             _("Write the network as “ip:%(network)s”, not %(value)s."),
-            params={"network": network, "value": shown(identifier)},
+            params={"network": found, "value": shown(identifier)},
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPMethod
-from ipaddress import ip_network
 from math import isfinite
 from typing import Final
 
@@ -13,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
 from limits_app import conf
+from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
@@ -105,7 +105,7 @@ def validate_networks(value: str) -> None:
     """Reject lines that are not an IP address or a network."""
     for line in filter(None, map(str.strip, value.splitlines())):
         try:
-            ip_network(line, strict=False)
+            parsed_network(line)
         except ValueError as error:
             raise ValidationError(
                 _("%(line)s is not an IP address or network: write one per line, such as “10.0.0.0/8”."),

@@ -225,9 +225,13 @@ def _chosen(
     return choices, tuple(choose(with_candidates(link), now, shadow=True) for link in evaluated)
 
 
-def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
-    """Choose the policies of each pair, in their order; those of the entities above it are left to `resolve`."""
-    subjects = iter([Subject(_name_of(resource), _name_of(entity)) for resource, entity in pairs])
+def choices(pairs: Collection[Pair], now: datetime, plan: str | None = None) -> list[Choice]:
+    """Choose the policies of each pair, in their order; those of the entities above it are left to `resolve`.
+
+    `plan` is as in `resolve`.
+    """
+    check_plan(plan)
+    subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
     while some := list(islice(subjects, _BATCH)):
         found += [choose(one.links[0], now) for one in policies_of_each(some, home(), now)]
@@ -243,10 +247,12 @@ def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
     return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]
 
 
-def total_scopes(entity: str | None, store: Store, now: datetime) -> list[ScopedLimits]:
+def total_scopes(entity: str | None, store: Store, now: datetime, plan: str | None = None) -> list[ScopedLimits]:
     """The totals of an entity over all resources, each in the scope in which a store keeps its state.
 
-    Those of None are the totals of the site itself, and those that all entities share.
+    Those of None are the totals of the site itself, and those that all entities share. `plan` is the plan of a
+    request, which applies to an entity without one.
     """
-    choice = choose(policies_of_each([Subject(None, entity)], home(), now)[0].links[0], now)
+    check_plan(plan)
+    choice = choose(policies_of_each([Subject(None, entity, plan)], home(), now)[0].links[0], now)
     return [one for one in scopes_of("", [choice], store) if one.scope.total]

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.db import router, transaction
 from django.utils import timezone
 
-from limits_app import audit
+from limits_app import audit, conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_idempotency_key, scope_of, total_scope
@@ -17,13 +17,13 @@ from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
-from limits_app.models import AuditEvent, Verb, changes
-from limits_app.resolver import check_names, resolver, total_scopes
+from limits_app.models import AuditEvent, Entity, Verb, changes
+from limits_app.resolver import check_names, home, resolver, total_scopes
 from limits_app.services.amounts import not_limited
 from limits_app.stores import registry
 from limits_app.stores.registry import aliases, resilient_store
 
-__all__ = ["areset", "reset", "top_up"]
+__all__ = ["areset", "check_plan_known", "reset", "top_up"]
 
 
 def reset(
@@ -31,6 +31,7 @@ def reset(
     *,
     entity: str | None = None,
     keys: str | Collection[str] | None = None,
+    plan: str | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
     actor: str = "",
@@ -39,7 +40,8 @@ def reset(
     """Forget the recorded use of an entity (None: the site itself, and shared limits) on a resource.
 
     Without a resource it is about the totals over all resources, in every store.
-    `keys` are those of some limits (None: all). Permits stay with their holders, and parents keep their charges.
+    `keys` are those of some limits (None: all). `plan` is the plan of its requests, where PLAN_OF_REQUEST gives it.
+    Permits stay with their holders, and parents keep their charges.
     The reset is audited with its reason.
     A reset that is repeated with its idempotency key does nothing and returns False.
     In a transaction of the caller it happens after the commit; a store that is down by then raises StoreUnavailable
@@ -49,10 +51,11 @@ def reset(
     """
     wanted = [keys] if isinstance(keys, str) else keys
     asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
+    asked |= {} if plan is None else {"plan": plan}
     once = _AuditedOnce(Verb.RESET, asked, idempotency_key)
     if once.is_done():
         return False
-    places = _places(resource, entity)
+    places = _places(resource, entity, plan)
     of_entity = _keys_of(resource, entity)
     scopes = {
         alias: [one for one in found if one.scope.key in of_entity or (entity is None and one.scope.shared)]
@@ -76,14 +79,15 @@ async def areset(
     *,
     entity: str | None = None,
     keys: str | Collection[str] | None = None,
+    plan: str | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
     actor: str = "",
     source: str = "service",
 ) -> bool:
     """`reset` for asyncio."""
-    forget = partial(reset, resource, entity=entity, keys=keys, reason=reason, idempotency_key=idempotency_key)
-    return await sync_to_async(forget)(actor=actor, source=source)
+    forget = partial(reset, resource, entity=entity, keys=keys, plan=plan, reason=reason, actor=actor, source=source)
+    return await sync_to_async(forget)(idempotency_key=idempotency_key)
 
 
 def top_up(
@@ -92,6 +96,7 @@ def top_up(
     key: str,
     amount: Amount,
     entity: str | None = None,
+    plan: str | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
     actor: str = "",
@@ -100,6 +105,7 @@ def top_up(
     """Give an entity (None: the site itself) credit for a limit, at most its recorded use.
 
     Without a resource it is credit for the totals over all resources that have the key, in every store.
+    `plan` is the plan of its requests, which must be named where only PLAN_OF_REQUEST knows it ("": none).
     Parents keep their charges. Credit for a shared limit is for all entities. It is audited with its reason.
     A credit that is repeated with its idempotency key does nothing and returns False.
     In a transaction of the caller it happens after the commit; a store that is down by then raises StoreUnavailable
@@ -108,10 +114,12 @@ def top_up(
     without a limit, an invalid amount or idempotency key, or a concurrency limit, whose permits have holders.
     """
     asked = {"resource": resource, "entity": entity, "key": key, "amount": amount}
+    asked |= {} if plan is None else {"plan": plan}
     once = _AuditedOnce(Verb.TOP_UP, asked, idempotency_key)
     if once.is_done():
         return False
-    places = _places(resource, entity)
+    check_plan_known(entity, plan)
+    places = _places(resource, entity, plan)
     of_entity = _keys_of(resource, entity)
     credited = [
         (alias, one, taken(one, key, amount))
@@ -119,9 +127,8 @@ def top_up(
         for one in _with_key(found, key, of_entity)
     ]
     if not credited:
-        raise not_limited(
-            [key], {limit.key for found in places.values() for one in found for limit in one.schema.limits}
-        )
+        there = {limit.key for found in places.values() for one in found for limit in one.schema.limits}
+        raise not_limited([key], there)
 
     def give() -> None:
         for alias, scoped, parts in credited:
@@ -130,15 +137,15 @@ def top_up(
     return once.do(give, asked, aliases=places, reason=reason, actor=actor, source=source)
 
 
-def _places(resource: str | None, entity: str | None) -> dict[str, list[ScopedLimits]]:
+def _places(resource: str | None, entity: str | None, plan: str | None) -> dict[str, list[ScopedLimits]]:
     """The scopes that count for an entity on a resource, without those of pool members, by the alias of their store.
 
     Without a resource, its totals in every store. Raises StoreUnavailable while a store is down.
     """
     if resource is None:
         now = timezone.now()
-        return {alias: total_scopes(entity, resilient_store(alias).open(), now) for alias in aliases()}
-    found = resolver.latest(resource, entity)
+        return {alias: total_scopes(entity, resilient_store(alias).open(), now, plan) for alias in aliases()}
+    found = resolver.latest(resource, entity, (), plan)
     return {found.alias: [one for one in found.own if not one.scope.total]}
 
 
@@ -146,6 +153,16 @@ def _with_key(found: list[ScopedLimits], key: str, of_entity: list[str]) -> list
     """The scopes of the entity that have a limit with this key; the shared ones if it has none of its own."""
     there = [one for one in found if key in one.schema.index]
     return [one for one in there if one.scope.key in of_entity] or [one for one in there if one.scope.shared]
+
+
+def check_plan_known(entity: str | None, plan: str | None) -> None:
+    """Raise InvalidRequest where only a request says on which plan an entity is: the limits would be those of none."""
+    if entity is None or plan is not None or conf.get(conf.PLAN_OF_REQUEST) is None:
+        return
+    if not Entity.objects.using(home()).filter(identifier=entity).exclude(plan=None).exists():
+        raise InvalidRequest(
+            f"PLAN_OF_REQUEST gives the plan of {entity}: pass plan= with its name, or '' if its requests have none"
+        )
 
 
 def _keys_of(resource: str | None, entity: str | None) -> list[str]:

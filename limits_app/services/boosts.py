@@ -21,6 +21,7 @@ from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
 from limits_app.resolver import Choice, choices, home
 from limits_app.services import definitions
+from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import grant_boost
 
 __all__ = ["PlannedBoost", "boost", "boost_policies", "planned_boosts"]
@@ -29,16 +30,24 @@ _THOUSANDTH: Final = Decimal("0.001")
 
 
 def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
-    entity: str, resource: str | None, factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
+    entity: str,
+    resource: str | None,
+    factor: Decimal | float,
+    until: datetime,
+    reason: str,
+    *,
+    plan: str | None = None,
+    actor: str = "",
 ) -> Policy:
     """Multiply each effective limit of an entity on a resource (None: on all) until a time.
 
-    Shared limits stay as they are. See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
+    `plan` is as for `top_up`. Shared limits stay as they are.
+    See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
     times = _times_as_much(factor)
     limits = [
         _multiplied(held.limit, times)
-        for held in _now(entity, resource).limits
+        for held in _now(entity, resource, plan).limits
         if not (held.shared or isinstance(held.limit, Blocked))
     ]
     if not limits:
@@ -129,16 +138,12 @@ def _times_as_much(factor: object) -> Decimal:
     raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
 
 
-def _now(entity: str, resource: str | None) -> Choice:
+def _now(entity: str, resource: str | None, plan: str | None) -> Choice:
     """The effective limits; the entity and the resource need no rows."""
-    using = home()
     check_entity(entity)
-    who = Entity.objects.using(using).filter(identifier=entity).first() or Entity(identifier=entity)
-    what = None
-    if resource is not None:
-        check_resource(resource)
-        what = Resource.objects.using(using).filter(name=resource).first() or Resource(name=resource)
-    return choices([(what, who)], timezone.now())[0]
+    what = None if resource is None else Resource(name=check_resource(resource))
+    check_plan_known(entity, plan)
+    return choices([(what, Entity(identifier=entity))], timezone.now(), plan)[0]
 
 
 def _multiplied(limit: Limit, factor: Decimal) -> Limit:

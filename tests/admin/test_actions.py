@@ -91,6 +91,29 @@ def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: 
 
 
 @committed
+def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client: Client) -> None:
+    site = limits.set_system_limits([TPM], counted="total", shared=["tpm"])
+    own = limits.set_entity_limits("user:1", [TPM], counted="total")
+    plan = limits.set_plan_limits("pro", [TPM], counted="total")
+    limits.set_resource_limits("api", [CallLimit(100, 60)])
+    limits.acquire("api", entity="user:1", requested={"call_count": 1, "tpm": 400}, require_usage=False)
+    why = {"confirmed": "yes", "reason": "sorry"}
+
+    def used_in_total() -> list[object]:
+        stats = limits.explain("api", entity="user:1", requested={"tpm": 1}).chain[0].limits
+        return [one.used for one in stats if one.effective.limit.key == "tpm"]
+
+    act(admin_client, "top_up_state", site, own, key="tpm", amount="100", **why)
+    assert used_in_total() == [300, 300]
+    act(admin_client, "reset_state", site, **why)
+    assert used_in_total() == [300, 0]
+    act(admin_client, "reset_state", Entity.objects.get(identifier="user:1"), **why)
+    assert used_in_total() == [0, 0]
+    done = act(admin_client, "reset_state", plan, **why)
+    assert "“plan pro in total”: each entity has usage of its own: choose entities" in said(done)
+
+
+@committed
 def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM], shared=["tpm"])
     limits.acquire("api", entity="user:1", requested={"tpm": 400})

@@ -280,6 +280,23 @@ def test_credit_is_given(root: APIClient) -> None:
     assert root.post(f"{ROOT}top-ups/", asked | {"amount": 0}, format="json").status_code == 400
 
 
+def test_totals_are_reset_and_topped_up(root: APIClient) -> None:
+    services.set_system_limits([CallLimit(5, 86_400)], counted="total")
+    services.set_plan_limits("pro", [CallLimit(9, 86_400)], counted="total")
+    for _ in range(3):
+        services.acquire("api", entity="user:1", plan="pro")
+    asked = {"resource": None, "entity": "user:1", "plan": "pro"}
+
+    def left() -> list[int]:
+        return [round(one.remaining) for one in services.check("api", entity="user:1", plan="pro").passed]
+
+    before = left()
+    assert root.post(f"{ROOT}top-ups/", asked | {"key": "call_count", "amount": 2}, format="json").data["done"]
+    assert left() == [one + 2 for one in before]
+    assert root.post(f"{ROOT}resets/", asked, format="json").data == {"done": True}
+    assert left() == [one + 3 for one in before]
+
+
 def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
     services.set_resource_limits("api", [CallLimit(1, 60)])
     until = (timezone.now() + timedelta(hours=1)).isoformat()

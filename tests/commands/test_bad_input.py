@@ -146,7 +146,8 @@ TABLE: Final = {
         ("boost user:1 tpm=1M/min --end", 2, "do not name limits"),
     ],
     "reset": [
-        ("reset", 2, "required: RESOURCE"),
+        ("reset", 2, "Name either a RESOURCE or --total"),
+        ("reset api --total --yes", 2, "Name either a RESOURCE or --total"),
         ("reset a@b --yes", 2, "resource 'a@b' must be"),
         ("reset api", 2, "stdin is not a terminal; pass --yes to confirm"),
         ("reset api --key tpm --yes", 2, "No limit has the key tpm; must be one of: none"),

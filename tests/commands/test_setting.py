@@ -263,6 +263,14 @@ def test_a_reset_tells_programs_whether_it_was_done() -> None:
     assert run("reset api --yes").out == ""
 
 
+def test_totals_are_reset_without_a_resource() -> None:
+    limits.set_system_limits([CallLimit(9, 86_400)], counted="total")
+    limits.acquire("api", entity="user:1")
+    assert run("reset --total --entity user:1 --dry-run --format csv").out.startswith("key,used\ncall_count,")
+    assert run("reset --total --entity user:1 --yes").err == "Reset.\n"
+    assert limits.status("api", entity="user:1").limits["total:call_count"]["used"] == 0
+
+
 def test_a_reset_where_nothing_is_limited_says_so() -> None:
     run("resource set api rpm=5/min")
     assert run("reset api --yes").err == "Reset.\n"

@@ -89,10 +89,11 @@ def test_secrets_are_counted_by_their_digest(clients: Mapping[str, Client], serv
         ({"exempt_superusers": True}, {"boss"}),
         ({"exempt_groups": "Editors\nFriends"}, {"friend"}),
         ({"exempt_networks": "10.0.0.0/8\n2001:db8::/32"}, {"inside", "inside6"}),
+        ({"exempt_networks": "::ffff:10.1.0.0/112"}, {"inside"}),
         ({"exempt_entities": "me\nuser:0"}, {"named"}),
         ({"exempt_staff": True, "exempt_superusers": True, "exempt_entities": "me"}, {"staff", "boss", "named"}),
     ],
-    ids=["none", "staff", "superusers", "groups", "networks", "entities", "several"],
+    ids=["none", "staff", "superusers", "groups", "networks", "mapped network", "entities", "several"],
 )
 def test_an_exempt_request_is_not_charged_and_the_rule_does_not_stop_it(
     exemption: dict[str, Any], exempt: set[str], serve: Any

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
@@ -186,6 +188,37 @@ def test_the_totals_of_an_entity_or_of_all_are_reset_and_topped_up_without_a_res
         limits.reset(None, entity=WHO, keys="tpm")
     with pytest.raises(InvalidRequest, match="tpm"):
         limits.top_up(None, entity=WHO, key="tpm", amount=1)
+
+
+@pytest.mark.parametrize("has_row", [False, True])
+def test_limits_of_the_plan_of_requests_are_topped_up_reset_and_boosted(settings: Settings, *, has_row: bool) -> None:
+    settings.LIMITS = {**settings.LIMITS, "PLAN_OF_REQUEST": lambda request: "pro"}
+    limits.set_plan_limits("pro", [TOKENS], counted="total")
+    limits.set_plan_limits("pro", [CallLimit(5, 86_400)], resource="api")
+    if has_row:
+        limits.set_entity(WHO, plan="pro")
+    plan = None if has_row else "pro"
+    limits.acquire("api", entity=WHO, requested={"tokens": 60, "call_count": 4}, plan="pro", require_usage=False)
+
+    def state() -> dict[str, object]:
+        return {key: stats["used"] for key, stats in limits.status("api", entity=WHO, plan="pro").limits.items()}
+
+    limits.top_up("api", key="call_count", amount=1, entity=WHO, plan=plan)
+    limits.top_up(None, key="tokens", amount=10, entity=WHO, plan=plan)
+    assert state() == {"call_count": 3, "total:tokens": 50}
+    limits.reset("api", entity=WHO, keys="call_count", plan=plan)
+    limits.reset(None, entity=WHO, keys="tokens", plan=plan)
+    assert state() == {"call_count": 0, "total:tokens": 0}
+    until = timezone.now() + timedelta(days=1)
+    if not has_row:
+        with pytest.raises(InvalidRequest, match="PLAN_OF_REQUEST gives the plan of tenant:acme"):
+            limits.top_up("api", key="call_count", amount=1, entity=WHO)
+        with pytest.raises(InvalidRequest, match="pass plan= with its name"):
+            limits.boost(WHO, "api", 2, until, "a fair")
+        with pytest.raises(InvalidRequest, match="nothing limits"):
+            limits.boost(WHO, "api", 2, until, "a fair", plan="")
+    boosted = limits.boost(WHO, "api", 2, until, "a fair", plan=plan)
+    assert [one.capacity for one in boosted.definitions()] == [10]
 
 
 def test_the_page_of_an_entity_lists_a_total_once() -> None:

@@ -300,6 +300,8 @@ def test_one_key_to_reset_needs_no_list() -> None:
         ("user:eu*", "A pattern needs one of"),
         ("ip:10.0.0.0/33", "is not a network"),
         ("ip:10.1.0.0/8", "Write the network as “ip:10.0.0.0/8”"),
+        ("ip:::ffff:10.1.0.0/112", "Write the network as “ip:10.1.0.0/16”"),
+        ("ip:::FFFF:10.1.2.3", "Write the network as “ip:10.1.2.3/32”"),
     ],
 )
 def test_a_pattern_that_is_wrong_says_what_to_write(entity: str, error: str) -> None:

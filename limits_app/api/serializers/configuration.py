@@ -23,6 +23,7 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.models.fields import ExactTextField
+from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, MOST_PARTS
 
@@ -231,21 +232,30 @@ class _ChangeSerializer(StrictSerializer):
     )
 
 
-class ResetSerializer(_ChangeSerializer):
+class _StateSerializer(_ChangeSerializer):
+    resource = Exact(max_length=64, allow_null=True, help_text="null: the totals over all resources.")
+    entity = Exact(required=False, allow_null=True, default=None, max_length=255)
+    plan = Exact(
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        default=None,
+        max_length=MAX_PLAN_LENGTH,
+        help_text="The plan of its requests, where only PLAN_OF_REQUEST knows it; empty for none.",
+    )
+
+
+class ResetSerializer(_StateSerializer):
     """Reset the usage of an entity (null: the site itself and shared limits) for some limits, or for all."""
 
-    resource = Exact(max_length=64)
-    entity = Exact(required=False, allow_null=True, default=None, max_length=255)
     keys = serializers.ListField(
         child=serializers.CharField(max_length=64), required=False, allow_null=True, default=None, max_length=MOST_PARTS
     )
 
 
-class TopUpSerializer(_ChangeSerializer):
+class TopUpSerializer(_StateSerializer):
     """Give an entity (null: the site itself) credit for one limit."""
 
-    resource = Exact(max_length=64)
-    entity = Exact(required=False, allow_null=True, default=None, max_length=255)
     key = serializers.CharField(max_length=64)
     amount = AmountField()
 

@@ -36,6 +36,7 @@ __all__ = [
     "seconds",
     "takes_entity",
     "takes_limits",
+    "takes_plan",
     "takes_requested",
     "takes_resource",
 ]
@@ -164,6 +165,11 @@ def takes_entity(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--entity", type=entity_name, metavar="ENTITY", help="such as user:42; without it, the site itself"
     )
+
+
+def takes_plan(parser: ArgumentParser) -> None:
+    """Add the option --plan."""
+    parser.add_argument("--plan", metavar="PLAN", help="the plan of the request, for an entity without one")
 
 
 def takes_limits(parser: ArgumentParser) -> None:

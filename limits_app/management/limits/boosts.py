@@ -14,7 +14,7 @@ from limits_app.management.limits.arguments import (
     moment,
     resource_name,
     takes_entity,
-    takes_resource,
+    takes_plan,
 )
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail
@@ -54,15 +54,17 @@ def _end_boost(options: Namespace, out: Output) -> ExitCode:
 def _reset(options: Namespace, out: Output) -> ExitCode:
     keys = options.key or None
     whom = options.entity or "the site itself and shared limits"
+    if options.total is (options.resource is not None):
+        fail("Name either a RESOURCE or --total, for the limits over all resources.", ExitCode.USAGE)
     if options.dry_run:
         return _would_reset(options, out)
-    out.confirm(
-        f"Reset the usage of {whom} for {', '.join(keys or ['every limit'])} of {options.resource}?", yes=options.yes
-    )
+    where = "over all resources" if options.total else f"of {options.resource}"
+    out.confirm(f"Reset the usage of {whom} for {', '.join(keys or ['every limit'])} {where}?", yes=options.yes)
     done = limits.reset(
         options.resource,
         entity=options.entity,
         keys=keys,
+        plan=options.plan,
         reason=options.reason,
         idempotency_key=options.once,
         actor=actor(),
@@ -71,14 +73,18 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
     if out.form is not Format.TABLE:
         out.show(Table(("done",), [(done,)]), data={"done": done})
     out.note("Reset." if done else "Already done with this name: nothing was changed.")
-    if not limits.limit_set(options.resource, options.entity):
+    if not options.total and not limits.limit_set(options.resource, options.entity, plan=options.plan):
         out.note(f"{_NO_LIMIT} Check the name of the resource.")
     return ExitCode.OK
 
 
 def _would_reset(options: Namespace, out: Output) -> ExitCode:
-    stats_by_key = limits.status(options.resource, entity=options.entity).limits
-    found = {key: stats for key, stats in stats_by_key.items() if not key.startswith(TOTAL_PREFIX)}
+    stats_by_key = limits.status(options.resource or "any", entity=options.entity, plan=options.plan).limits
+    found = {
+        key.removeprefix(TOTAL_PREFIX): stats
+        for key, stats in stats_by_key.items()
+        if key.startswith(TOTAL_PREFIX) is options.total
+    }
     if missing := sorted({*options.key} - found.keys()):
         fail(f"No limit has the key {', '.join(missing)}; must be one of: {', '.join(found) or 'none'}", ExitCode.USAGE)
     rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
@@ -120,8 +126,12 @@ def _takes_boost(parser: ArgumentParser) -> None:
 
 
 def _takes_reset(parser: ArgumentParser) -> None:
-    takes_resource(parser)
+    parser.add_argument(
+        "resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"
+    )
+    parser.add_argument("--total", action="store_true", help="instead of a resource: the limits over all resources")
     takes_entity(parser)
+    takes_plan(parser)
     parser.add_argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated")
     parser.add_argument(
         "--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"
@@ -142,7 +152,10 @@ RESET: Final = Subcommand(
     "reset usage; concurrent permits are not released",
     _reset,
     _takes_reset,
-    ("reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",),
+    (
+        "reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",
+        "reset --total --entity user:42 --yes",
+    ),
     writes=True,
 )
 EMERGENCY: Final = Subcommand(

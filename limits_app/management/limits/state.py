@@ -19,6 +19,7 @@ from limits_app.management.limits.arguments import (
     positive,
     seconds,
     takes_entity,
+    takes_plan,
     takes_requested,
     takes_resource,
 )
@@ -160,7 +161,7 @@ def _takes_scope(parser: ArgumentParser) -> None:
 
 def _takes_whom(parser: ArgumentParser) -> None:
     takes_entity(parser)
-    parser.add_argument("--plan", metavar="PLAN", help="the plan of the request, for an entity without one")
+    takes_plan(parser)
 
 
 CHECK: Final = Subcommand(
