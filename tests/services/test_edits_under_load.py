@@ -29,6 +29,7 @@ def started(folder: Path, verb: str, number: int = 0) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_no_decision_is_older_than_the_last_commit(tmp_path: Path) -> None:
     (tmp_path / "committed").write_bytes(bytes(24))
     assert started(tmp_path, "prepare").communicate(timeout=120)[0] == "done\n"
