@@ -22,23 +22,21 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
     reports: dict[str, object] = {**acquisition.reports, **usage}
     recorded: list[tuple[Acquisition, list[int]]] = []
-    known: set[str] = set()
-    entries: list[tuple[object, object]] = list(usage.items())
-    named = [(key, used) for key, used in entries if isinstance(key, str)]
+    unknown = set(usage)
     for part in acquisition.parts():
-        amounts, by_key = list(part.used) or [-1] * len(part.claim.amounts), part.claim.plan.by_key
-        for key, used in named:
+        charged, by_key = part.claim.amounts, part.claim.plan.by_key
+        amounts = [*part.used] or [-1] * len(charged)
+        for key, used in usage.items():
             for limit in by_key.get(key, ()):
-                amount = parts_of(limit, used) if not limit.is_sum else _sum_used(acquisition, limit, reports)
+                amount = _sum_used(acquisition, limit, reports) if limit.is_sum else parts_of(limit, used)
                 amounts[limit.place] = amount
-                if key not in known and amount > part.claim.amounts[limit.place]:
+                if amount > charged[limit.place] and key in unknown:
                     _check_overuse(acquisition, limit, amount, used)
-        known.update(by_key)
+        unknown.difference_update(by_key)
         recorded.append((part, amounts))
-    for unknown, used in entries:
-        if unknown not in known:
-            check_amounts("usage", {unknown: used})
-            acquisition.limit_set.skip_unknown(unknown, reported=True)
+    for key in unknown:
+        check_amounts("usage", {key: usage[key]})
+        acquisition.limit_set.skip_unknown(key, reported=True)
     for part, amounts in recorded:
         part.used = amounts
     acquisition.reports = reports

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from io import SEEK_END, FileIO
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -56,6 +57,8 @@ class StateFile:
     ) -> None:
         self.directory = files.private_directory(directory)
         self._path = files.data_file(self.directory)
+        self._data: FileIO | None = None
+        """The file for asking its size, while the environment is open."""
         self._size = 0
         self._map_megabytes = map_megabytes
         self._make_room = make_room
@@ -203,7 +206,8 @@ class StateFile:
             self._on_open()
             files.open_environment(self.directory, self._map_megabytes, self._opened)
             self._file_number = files.file_number(self.directory)
-            self._size = self._path.stat().st_size
+            self._data = FileIO(self._path)
+            self._size = self._data.seek(0, SEEK_END)
             self.environment = self._opened[0]
         return self.environment
 
@@ -212,9 +216,8 @@ class StateFile:
 
         A file that was deleted stays as it is for the processes that have opened it.
         """
-        with suppress(FileNotFoundError):
-            if self._path.stat().st_size < self._size:
-                raise lmdb.CorruptedError("another program has truncated it")
+        if self._data is None or self._data.seek(0, SEEK_END) < self._size:
+            raise lmdb.CorruptedError("another program has truncated it")
 
     def _close(self) -> None:
         """Close the file; the next step opens it, or the one that has replaced it."""
@@ -222,6 +225,8 @@ class StateFile:
         for environment in self._opened:
             environment.close()
         self._opened.clear()
+        if self._data is not None:
+            self._data.close()
 
     def _show(self) -> Presence:
         if self.presence is None:
