@@ -18,12 +18,12 @@ from limits_app.core.clock import Clock
 from limits_app.core.outcome import Outcome
 from limits_app.core.retry import monotonic_us
 from limits_app.core.runtime import on_fork
-from limits_app.metrics.decisions import Decisions, KnownNames
+from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.resolver import resolver
 from limits_app.stores.background import BackgroundTask
-from limits_app.usage import denials
+from limits_app.usage import denials, evaluations
 
 logger = logging.getLogger("limits_app")
 
@@ -92,7 +92,7 @@ class Collection:
     def _collect(self) -> None:
         with self._lock:
             try:
-                for read in (self._decisions, self._stores, self._resolver, self._shadow_refusals, self._database):
+                for read in (self._decisions, self._stores, self._resolver, self._shadows, self._database):
                     self._attempt(read)
             finally:
                 close_old_connections()
@@ -123,12 +123,18 @@ class Collection:
         for labels, number in self.names.bounded(refusals, by_limit=True).items():
             self._record("refusals", number, labels)
 
-    def _shadow_refusals(self) -> None:
+    def _shadows(self) -> None:
         found = services.shadow_refusals()
         totals = {(resource, key): number for resource, keys in found.items() for key, number in keys.items()}
         increase = dict(self._increase("shadow_refusals", totals))
         for labels, number in self.names.bounded(increase, by_limit=True).items():
             self._record("shadow_refusals", number, labels)
+        decided = {
+            (str(policy), str(kind), Result.REFUSED if is_rejected else Result.ADMITTED): number
+            for (policy, kind, is_rejected), number in evaluations.decided().items()
+        }
+        for label, number in self._increase("evaluations", decided):
+            self._record("evaluations", number, label)
 
     def _stores(self) -> None:
         health = services.store_health()

@@ -59,6 +59,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
         _counter("decisions", "Requests by result: admitted, refused or timed_out", "resource", "result"),
         _counter("refusals", "Refusals by the limit that refused", "resource", "limit"),
         _counter("shadow_refusals", "Refusals of policies in shadow mode", "resource", "limit"),
+        _counter("evaluations", "Decisions of candidates and in shadow mode", "policy", "kind", "result"),
         _histogram("wait_seconds", "Waits of requests with a timeout", _WAITS),
         _counter("degraded_decisions", "Decisions without the store, by policy", "store", "policy"),
         _gauge("store_state", "Circuit breaker: 0 closed, 1 half open, 2 open", "store", combined="livemax"),

@@ -13,8 +13,9 @@ from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
+from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import ENFORCED, TOTALS, Emergency, PolicyScope, PolicyValue
+from limits_app.models import ENFORCED, TOTALS, CandidateValue, Emergency, PolicyScope, PolicyValue
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -284,4 +285,15 @@ def _verdict(verdict: Verdict) -> dict[str, object]:
         "valid_from": None if policy.valid_from is None else policy.valid_from.isoformat(),
         "valid_until": None if policy.valid_until is None else policy.valid_until.isoformat(),
         "weekly": policy.hours is not None,
+        "candidate": None if policy.candidate is None else _candidate(policy.candidate),
+    }
+
+
+def _candidate(candidate: CandidateValue) -> dict[str, object]:
+    until = candidate.watched_until
+    return {
+        "limits": [limit_text(one, shared=one.key in candidate.shared) for one in candidate.limits],
+        "percent": candidate.percent,
+        "promoted": until is not None,
+        "watched_until": None if until is None else until.isoformat(),
     }

@@ -5,6 +5,7 @@ Each process counts, and a background thread adds its counts to one row for each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +46,16 @@ class Evaluations(BackgroundWriter[dict[Evaluation, Decisions]]):
     what = "counts of candidates"
     model = EvaluationCount
 
+    def after_fork(self) -> None:
+        """See `BackgroundWriter.after_fork`."""
+        super().after_fork()
+        self._decided: Counter[tuple[int, str, bool]] = Counter()
+
+    def decided(self) -> Mapping[tuple[int, str, bool], int]:
+        """The requests that this process has decided, by policy, kind, and whether they were or would be rejected."""
+        with self._lock:
+            return self._decided.copy()
+
     def note(self, decided: Iterable[tuple[tuple[int, int, EvaluationKind], str, bool]]) -> None:
         """Count the decision on one request: for each limit its policy, candidate and kind, key, and rejection."""
         if not conf.get(conf.USAGE):
@@ -57,6 +68,7 @@ class Evaluations(BackgroundWriter[dict[Evaluation, Decisions]]):
                 counts[one] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
             self._add(counts)
+            self._decided.update((one.policy_id, one.kind, n.rejected > 0) for one, n in counts.items() if not one.key)
         self._schedule_writing()
 
     def _empty(self) -> dict[Evaluation, Decisions]:

@@ -625,6 +625,20 @@ def test_each_file_is_exported_by_its_name_and_what_belongs_to_none_with_every_o
         )
 
 
+def test_candidates_are_not_in_files_and_are_named() -> None:
+    policy = "policies: [{resource: alpha, limits: [%s]}]"
+    applied(f"resources: {{alpha: {{}}}}\n{policy % 'calls=5/h'}")
+    limits.set_candidate(Policy.objects.get(), "calls=3/h")
+    assert run("export").err == "Omitted: the candidates of policies; `limits candidates list` shows them.\n"
+    for text, says in (
+        (policy % "calls=5/h", []),
+        (policy % "calls=6/h", ["its candidate calls=3/h stays, and is compared with the changed policy"]),
+        ("", ["its candidate calls=3/h is deleted with it"]),
+    ):
+        plan = limits_file.plan(limits_file.read_content(f"version: 1\nresources: {{alpha: {{}}}}\n{text}"))
+        assert [*plan.warnings] == [f"policy resource alpha: {one}" for one in says]
+
+
 def test_what_is_gone_is_not_left_out() -> None:
     applied("name: team-a\nresources: {alpha: {}}")
     Resource.objects.all().delete()

@@ -178,6 +178,24 @@ def test_there_is_an_end_to_what_is_remembered() -> None:
     assert refusals == {("api", "k0"): 1, ("api", "k1"): 1, ("api", "k2"): 1, ("other", "other"): 7}
 
 
+def test_the_decisions_of_candidates_are_counted(registry: CollectorRegistry) -> None:
+    policy = Policy.objects.get()
+    limits.set_candidate(policy, "calls=1/h")
+    labels = {"policy": str(policy.pk), "kind": "candidate"}
+
+    def decided() -> list[float]:
+        return [value(registry, labels | {"result": result}) for result in ("admitted", "refused")]
+
+    before = decided()
+    for _ in range(3):
+        limits.try_acquire("api", entity="user:1")
+    assert [after - old for after, old in zip(decided(), before, strict=True)] == [1, 2]
+
+
+def value(registry: CollectorRegistry, labels: dict[str, str]) -> float:
+    return registry.get_sample_value("limits_evaluations_total", labels) or 0
+
+
 def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
     registry: CollectorRegistry, settings: Settings
 ) -> None:

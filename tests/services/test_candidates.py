@@ -61,13 +61,24 @@ def test_a_candidate_counts_what_it_would_reject_and_rejects_nothing(policy: Pol
     assert report() == found, "written once"
 
 
+def candidates_of_explanation() -> list[dict[str, object] | None]:
+    considered: Any = limits.explain("api").as_dict()["considered"]
+    return [one["candidate"] for one in considered]
+
+
 def test_explain_names_a_candidate_that_is_tested_or_watched(policy: Policy) -> None:
     limits.set_candidate(policy, "calls=1/h", revert_percent=50)
     assert "the policy of the resource (limits, with the candidate calls=1/h)." in limits.explain("api").text()
+    tested = {"limits": ["calls=1/h"], "percent": 100, "promoted": False, "watched_until": None}
+    assert candidates_of_explanation() == [tested]
     limits.promote_candidate(policy)
     assert "(limits, with the promoted candidate calls=1/h, watched until " in limits.explain("api").text()
+    [watched] = candidates_of_explanation()
+    assert watched is not None
+    assert watched == {**tested, "promoted": True, "watched_until": watched["watched_until"]}
     limits.revert_candidate(policy)
     assert "candidate" not in limits.explain("api").text()
+    assert candidates_of_explanation() == [None]
 
 
 def test_a_looser_candidate_evaluates_rejected_requests_too(policy: Policy) -> None:

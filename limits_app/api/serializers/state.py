@@ -186,14 +186,23 @@ class OutcomeSerializer(StrictSerializer):
     shadowed = LimitStatusSerializer(many=True)
 
 
-class CandidateSerializer(StrictSerializer):
+class ConsideredSerializer(StrictSerializer):
     """A policy that was evaluated."""
 
     level = _text()
     policy = serializers.IntegerField(allow_null=True)
 
 
-class VerdictSerializer(CandidateSerializer):
+class CandidateSerializer(StrictSerializer):
+    """Other limits of a policy, which are tested for `percent` of the entities, or were promoted and are watched."""
+
+    limits = serializers.ListField(child=serializers.CharField())
+    percent = serializers.IntegerField()
+    promoted = serializers.BooleanField()
+    watched_until = serializers.CharField(allow_null=True)
+
+
+class VerdictSerializer(ConsideredSerializer):
     """A policy that was evaluated, and the result."""
 
     subject = serializers.CharField(allow_blank=True, help_text="The plan or the pattern that it is for.")
@@ -204,6 +213,7 @@ class VerdictSerializer(CandidateSerializer):
     valid_from = serializers.CharField(allow_null=True)
     valid_until = serializers.CharField(allow_null=True)
     weekly = serializers.BooleanField()
+    candidate = CandidateSerializer(allow_null=True)
 
 
 class ExplainedLimitSerializer(StrictSerializer):
@@ -213,7 +223,7 @@ class ExplainedLimitSerializer(StrictSerializer):
     shared = serializers.BooleanField()
     level = _text()
     policy = serializers.IntegerField(allow_null=True)
-    replaced = CandidateSerializer(many=True)
+    replaced = ConsideredSerializer(many=True)
     used = Number(allow_null=True)
     binds = serializers.BooleanField()
     status = LimitStatusSerializer(allow_null=True)

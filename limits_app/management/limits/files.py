@@ -15,7 +15,8 @@ from limits_app.management.limits.arguments import AGES, age, limit, positive, r
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, actor, fail
 from limits_app.management.limits.tables import Table, cell, printable
-from limits_app.services import limits_file
+from limits_app.models import CandidateState
+from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 from limits_app.services.simulation import Proposal, Report, csv_events, recorded_events, replay
 
@@ -122,6 +123,8 @@ def _export(options: Namespace, out: Output) -> ExitCode:
             fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
         out.note(printable(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}."))
+    if any(one.state == CandidateState.TESTING for one in candidates()):
+        out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
     return ExitCode.OK
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from limits_app.models import MAX_LEVELS, Enforcement, Manifest, PolicyEffect
+from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Enforcement, Manifest, PolicyEffect
 from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.dropped import Broader, Ruling, dropped_message, scope_named
@@ -108,7 +108,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     for name, entry in wanted.items():
         if name in stored and entry is not None:
             adopted.setdefault(_kind(name), []).append(stored[name].pk)
-    return Plan(content.name, tuple(steps), tuple(_warnings(steps, after)), adopted)
+    return Plan(content.name, tuple(steps), tuple(_warnings(steps, after, using)), adopted)
 
 
 def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
@@ -256,15 +256,22 @@ def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Itera
             yield dropped_message(policy.label, key, [one.label for one in levels])
 
 
-def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[str]:
-    changed = [step for step in steps if step.wanted is not None and step.change is not Change.UNCHANGED]
+def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) -> Iterator[str]:
+    testing = Candidate.objects.using(using).filter(state=CandidateState.TESTING)
+    tested = dict(testing.values_list("policy", "limits"))
+    changed = [step for step in steps if step.change is not Change.UNCHANGED]
     for step in changed:
         if not step.stored or step.entry.section.name != "policies":
             continue
-        if why := weakened(step.stored.entry.state, step.entry.state):
+        if limits := tested.get(step.stored.pk):
+            stays = "is deleted with it" if step.wanted is None else "stays, and is compared with the changed policy"
+            yield f"{step.entry.label}: its candidate {limits} {stays}"
+        if step.wanted and (why := weakened(step.stored.entry.state, step.entry.state)):
             yield f"{step.entry.label}: {why.removesuffix('.')}"
     policies = [entry for (section, _), entry in after.items() if section == "policies"]
-    yield from dropped_limits(policies, (step.entry for step in changed if step.entry.section.has_limits))
+    yield from dropped_limits(
+        policies, (step.entry for step in changed if step.wanted and step.entry.section.has_limits)
+    )
 
 
 def _ruling(policy: Entry) -> Ruling:
