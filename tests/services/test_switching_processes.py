@@ -57,8 +57,9 @@ def each_change_counts_at_once(tmp_path: Path, verb: str, number: int) -> None:
 
 
 @pytest.mark.release
-def test_a_change_of_the_plan_counts_on_the_next_acquire(tmp_path: Path) -> None:
-    each_change_counts_at_once(tmp_path, "change_plan", 50)
+@pytest.mark.parametrize("verb", ["change_plan", "change"])
+def test_each_of_200_changes_counts_on_the_next_acquire(verb: str, tmp_path: Path) -> None:
+    each_change_counts_at_once(tmp_path, verb, 200)
 
 
 @pytest.mark.slow

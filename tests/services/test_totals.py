@@ -25,6 +25,7 @@ from limits_app.models import AuditEvent, Entity, UsageSnapshot
 from limits_app.resolver import resolver
 from limits_app.services.own_limits import own_limits
 from limits_app.services.several import Share, try_acquire_all
+from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
 
@@ -240,9 +241,13 @@ TOTAL, RESOURCES, RUNS, REQUESTS = 250, 50, 20, 100
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("kind", ["process", "redis", "sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["process", "redis", "sqlite", "postgres", "mariadb"])
 def test_four_processes_admit_exactly_the_total_over_fifty_resources(kind: str, tmp_path: Path) -> None:
-    servers: dict[str, Callable[[], AbstractContextManager[Any]]] = {"redis": redis_server, "postgres": postgres_server}
+    servers: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "redis": redis_server,
+        "postgres": postgres_server,
+        "mariadb": mariadb_server,
+    }
     with servers.get(kind, nullcontext)() as server:
         environment = os.environ | {
             "LIMITS_DEMO_DATABASE": str(tmp_path / "site.sqlite3"),

@@ -17,7 +17,7 @@ from django.conf import settings
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
 SITE: dict[str, Any] = json.loads(os.environ["TOTALS_SITE"])
-if SITE["kind"] == "postgres":  # the whole site is there
+if SITE["kind"] in {"postgres", "mariadb"}:  # the whole site is there
     settings.DATABASES["default"] = SITE["where"]
 PATIENT = {"CONNECT_TIMEOUT_SECONDS": 20, "REPLY_TIMEOUT_SECONDS": 20}
 STORES = {"process": {"KIND": "process"}, "redis": {"KIND": "redis", "URL": SITE["where"], **PATIENT}}
