@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from types import FrameType
 from typing import Any
@@ -36,6 +35,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, TPM, limit_set, used
 from tests.core.test_remote_stores import FarStore
+from tests.interrupting import Interrupted, interrupted_at_event
 
 Extend = Callable[[Acquisition, Mapping[str, Any]], None]
 
@@ -345,28 +345,9 @@ def test_an_interrupted_extension_is_refunded() -> None:
     assert used(limits) == {"tpm": 0, "db": 0}
 
 
-class Interrupted(BaseException):
-    """Raised as by the handler of a signal."""
-
-
-@contextmanager
-def interrupted_at(number: int) -> Iterator[None]:
-    """In the block, raise when this number of calls in the modules of acquisitions have begun or ended."""
-    left = number
-
-    def profile(frame: FrameType, event: str, _: object) -> None:
-        nonlocal left
-        if frame.f_code.co_filename.endswith(("acquisition.py", "extension.py", "reported.py")):
-            left -= 1
-            if left == 0:
-                raise Interrupted
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
+def in_an_acquisition(frame: FrameType, _event: str) -> bool:
+    """Whether a call in the modules of acquisitions begins or ends."""
+    return frame.f_code.co_filename.endswith(("acquisition.py", "extension.py", "reported.py"))
 
 
 def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock: FakeClock) -> None:
@@ -376,7 +357,7 @@ def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock
         acquisition = limits.try_acquire({"tpm": 1, "db": 0})
         acquisition.update({"tpm": 0})
         number += 1
-        with suppress(Interrupted), interrupted_at(number):
+        with suppress(Interrupted), interrupted_at_event(number, in_an_acquisition):
             acquisition.extend({"db": 1, "tpm": 2})
             acquisition.extend({"db": 1})
             acquisition.update({"tpm": 0})

@@ -17,6 +17,10 @@ from django.conf import settings
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
 SITE: dict[str, Any] = json.loads(os.environ["TOTALS_SITE"])
+if SITE["kind"] == "mariadb":
+    import pymysql
+
+    pymysql.install_as_MySQLdb()
 if SITE["kind"] in {"postgres", "mariadb"}:  # the whole site is there
     settings.DATABASES["default"] = SITE["where"]
 PATIENT = {"CONNECT_TIMEOUT_SECONDS": 20, "REPLY_TIMEOUT_SECONDS": 20}

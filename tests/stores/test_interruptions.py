@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from random import Random
@@ -22,14 +22,11 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
+from tests.interrupting import Interrupted, interrupted_at_event
 from tests.stores.support import PATIENCE, holders, limits_of, used
 
 PROCESS_STORE = str(Path("limits_app") / "stores" / "process")
 LIMITS = (CallLimit(10**6, 3600), RateLimit("x", 10**6, 3600), ResourceLimit("db", 2))
-
-
-class Interrupted(BaseException):
-    """Raised as by the handler of a signal."""
 
 
 @contextmanager
@@ -55,26 +52,14 @@ def interrupted_at_line(number: int) -> Iterator[None]:
         sys.settrace(before)
 
 
-@contextmanager
-def interrupted_after_call(number: int) -> Iterator[None]:
+def interrupted_after_call(number: int) -> AbstractContextManager[None]:
     """In the block, raise as a signal handler would: when a function of the process store begins, or when a built-in
     function that one has called returns.
     """
-    left = number
-
-    def profile(frame: FrameType, event: str, _: object) -> None:
-        nonlocal left
-        if event in {"call", "c_return"} and PROCESS_STORE in frame.f_code.co_filename:
-            left -= 1
-            if left == 0:
-                raise Interrupted
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
+    return interrupted_at_event(
+        number,
+        lambda frame, event: event in {"call", "c_return"} and PROCESS_STORE in frame.f_code.co_filename,
+    )
 
 
 def acquire(limits: LimitSet) -> None:
