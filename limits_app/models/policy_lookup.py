@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
@@ -17,7 +17,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import Limit as Definition
 from limits_app.models.candidate import Candidate, CandidateState, CandidateValue, noted_limits
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
@@ -28,24 +27,14 @@ from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of, spec
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
 from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
+from limits_app.models.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.models.pool import Pool
 from limits_app.models.resource import Resource
 from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = [
-    "ENTITY_FLAGS",
-    "EntityPolicies",
-    "PolicyChain",
-    "PolicyValue",
-    "Subject",
-    "policies_for",
-    "policies_of_each",
-]
-
-ENTITY_FLAGS: Final = "entity_row"
-"""The level of the flags `blocked` and `unlimited` of an entity."""
+__all__ = ["policies_for", "policies_of_each"]
 
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
@@ -170,66 +159,6 @@ class _Row(NamedTuple):
 
 _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 """Most entities share the same limits, which are immutable."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyValue:
-    """A policy as a value: level, effect, limits, and when it is enforced.
-
-    `policy_id` is None for the flags of an entity and for limits passed by a call. `on_unavailable` is None if the
-    policy does not set it. `shared` contains the keys of shared limits. `subject` is the plan or the pattern that the
-    policy is for, and of several patterns the one with the highest `specificity` applies. `candidate` is one that is
-    tested, or whose rejections are counted after its promotion.
-    """
-
-    level: str
-    effect: PolicyEffect
-    limits: tuple[Definition, ...]
-    policy_id: int | None
-    on_unavailable: OnUnavailable | None = None
-    extends: bool = False
-    shared: frozenset[str] = frozenset()
-    enforcement: Enforcement = Enforcement.ENFORCE
-    rollout_percent: int = 100
-    valid_from: datetime | None = None
-    valid_until: datetime | None = None
-    hours: WeeklyHours | None = None
-    subject: str = ""
-    specificity: int = 0
-    candidate: CandidateValue | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EntityPolicies:
-    """An entity (None: the site itself), and the policies that may apply to it, in no particular order."""
-
-    entity: str | None
-    policies: tuple[PolicyValue, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChain:
-    """The entities that are charged, the entity itself first, the name of the pool that serves the resource (None: no
-    pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
-    the resource has a row. `emergency` is the emergency switch, as it is in force.
-    """
-
-    links: list[EntityPolicies]
-    pool: str | None
-    store: str | None = None
-    known: bool = True
-    emergency: Emergency = ENFORCED
-
-
-class Subject(NamedTuple):
-    """What policies are read for: a resource (None: all resources), and an entity (None: the site itself).
-
-    `plan` is the name of the plan of the request; the plan of the entity, or of one above it, precedes it.
-    """
-
-    resource: str | None
-    entity: str | None
-    plan: str | None = None
 
 
 def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:

@@ -36,7 +36,8 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.policy_lookup import PolicyChain, Subject, policies_for, policies_of_each
+from limits_app.models.policy_lookup import policies_for, policies_of_each
+from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver.policies import (
     CODE,
     Choice,

@@ -15,7 +15,7 @@ from limits_app.core.notation import checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
-from limits_app.models.policy_lookup import PolicyChain, Subject
+from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver import CODE, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 

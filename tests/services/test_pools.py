@@ -30,7 +30,7 @@ from limits_app.core.errors import (
 )
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
-from limits_app.models.policy_lookup import PolicyChain
+from limits_app.models.policy_values import PolicyChain
 from limits_app.resolver import StoreVersion, resolver, source
 from limits_app.resolver.balancers import Balancers, balancers
 from limits_app.resolver.pools import PoolCache
