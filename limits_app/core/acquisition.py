@@ -194,9 +194,7 @@ class Acquisition:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.entered = False
-        if self.claim.plan.permits or self.extensions:
-            self._leave_block()
+        self._leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
@@ -212,9 +210,7 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.entered = False
-        if self.claim.plan.permits or self.extensions:
-            self._leave_block()
+        self._leave_block()
         try:
             await self._arelease(refunds_unreported=kind is not None)
         except Exception:
@@ -309,6 +305,7 @@ class Acquisition:
         return changes if any(changes) else None
 
     def _leave_block(self) -> None:
+        self.entered = False
         for part in self.parts():
             if part.claim.plan.permits:
                 leave_block(part.claim)

@@ -266,9 +266,11 @@ class Claim:
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
-        now = self.decided_at
-        loads = [limit.rule.used(state, now) / limit.rule.ceiling_parts for limit, _, state in self.limits()]
-        return max(loads, default=0.0)
+        most = 0.0
+        for limit in self.plan.limits:
+            used = limit.rule.used(self.states[limit.place], self.decided_at)
+            most = max(most, used / limit.rule.ceiling_parts)
+        return most
 
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""

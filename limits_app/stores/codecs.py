@@ -123,9 +123,7 @@ class Codec(SchemaCodec):
         numbers = self._form.unpack_from(stored)
         if numbers[0] != self.name:
             return None
-        states: list[State] = []
-        for start, end in self._spans:
-            states.append(numbers[start:end])
+        states: list[State] = [numbers[start:end] for start, end in self._spans]
         if logs:
             for index, log in zip(self.with_log, logs, strict=True):
                 states[index] += (log,)

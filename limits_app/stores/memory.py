@@ -182,7 +182,10 @@ class MemoryStore:
                 self._make_deferred_calls()
 
     def _work(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, saves: bool) -> R:
-        """Do the work of a step completely or not at all, also when a signal handler raises meanwhile."""
+        """Do the work of a step completely or not at all, also when a signal handler raises meanwhile.
+
+        Without `saves`, the work changes nothing.
+        """
         plan, now, settled = claim.plan, self._now(), claim.settled
         records, before = [], []
         for key, schema in plan.schemas:
@@ -190,8 +193,9 @@ class MemoryStore:
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            usage = record.usage and HourlyUsage(record.usage.until, record.usage.amounts[:])
-            before.append((record, record.states[:], record.finished, record.kept, usage))
+            if saves:
+                usage = record.usage and HourlyUsage(record.usage.until, record.usage.amounts[:])
+                before.append((record, record.states[:], record.finished, record.kept, usage))
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
