@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from threading import RLock
 from time import sleep
 from typing import Final
@@ -35,12 +34,6 @@ def acquire_patiently(lock: RLock) -> None:
         if lock.acquire(blocking=False):
             return
     lock.acquire()
-
-
-def unlock(lock: RLock) -> None:
-    """Release after an interruption, which may have come before the lock was ours."""
-    with suppress(RuntimeError):
-        lock.release()
 
 
 def first_admitted(

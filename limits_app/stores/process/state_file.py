@@ -17,7 +17,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import around_fork
 from limits_app.stores.process import files
 from limits_app.stores.process.presence import Presence, is_alive
-from limits_app.stores.steps import InStep, acquire_patiently, unlock
+from limits_app.stores.steps import InStep, acquire_patiently
 
 logger = logging.getLogger("limits_app")
 
@@ -182,7 +182,8 @@ class StateFile:
             if txn is not None:
                 txn.abort()
             self._steps.pop(thread, None)
-        unlock(self.fork_lock)
+        with suppress(RuntimeError):  # the interruption may have come before the lock was ours
+            self.fork_lock.release()
 
     def _alone(self, work: Callable[[], T]) -> T:
         """Call `work` while no other thread takes a step, or within the step of the calling thread."""
