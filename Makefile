@@ -33,7 +33,7 @@ AUDIT ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs newcomer matrix wheels test-compiled release-check clean
+.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -91,6 +91,9 @@ bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only
 docs: $(STAMP)  ## build the documentation into build/site, and run its code
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	$(PY) -m pytest tests/docs
+
+pictures: $(STAMP)  ## take the pictures of the docs in a browser
+	LIMITS_PICTURES=1 $(PY) -m pytest --no-cov tests/browser $(ARGS)
 
 newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
 	$(PY) -m tests.packaging.newcomer

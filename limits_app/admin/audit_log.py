@@ -23,7 +23,9 @@ from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.base import RobustListAdmin
 from limits_app.admin.forms import is_primary_key
 from limits_app.audit.reverting import MODELS
+from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent
+from limits_app.services.limit_words import limit_name
 
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
@@ -67,7 +69,10 @@ def field_in_words(object_type: str, field: str) -> str:
     """Name a field as its form does, or, within parts such as `limits tpm: capacity`, that of the part."""
     found = _found(object_type, field)
     label = getattr(found, "verbose_name", None)  # the other side of a relation, such as candidates, has none
-    return field if label is None else ": ".join([*field.split(": ")[:-1], str(label)])
+    if label is None:
+        return field
+    parts = field.replace(f"limits {CallLimit.key}: ", f"limits {limit_name(CallLimit.key)}: ").split(": ")
+    return ": ".join([*parts[:-1], str(label)])
 
 
 def value_in_words(object_type: str, field: str, value: Any) -> str:

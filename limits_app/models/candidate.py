@@ -78,7 +78,7 @@ class Candidate(Configuration):
         help_text=_("Limits instead of those of the policy, such as “calls=100/min tokens=1M/day”."),
     )
     percent = models.PositiveSmallIntegerField(
-        _("applied to (percent of entities)"),
+        _("applied to (%)"),
         default=100,
         validators=_PERCENT,
         help_text=_("Percentage of entities for which it is evaluated; always the same ones."),

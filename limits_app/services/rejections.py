@@ -73,12 +73,10 @@ class Rejection:
     def why(self) -> str:
         """The reason as a sentence."""
         resource = self.count.resource or gettext("all resources together")
-        said = {"who": self.client, "key": limit_name(self.count.key), "resource": resource}
+        limit = limit_name(self.count.key) if self.limit is None else limit_in_words(self.limit)
+        said = {"who": self.client, "limit": limit, "resource": resource}
         if self.count.key == Blocked.key:
             return gettext("%(who)s was blocked on %(resource)s.") % said
-        if self.limit is None:
-            return gettext("%(who)s reached the limit %(key)s of %(resource)s.") % said
-        said["limit"] = limit_in_words(self.limit)
         return gettext("%(who)s reached the limit of %(limit)s on %(resource)s.") % said
 
 

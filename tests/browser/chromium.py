@@ -24,7 +24,10 @@ __all__ = ["DESKTOP", "PHONE", "Browser", "browser"]
 
 DESKTOP = (1280, 900)
 PHONE = (360, 740)
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+PICTURES = ROOT / "docs" / "images"
+"""The pictures of the docs, which `make pictures` takes."""
 
 _PATIENCE = 15
 _PACKAGES = {"chromium": "chromium", "chromedriver": "chromium-driver"}
@@ -54,6 +57,11 @@ def _axe() -> str:
     spec = find_spec("axe_core_python")
     assert spec is not None, "there is no axe-core: `pip install axe-core-python`"
     return (Path(str(spec.origin)).parent / "axe.min.js").read_text()
+
+
+@cache
+def _docs() -> str:
+    return "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
 
 
 class Browser:
@@ -121,10 +129,12 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def take(self, name: str) -> None:
-        """Keep a picture of what can be seen."""
+        """Keep a picture of what can be seen; with LIMITS_PICTURES, also for the docs that name it."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
         (SCREENSHOTS / f"{name}.png").write_bytes(b64decode(picture["data"]))
+        if "LIMITS_PICTURES" in os.environ and f"images/{name}.png" in _docs():
+            (PICTURES / f"{name}.png").write_bytes(b64decode(picture["data"]))
 
     def complaints(self) -> list[str]:
         """What the browser complained of since the last time: errors of scripts, and what the policy forbids."""

@@ -180,7 +180,7 @@ def test_a_preview_can_be_used_by_everybody_and_on_a_phone(window: Browser) -> N
     window.until(lambda: len(window.driver.window_handles) == 2, "no page was opened")
     window.driver.switch_to.window(window.driver.window_handles[1])
     try:
-        assert "would have been refused" in window.text()
+        assert "would have been rejected" in window.text()
         window.take("preview")
         assert window.barriers() == []
         window.resize(PHONE)

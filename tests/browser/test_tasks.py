@@ -91,6 +91,7 @@ def test_a_customer_gets_limits_of_requests_and_tokens(window: Browser, place: P
     clicks.follow("usagesnapshot/limit/")
     clicks.press("input[name=what][value=everything]")
     clicks.type(who="one user", entity="tenant:hooli", text="100/min tokens=1M/day")
+    window.take("task-customer")
     clicks.press("input[name=_save]")
     assert "tenant:hooli" in clicks.done()
     assert clicks.count <= 6
@@ -103,6 +104,7 @@ def test_a_user_is_blocked(window: Browser, place: Place) -> None:
     clicks = Clicks(window)
     clicks.follow("overview/")
     window.fill("#limits-block", "user:7")
+    window.take("task-block")
     clicks.press("form[action$='entity/block/'] button")
     assert "“user:7” is blocked" in clicks.done()
     assert clicks.count <= 2
@@ -119,6 +121,7 @@ def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: 
     clicks.type_time("id_until", friday)
     clicks.press("input[name=confirmed]")
     window.one("input[name=listed]")
+    window.take("task-boost")
     clicks.press("input[name=confirmed]")
     assert "are boosted until" in clicks.done()
     assert clicks.count <= 4
@@ -134,6 +137,7 @@ def test_it_is_seen_why_a_user_was_rejected(window: Browser) -> None:
     clicks.type_time("limits-to", _YESTERDAY)
     clicks.press(".limits-choice button")
     window.until(lambda: "entity=user" in window.driver.current_url, "nothing is shown")
+    window.take("task-why")
     assert "user:7" in window.text(".limits-rows tbody th")
     assert "openai/gpt-4" in window.text(".limits-rows tbody th")
     assert clicks.count <= 3
@@ -143,6 +147,7 @@ def test_it_is_seen_who_used_most_yesterday(window: Browser) -> None:
     clicks = Clicks(window)
     clicks.follow("usagesnapshot/")
     clicks.press(".limits-spans a[href^='?span=yesterday']")
+    window.take("task-usage")
     assert "tenant:acme" in window.text(".limits-columns tbody tr:first-child th")
     assert clicks.count <= 2
 
@@ -156,6 +161,7 @@ def test_a_change_is_undone(window: Browser, place: Place) -> None:
     )
     clicks.press(f"#result_list a[href$='auditevent/{mistake}/change/']")
     clicks.follow(f"auditevent/{mistake}/revert/")
+    window.take("task-undo")
     clicks.press(".submit-row input[type=submit]")
     assert "was reverted" in clicks.done()
     assert clicks.count <= 4
@@ -181,6 +187,7 @@ def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place)
     clicks = Clicks(window)
     clicks.follow("candidate/")
     assert window.barriers() == []
+    window.take("task-candidate")
     clicks.press("#result_list button[formaction$='/promote/']")
     assert "enforce now" in clicks.done()
     assert clicks.count <= 2
@@ -192,6 +199,7 @@ def test_a_url_is_limited(window: Browser) -> None:
     clicks.follow("overview/")
     clicks.follow("usagesnapshot/limit/")
     clicks.type(path="/api/aping/", number_1="1")
+    window.take("task-url")
     clicks.press("input[name=_save]")
     assert "/api/aping/" in clicks.done()
     assert clicks.count <= 5
@@ -215,6 +223,7 @@ def test_a_pool_of_three_regions_serves_a_resource(window: Browser, place: Place
     fields = {f"members-{row}-name": region for row, region in enumerate(regions)}
     texts = {f"members-{row}-limits_text": "tokens=400k/min" for row in range(len(regions))}
     clicks.type(name="regions", **fields, **texts)
+    window.take("task-pool")
     clicks.press("input[name=_save]")
     assert "regions" in clicks.done()
     window.open("admin/")

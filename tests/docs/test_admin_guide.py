@@ -26,3 +26,10 @@ def test_each_label_in_the_guide_is_in_the_admin() -> None:
     labels = {label.casefold() for label in LABEL.findall(guide)} - DJANGO
     assert len(labels) > 30
     assert sorted(label for label in labels if not re.search(rf"[\"'>] ?{re.escape(label)}", known)) == []
+
+
+def test_the_pictures_of_the_docs_exist_and_are_small() -> None:
+    named = {name for page in DOCS.glob("*.md") for name in re.findall(r"\(images/([^)]+)\)", page.read_text())}
+    sizes = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
+    assert named == set(sizes)
+    assert max(sizes.values()) < 150_000

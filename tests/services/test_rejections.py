@@ -52,7 +52,7 @@ def test_the_most_specific_policy_with_the_limit_is_the_reason() -> None:
     assert found["call_count"].policy_id == policies["resource api"]
     assert found["call_count"].event_number == AuditEvent.objects.get(object_label="resource api").number
     assert found["tokens"].policy_id == policies["system"]
-    assert found["slots"].why == "Gina (user:7) reached the limit slots of api."
+    assert found["slots"].why == "Gina (user:7) reached the limit of slots on api."
     assert (found["slots"].policy_id, found["slots"].limit) == (None, None)
 
 
@@ -106,7 +106,7 @@ def test_dates_and_hours_decide_which_policy_it_was() -> None:
             {"bucket": "shared"},
             "shared by all entities reached the limit of 9 tokens per day on api.",
         ),
-        ("eu", "tokens", {"bucket": "member"}, "eu (member of the pool) reached the limit tokens of api."),
+        ("eu", "tokens", {"bucket": "member"}, "eu (member of the pool) reached the limit of tokens on api."),
         ("user:7", "blocked", {}, "user:7 was blocked on api."),
     ],
 )
