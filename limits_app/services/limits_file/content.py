@@ -1,4 +1,4 @@
-"""The objects of limits files: which there are, and what each has, in a file and in the database."""
+"""The objects of limits files: which there are, and what each has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from django.utils import timezone
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text, parse_limit
 from limits_app.models import Configuration, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, PoolMember, Resource
-from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, PARTS, Definition, InvalidDefinition, Path
 from limits_app.services.limits_file.document import Document, InvalidFile, Problem, read_document
@@ -32,14 +31,13 @@ __all__ = [
     "Name",
     "Section",
     "State",
-    "Stored",
+    "cached_text",
     "limit_text_of",
     "noted",
+    "plain_value",
     "read_content",
     "references",
     "schema",
-    "stored_content",
-    "stored_keys",
 ]
 
 Key = tuple[Any, ...]
@@ -96,7 +94,7 @@ class Section:
 
     def default(self, name: str) -> Any:
         """The value of a field that was left out."""
-        return _plain(self.field(name), self.field(name).get_default())
+        return plain_value(self.field(name), self.field(name).get_default())
 
     def defaults(self) -> dict[str, Any]:
         """The state of an object whose fields were all left out."""
@@ -265,7 +263,7 @@ class _Reader:
                 for message in messages:
                     self.wrong(_in_file(section, path, fields, inner), message)
             return None
-        key = tuple(_plain(section.field(name), getattr(row, name)) for name in section.identity)
+        key = tuple(plain_value(section.field(name), getattr(row, name)) for name in section.identity)
         return Entry(section, key, _state(section, definition), self._document.lines[path], definition)
 
     def _find(self, model: type[Configuration], name: str) -> Configuration:
@@ -300,88 +298,13 @@ def _in_file(section: Section, path: Path, fields: Mapping[str, Any], inner: Pat
 def _state(section: Section, definition: Definition) -> dict[str, Any]:
     """A definition as plain data; its limits are put into the order of their keys."""
     row, parts = definition.row, definition.parts or []
-    state = {name: _plain(section.field(name), getattr(row, name)) for name in section.fields}
+    state = {name: plain_value(section.field(name), getattr(row, name)) for name in section.fields}
     if section.has_limits:
         parts.sort(key=lambda part: str(part.row.key))
         state[LIMITS] = tuple(limit_text_of(part.row) for part in parts)
     if section.parts is not None:
         state[section.parts.name] = {part.row.name: _state(section.parts, part) for part in parts}
     return state
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An object of the database and its primary key."""
-
-    pk: Any
-    entry: Entry
-
-
-def stored_content(using: str) -> dict[Name, Stored]:
-    """Give all configuration, by section and key, in the order in which a file would have it."""
-    return {one.entry.name: one for section in SECTIONS.values() for one in _section(section, using)}
-
-
-def stored_keys(section: Section, using: str) -> dict[Key, Any]:
-    """Give the primary keys of all objects of a section."""
-    rows = _rows(section, section.identity, _all(section, using))
-    return {key: pk for pk, key, _ in _counted(section, rows)}
-
-
-def _section(section: Section, using: str) -> Iterator[Stored]:
-    limits = _limits("policy", using) if section.has_limits else {}
-    members = _members(using) if section.parts is not None else {}
-    rows = _rows(section, (*section.identity, *section.fields), _all(section, using))
-    for pk, key, state in _counted(section, rows):
-        if section.has_limits:
-            state[LIMITS] = limits.get(pk, ())
-        if section.parts is not None:
-            state[section.parts.name] = members.get(pk, {})
-        yield Stored(pk, Entry(section, key, state))
-
-
-_Rows = Iterator[tuple[Any, Key, dict[str, Any]]]
-
-
-def _all(section: Section, using: str) -> Any:
-    """All rows, by identity; endpoints in the order in which they are tried."""
-    order = ["order"] if section.counted else [_column(section, name) for name in section.identity]
-    return section.model._base_manager.using(using).order_by(*order, "pk")
-
-
-def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
-    fields = [section.field(name) for name in names]
-    width = len(section.identity)
-    for pk, *values in rows.values_list("pk", *(_column(section, name) for name in names)):
-        plain = [_plain(field, value) for field, value in zip(fields, values, strict=True)]
-        yield pk, tuple(plain[:width]), dict(zip(names[width:], plain[width:], strict=True))
-
-
-def _counted(section: Section, rows: _Rows) -> _Rows:
-    """The rows with their whole keys."""
-    seen: Counter[Key] = Counter()
-    for pk, key, state in rows:
-        seen[key] += 1
-        yield pk, (*key, seen[key] - 1) if section.counted else key, state
-
-
-def _members(using: str) -> dict[Any, dict[str, State]]:
-    limits = _limits("member", using)
-    rows = PoolMember._base_manager.using(using).order_by("order", "pk")
-    pools = dict(rows.values_list("pk", "pool_id"))
-    found: dict[Any, dict[str, State]] = {}
-    for pk, (name,), state in _rows(MEMBERS, (*MEMBERS.identity, *MEMBERS.fields), rows):
-        found.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
-    return found
-
-
-def _limits(owner: str, using: str) -> dict[Any, tuple[str, ...]]:
-    """The limits of each owner as texts, in the order of their keys."""
-    found: dict[Any, tuple[str, ...]] = {}
-    rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
-    for pk, shared, *columns in rows.values_list(f"{owner}_id", "shared", *COLUMNS):
-        found[pk] = (*found.get(pk, ()), _text(shared, definition_of(*columns)))
-    return found
 
 
 @lru_cache(maxsize=65_536)
@@ -392,20 +315,16 @@ def noted(text: str) -> Noted:
 
 def limit_text_of(limit: Limit) -> str:
     """A limit of the database as text."""
-    return _text(limit.shared, limit.definition())
+    return cached_text(limit.shared, limit.definition())
 
 
 @lru_cache(maxsize=65_536)
-def _text(shared: bool, limit: LimitDefinition) -> str:
+def cached_text(shared: bool, limit: LimitDefinition) -> str:
+    """A limit as text, of which most objects have the same."""
     return limit_text(limit, shared=shared)
 
 
-def _column(section: Section, name: str) -> str:
-    field = section.field(name)
-    return f"{name}__{field.related_model.named_by}" if field.is_relation else name
-
-
-def _plain(field: Any, value: Any) -> Any:
+def plain_value(field: Any, value: Any) -> Any:
     """The value of a field as plain data, of a row or of a query."""
     if isinstance(field, models.DateTimeField):
         return _moment(value)

@@ -20,12 +20,11 @@ from limits_app.services.limits_file.content import (
     Entry,
     Name,
     State,
-    Stored,
     noted,
     references,
-    stored_content,
 )
 from limits_app.services.limits_file.document import InvalidFile, Problem
+from limits_app.services.limits_file.stored import Stored, stored_content
 
 __all__ = ["Change", "Plan", "Step", "dropped_limits", "lines", "managed", "overlapping", "plan_of"]
 
