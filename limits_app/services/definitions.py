@@ -7,23 +7,19 @@ mistake has the same message everywhere. A policy is a mapping such as
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.db import models, router
-from django.utils.dateparse import parse_datetime
+from django.db import router
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import AnyLimit
-from limits_app.core.notation import Noted, parse_amount, parse_limit, parse_seconds
+from limits_app.core.notation import Noted, parse_limit
 from limits_app.models import (
     Configuration,
     Endpoint,
@@ -36,7 +32,7 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
-from limits_app.models.fields import in_site_time
+from limits_app.services.field_values import Find, column_value, nearest
 
 __all__ = [
     "FIELDS",
@@ -48,8 +44,6 @@ __all__ = [
     "check_stored",
     "find_or_new",
     "find_stored",
-    "moment",
-    "nearest",
     "path_text",
     "read",
     "read_limits",
@@ -58,9 +52,6 @@ __all__ = [
 
 Path = tuple[str | int, ...]
 """Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
-
-Find = Callable[[type[Configuration], str], Configuration]
-"""Returns the row of a model with a name; raises ValidationError if it does not exist."""
 
 FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
     {
@@ -167,12 +158,6 @@ def path_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    """Advice for a word that is not one of those that are known."""
-    found = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean “{found[0]}”?" if found else f"choose one of {', '.join(filter(None, known))}."
-
-
 @dataclass(slots=True)
 class Definition:
     """A row that was checked and is not saved yet, and its parts; None where the parts that are stored stay."""
@@ -247,22 +232,6 @@ def save(definition: Definition) -> None:
     for part in definition.parts:
         setattr(part.row, _OWNERS[type(row)], row)
         save(part)
-
-
-def moment(value: object) -> datetime:
-    """Read a moment, a datetime or text in ISO 8601, in the site's time zone where it has none; ValidationError."""
-    found = value
-    if isinstance(value, str):
-        try:
-            found = parse_datetime(value)
-        except ValueError:
-            found = None
-    if not isinstance(found, datetime):
-        raise ValidationError(f"Write a date and time, such as 2026-03-01T00:00:00+01:00, not {shown(value)}.")
-    try:
-        return in_site_time(found if found.tzinfo is None else found.astimezone(UTC))
-    except OverflowError:
-        raise ValidationError(f"Write a date and time of the years 1 to 9999 in UTC, not {shown(value)}.") from None
 
 
 class _Reader:
@@ -343,7 +312,7 @@ class _Reader:
             column: Any = row._meta.get_field(name)
             if name in data:
                 try:
-                    setattr(row, name, self._value(column, data[name]))
+                    setattr(row, name, column_value(column, data[name], self._find))
                     continue
                 except ValidationError as error:
                     self._wrong((*path, name), *error.messages)
@@ -351,31 +320,6 @@ class _Reader:
             if name in wrong or not partial:
                 setattr(row, name, column.get_default())
         return wrong
-
-    def _value(self, column: Any, value: Any) -> Any:
-        """A value as the column takes it; ValidationError where it is of another type."""
-        match column:
-            case models.ForeignKey():
-                return self._named(column.related_model, value)
-            case models.DateTimeField():
-                return None if value is None or value == "" else moment(value)
-            case models.JSONField():
-                return _json(value)
-            case models.BooleanField():
-                return _of_type(bool, value, "true or false")
-            case models.IntegerField():
-                return _of_type(int, value, "a whole number")
-            case models.DecimalField():
-                return _decimal(value, is_time=column.name.endswith("_seconds"))
-            case _:
-                return _text(column, value)
-
-    def _named(self, model: Any, value: object) -> Configuration | None:
-        if value is None or value == "":
-            return None
-        if not isinstance(value, str):
-            raise ValidationError(f"Write the name of a {model._meta.verbose_name}, not {shown(value)}.")
-        return self._find(model, value)
 
     def _check(self, row: Configuration, path: Path, wrong: set[str]) -> None:
         """Have the model check the row; one with fields of a wrong type is checked field by field only."""
@@ -426,45 +370,3 @@ def _noted_limit(data: object) -> Noted:
     if isinstance(data, AnyLimit):
         return Noted(data)  # type: ignore[arg-type]  # a block is refused by the row
     raise InvalidLimit(f"{shown(data)} is not a limit: write a text such as 'rpm=1000/min', or its fields")
-
-
-def _of_type(wanted: type, value: object, words: str) -> object:
-    if type(value) is not wanted:
-        raise ValidationError(f"Write {words}, not {shown(value)}.")
-    return value
-
-
-def _decimal(value: object, *, is_time: bool) -> Decimal | None:
-    """A number, also as text such as "1M", or for a time "1 min" or "60"."""
-    if value is None or isinstance(value, Decimal):
-        return value
-    if isinstance(value, str):
-        try:
-            value = parse_seconds(value) if is_time and value[-1:].isalpha() else parse_amount(value)
-        except InvalidLimit as error:
-            raise ValidationError(f"{error}.") from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValidationError(f"Write a number, not {shown(value)}.")
-    return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
-
-
-def _text(column: Any, value: object) -> str:
-    if not isinstance(value, str):
-        raise ValidationError(f"Write a text, not {shown(value)}.")
-    words = [str(word) for word, _ in column.choices or ()]
-    if words and value and value not in words:
-        raise ValidationError(f"{shown(value)} is not a valid choice: {nearest(value, words)}")
-    return str(value)
-
-
-def _json(value: Any) -> Any:
-    """Plain data as JSON has it: dates, which YAML knows, as text."""
-    match value:
-        case dict():
-            return {key: _json(item) for key, item in value.items()}
-        case list():
-            return [_json(item) for item in value]
-        case date():
-            return value.isoformat()
-        case _:
-            return value

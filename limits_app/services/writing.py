@@ -22,6 +22,7 @@ from limits_app.models import Configuration, Counted, Entity, Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
+from limits_app.services.field_values import moment
 from limits_app.services.listing import NamedScope
 
 __all__ = [
@@ -166,7 +167,7 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
 def checked_datetime(name: str, value: object) -> datetime:
     """Return a datetime in the site's time zone; raises InvalidDefinition with the name for other values."""
     try:
-        return definitions.moment(value)
+        return moment(value)
     except ValidationError as error:
         raise definitions.InvalidDefinition({(name,): error.messages}) from error
 

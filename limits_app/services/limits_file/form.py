@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from limits_app.core.amounts import shown
 from limits_app.models import Configuration, Endpoint, Entity, Plan, Policy, Pool, PoolMember, Resource
-from limits_app.services.definitions import Path, nearest
+from limits_app.services.definitions import Path
+from limits_app.services.field_values import nearest
 
 __all__ = ["LimitsFile", "check_form"]
 
