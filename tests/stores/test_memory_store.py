@@ -101,6 +101,31 @@ def test_a_step_waits_for_one_that_takes_long() -> None:
     assert used(limits) == pytest.approx(2, abs=0.01)
 
 
+def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go_on, pauses = Event(), Event(), []
+
+    def slow() -> int:
+        inside.set()
+        assert go_on.wait(PATIENCE)
+        return monotonic_us()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        go_on.set()
+        assert first.result(PATIENCE)
+
+    go_on.set()
+    limits = limits_of(MemoryStore(clock=slow), CallLimit(10, 3600))
+    inside.clear()
+    go_on.clear()
+    monkeypatch.setattr("limits_app.stores.memory.sleep", pause)
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(limits.try_acquire)
+        assert inside.wait(PATIENCE)
+        assert limits.try_acquire()
+    assert pauses == [0]
+
+
 def test_its_own_clock_never_goes_back() -> None:
     moments = [monotonic_us() for _ in range(1000)]
     assert moments == sorted(moments)
