@@ -47,7 +47,7 @@ _PERMIT_SECONDS: Final = 1
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
-_RESOURCE: Final = attrgetter("resource")
+_RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,9 @@ def refusal(
 def violated(outcome: Outcome) -> tuple[str, ...]:
     """Return the limits that reject, by their names in headers: with the resource where there are several."""
     several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
-    names = {name_of(one.resource, one.key) if several else one.key: True for one in outcome.violations}
+    names = {}
+    for one in outcome.violations:
+        names[name_of(one.resource, one.key) if several else one.key] = True
     return tuple(names)
 
 
@@ -105,7 +107,7 @@ def seconds_of(error: StoreUnavailable) -> int:
 
 def _exceeded(outcome: Outcome) -> _Refusal:
     names = violated(outcome)
-    listed = ", ".join(dict.fromkeys(limit_name(status.key) for status in outcome.violations))
+    listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
