@@ -67,6 +67,8 @@ def test_the_settings_pass_the_checks_on_the_redis_of_the_compose_file(
 @pytest.mark.usefixtures("site")
 def test_a_process_store_on_kubernetes_is_a_warning(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.LIMITS = limits_of(ALONE)
+    (image,) = blocks(PAGE, "dockerfile")
+    assert f"-m 0700 /var/lib/shop {settings.LIMITS['STORES']['default']['STATE_DIR']}" in image.text
     assert problems() == []
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert problems() == ["limits_app.W058"]
