@@ -206,6 +206,7 @@ class Policies(Table):
             "weekly_hours",
             "time_zone",
             "on_unavailable",
+            "slice_seconds",
             "reason",
             "limits",
         )

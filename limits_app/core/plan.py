@@ -36,7 +36,8 @@ class ScopedLimits:
     is requested with it and with each of `more_prefixes`.
     `degraded` says that they are decided without their store, which is unavailable.
     `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
-    idle.
+    idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
+    0 for not at all.
     """
 
     scope: Scope
@@ -47,10 +48,11 @@ class ScopedLimits:
     levels: tuple[str, ...] = ()
     lasting: bool = False
     more_prefixes: tuple[str, ...] = ()
+    slice_us: int = 0
 
     def __reduce__(self) -> tuple[object, ...]:
         values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
-        return ScopedLimits, (*values, self.more_prefixes)
+        return ScopedLimits, (*values, self.more_prefixes, self.slice_us)
 
     def keys_of(self, rule: Rule) -> tuple[str, ...]:
         """The keys that requests use for a limit: one, or several whose amounts are added up.
@@ -118,6 +120,7 @@ class Plan:
     - `version` is the configuration that it was compiled from, None for limits that never change.
     - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
       unavailable. One that `is_credit` can only be settled: it reduces recorded use that belongs to no claim.
+    - `slice_us` is for how many microseconds slices of it may be held; 0: it has none.
     - `store_cache` is for values that a store computes for the plan once.
     """
 
@@ -139,6 +142,7 @@ class Plan:
         self.is_credit = is_credit
         self.is_blocked = any(scope.schema.is_blocked for scope in scopes)
         self.is_degraded = any(scope.degraded for scope in scopes)
+        self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
         self.counts_usage = not is_credit and any(scope.schema.counts_usage for scope in scopes)
         self.permits = tuple([limit for limit in limits if limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
@@ -221,7 +225,7 @@ class Claim:
     `settled` is True once the changes were settled, or nothing is left to settle. `number` identifies a claim with
     permits in this process (0 for others); `holder` identifies it in leases, and stores that several processes share
     replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
-    thread or task that runs its block.
+    thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
     """
 
     __slots__ = (
@@ -235,6 +239,7 @@ class Claim:
         "plan",
         "settled",
         "states",
+        "taken_from",
     )
 
     def __init__(self, plan: Plan, amounts: Amounts) -> None:
@@ -248,6 +253,7 @@ class Claim:
         self.holder: Holder = self.number
         self.owner: ref[Acquisition] | None = None
         self.block_owner: object = None
+        self.taken_from: object = None
 
     def lose_lease(self) -> None:
         """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""

@@ -204,6 +204,16 @@ class Policy(Configuration):
         default="",
         help_text=_("What to do while the store is unavailable; leave empty for LIMITS['ON_UNAVAILABLE']."),
     )
+    slice_seconds = models.PositiveSmallIntegerField(
+        _("local slices (seconds)"),
+        blank=True,
+        default=0,
+        validators=[MaxValueValidator(60)],
+        help_text=_(
+            "For hot token buckets, GCRA and quotas on Redis or a database: each process charges capacity in advance, "
+            "spends it for up to this time without calling the store, and returns the rest. 0: off."
+        ),
+    )
     reason = models.TextField(
         _("reason"),
         blank=True,
@@ -241,7 +251,8 @@ class Policy(Configuration):
             raise ValidationError(_("The limits of this resource are those of its URL rule: change them there."))
 
     def clean_alone(self) -> None:
-        """Fill in the time zone of weekly hours, and reject inconsistent fields."""
+        """Fill in the time zone of weekly hours and an empty number, and reject inconsistent fields."""
+        self.slice_seconds = self.slice_seconds or 0
         if self.weekly_hours and not self.time_zone:
             self.time_zone = timezone.get_default_timezone_name()
         check_fields(self)

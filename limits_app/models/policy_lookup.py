@@ -78,7 +78,7 @@ _QUERY: Final = """
             WHERE k.number = s.number),
            (SELECT r.store FROM request k JOIN {resource} r ON r.name = k.resource WHERE k.number = s.number),
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
-           p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
+           p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
            d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}
     FROM subject s
     JOIN place ON place.number = s.number
@@ -126,6 +126,7 @@ class _Row(NamedTuple):
     extends: bool
     enforcement: str
     rollout_percent: int
+    slice_seconds: int
     valid_from: Any
     valid_until: Any
     weekly_hours: str
@@ -254,6 +255,7 @@ def _policy_value(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> Poli
         shared=frozenset(one.key for one in found if one.shared),
         enforcement=Enforcement(row.enforcement),
         rollout_percent=row.rollout_percent,
+        slice_seconds=row.slice_seconds,
         valid_from=from_column(row.valid_from, connection),
         valid_until=from_column(row.valid_until, connection),
         hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,

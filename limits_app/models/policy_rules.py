@@ -129,6 +129,11 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         violation_error_message=_("The enforcement must be enforce, shadow or off, and the rollout 0 to 100 percent."),
     ),
     models.CheckConstraint(
+        name="limits_app_policy_slice_seconds",
+        condition=Q(slice_seconds__lte=60),
+        violation_error_message=_("Local slices can last at most 60 seconds."),
+    ),
+    models.CheckConstraint(
         name="limits_app_policy_dates",
         condition=Q(valid_until__isnull=True) | Q(valid_from__isnull=False, valid_until__gt=F("valid_from")),
         violation_error_message=_ENDS_FIRST,

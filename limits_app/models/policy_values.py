@@ -38,6 +38,7 @@ class PolicyValue:
     shared: frozenset[str] = frozenset()
     enforcement: Enforcement = Enforcement.ENFORCE
     rollout_percent: int = 100
+    slice_seconds: int = 0
     valid_from: datetime | None = None
     valid_until: datetime | None = None
     hours: WeeklyHours | None = None

@@ -17,6 +17,7 @@ from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
+from limits_app.stores.slices import sliced
 
 __all__ = ["Evaluated", "Resolution", "ResolvedSet", "compiled", "scopes_of"]
 
@@ -234,9 +235,12 @@ def scopes_of(
             levels = tuple([one.policy.level for one in limits])
             level = min(levels, key=PRECEDENCE.index)
             schema_of = not_counting if scope.total else counting
-            schema = schema_of(tuple([one.limit for one in limits]))
+            slice_seconds = [one.policy.slice_seconds if store.remote else 0 for one in limits]
+            sliced_limits, slice_us = sliced([*zip([one.limit for one in limits], slice_seconds, strict=True)])
             lasting = level in _OF_AN_ENTITY
-            scoped[scope.key] = ScopedLimits(scope, schema, level, levels=levels, lasting=lasting)
+            scoped[scope.key] = ScopedLimits(
+                scope, schema_of(sliced_limits), level, levels=levels, lasting=lasting, slice_us=slice_us
+            )
     return list(scoped.values())
 
 

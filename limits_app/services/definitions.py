@@ -74,6 +74,7 @@ FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
             "weekly_hours",
             "time_zone",
             "on_unavailable",
+            "slice_seconds",
             "reason",
         ),
         Limit: (

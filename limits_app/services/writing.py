@@ -56,6 +56,7 @@ class PolicyOptions(TypedDict, total=False):
     `extends` adds the limits to those of the next broader policy; `shared` has the keys of limits with one bucket for
     all entities. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
     `on_unavailable` is `block`, `allow` or `local`, for an unavailable store; empty: the setting of the site.
+    `slice_seconds` is how long a process may hold capacity that it has charged in advance; 0: not at all.
     With dates or weekly hours it is a policy beside the one that always holds; with an end alone it begins now.
     `actor` is the name of the user for the audit log.
     """
@@ -67,6 +68,7 @@ class PolicyOptions(TypedDict, total=False):
     enforcement: str
     rollout_percent: int
     on_unavailable: str
+    slice_seconds: int
     valid_from: datetime | None
     valid_until: datetime | None
     weekly_hours: str

@@ -6,6 +6,7 @@ It behaves as the store of the alias does, and in addition:
 - Its circuit breaker counts failures. While the breaker is open the store is not called: every verb raises
   StoreUnavailable immediately, so that an unavailable store does not slow requests down.
 - `settle` never fails. What the store cannot settle is settled when it is available again.
+- Plans with slices are decided by the slices of this process as far as these last; see `slices`.
 - A background task probes the store, closes the breaker step by step, and does the pending work. Meanwhile
   `fallback()` is the in-process store that decides under the policy `local`.
 - Registered TIMERS receive the duration of each call.
@@ -13,10 +14,12 @@ It behaves as the store of the alias does, and in addition:
 
 from __future__ import annotations
 
+import atexit
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
@@ -29,13 +32,16 @@ from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlock
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.stores.background import JITTER
+from limits_app.stores.background import JITTER, BackgroundTask
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery
+from limits_app.stores.slices import Slices, Taking
 
 logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000
+_RETURN_US: Final = 100_000
+"""How long after it was taken a slice is looked at first."""
 _UNOPENED: Final = MemoryStore()
 """Gives a resilient store its attributes until the real store is opened; it never decides."""
 
@@ -87,6 +93,10 @@ class ResilientStore:
         self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
         self.is_retired = False
         """Whether another object has replaced this one, because the settings have changed."""
+        self.slices = Slices(time, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)
+        """The slices of this process."""
+        self._returning = BackgroundTask(self.return_slices, _RETURN_US, clock=time, jitter=jitter)
+        self._returns_at_exit = False
         self._wrap(_UNOPENED)
         self.after_fork()
         on_fork(self)
@@ -98,6 +108,7 @@ class ResilientStore:
         """Start with a free lock in a child."""
         # Reentrant, because a finalizer may settle while this thread holds the lock.
         self._lock = RLock()
+        self.slices.after_fork()
 
     def open(self) -> ResilientStore:
         """Open the store if it is not open yet; returns this object. Raises StoreUnavailable when that fails."""
@@ -112,10 +123,16 @@ class ResilientStore:
         return self
 
     def acquire(self, claim: Claim) -> bool:
+        if claim.plan.slice_us:
+            taking = self._take(claim)
+            return taking is None or self.slices.taken(taking, self.acquire_first(taking.claims))
         admitted: bool = self._call("acquire", claim)
         return admitted
 
     async def aacquire(self, claim: Claim) -> bool:
+        if claim.plan.slice_us:
+            taking = self._take(claim)
+            return taking is None or self.slices.taken(taking, await self.aacquire_first(taking.claims))
         with self._through_breaker("acquire"):
             return await self._remote().aacquire(claim)
 
@@ -133,6 +150,8 @@ class ResilientStore:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim now, or when the store is available again."""
+        if claim.taken_from is not None and self.slices.refund(claim, changes):
+            return
         try:
             self._call("settle", claim, changes)
         except StoreUnavailable:
@@ -140,6 +159,8 @@ class ResilientStore:
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio."""
+        if claim.taken_from is not None and self.slices.refund(claim, changes):
+            return
         try:
             with self._through_breaker("settle"):
                 await self._remote().asettle(claim, changes)
@@ -159,6 +180,11 @@ class ResilientStore:
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         self._call("reset", scopes, keys)
+        self.slices.forget(scopes)
+
+    def return_slices(self, *, everything: bool = False) -> int | None:
+        """Return the slices that have ended, or all, to the store; see `Slices.return_ended`."""
+        return self.slices.return_ended(partial(self._call, "settle"), everything=everything)
 
     def version(self) -> int:
         version: int = self._call("version")
@@ -234,6 +260,16 @@ class ResilientStore:
         if self.breaker.state is BreakerState.CLOSED and not self.breaker.has_recent_failures():
             self.failing = False
         return not self.failing
+
+    def _take(self, claim: Claim) -> Taking | None:
+        """See `Slices.take`; slices are returned in the background, and when the process ends."""
+        taking = self.slices.take(claim)
+        if taking is not None:
+            self._returning.start()
+            if not self._returns_at_exit:
+                self._returns_at_exit = True
+                atexit.register(self.return_slices, everything=True)
+        return taking
 
     def _call(self, verb: str, *args: object, **options: object) -> Any:
         """Call a method of the store; the circuit breaker is used only where calls have failed lately."""

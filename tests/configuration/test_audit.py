@@ -36,6 +36,7 @@ def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> 
         "weekly_hours": "",
         "time_zone": "",
         "on_unavailable": "",
+        "slice_seconds": 0,
         "reason": "pilot",
         "candidates": [],
         "limits": [

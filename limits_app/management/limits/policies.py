@@ -158,6 +158,7 @@ _OPTIONS: Final = (
     "enforcement",
     "rollout_percent",
     "on_unavailable",
+    "slice_seconds",
     "valid_from",
     "valid_until",
     "weekly_hours",
@@ -180,6 +181,9 @@ def _takes_policy(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--on-unavailable", metavar="|".join(OnUnavailable), default="", help="behaviour while the store is unavailable"
+    )
+    parser.add_argument(
+        "--slice-seconds", type=int, default=0, help="hold capacity in each process for up to this time; 0: off"
     )
     parser.add_argument("--from", dest="valid_from", type=moment, metavar="MOMENT", help="start of validity")
     parser.add_argument("--until", dest="valid_until", type=moment, metavar="MOMENT", help="end of validity")

@@ -136,6 +136,7 @@ class PolicySection(Section):
     enforcement: str = "enforce"
     rollout_percent: int = 100
     on_unavailable: str = ""
+    slice_seconds: int = 0
     reason: str = ""
     limits: Limits = []
 

@@ -1,0 +1,295 @@
+"""Local slices: capacity of hot limits that a process charges in a shared store in advance, and spends by itself.
+
+A slice is an admitted claim on the plan of the requests, with larger amounts. It ends after `slice_us` of its plan, or
+with the period of a quota or the hour in which usage is counted; what is left then is returned to the store.
+
+No limit admits more than without slices:
+
+- Every amount is charged before it is spent. Near the limit no slices are taken, and the store rejects.
+- An amount of a quota is spent in the period in which it was charged, or not at all.
+- A bucket refills while a slice is held: what it charged at one time may be spent up to `slice_us` later. Therefore
+  `sliced` reduces the burst by what the limit refills in this time. A return leaves out what has refilled since the
+  slice was charged, so that it never refunds what others have charged.
+
+Windows and leaky buckets do not refund, so that plans with one of them have no slices; nor have plans with permits or
+soft limits. Nothing here starts a thread, calls a store or reads the system's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import Final, NamedTuple
+
+from limits_app.core.algorithms import Rule, State
+from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.counting import hour_ends
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
+from limits_app.core.plan import Amounts, Bucket, Claim, Plan
+
+SHARE: Final = 100
+"""A slice is at most one part in so many of the capacity of each limit."""
+
+_SECOND: Final = 1_000_000
+_RETRY_US: Final = 1_000_000
+_SHORTEST_PAUSE_US: Final = 10_000
+_LEAST_SIZE: Final = 2
+_MOST_SIZE: Final = 2**20
+_NEVER: Final = -(2**62)
+
+
+def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...], int]:
+    """Return the limits of a scope as they apply with slices, and for how many microseconds a slice may be held.
+
+    Each limit comes with the `slice_seconds` of its policy; the smallest counts. 0 microseconds: no slices, and the
+    limits stay as they are.
+    """
+    slice_us = min([seconds for _, seconds in limits], default=0) * _SECOND
+    found = [_sliced(limit, slice_us) for limit, _ in limits]
+    held_us = min([one for _, one in found], default=0)
+    return (tuple([limit for limit, _ in found]) if held_us else tuple([limit for limit, _ in limits])), held_us
+
+
+def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
+    """Return one limit with its burst reduced by what refills while a slice is held, by at most one part in `SHARE`."""
+    if isinstance(limit, QuotaLimit) and not limit.soft:
+        return limit, slice_us
+    if not isinstance(limit, RateLimit | CallLimit) or limit.soft or not limit.algorithm.refunds:
+        return limit, 0
+    window_us = to_milli(limit.window_seconds, decimals=True) * 1000
+    capacity_milli = to_milli(limit.capacity, decimals=True)
+    refilled = -(-capacity_milli * slice_us // (MILLI * window_us))
+    most = int(limit.ceiling) // SHARE
+    if most < _LEAST_SIZE:
+        return limit, 0
+    reduction = min(refilled, most)
+    held_us = min(slice_us, reduction * MILLI * window_us // capacity_milli)
+    return replace(limit, burst=round(limit.ceiling - reduction, 3)), held_us
+
+
+class Slice:
+    """Capacity that this process has charged: `left` are the parts of each limit that are not spent yet.
+
+    `asked_at` and `ends_at` are by the clock of this process. It is asked for before the store charges it, so that it
+    ends early rather than late.
+    """
+
+    __slots__ = ("asked_at", "claim", "ends_at", "is_closed", "left")
+
+    def __init__(self, claim: Claim, asked_at: int) -> None:
+        self.claim = claim
+        self.asked_at = asked_at
+        self.ends_at = asked_at + _life_us(claim)
+        self.left = list(claim.amounts)
+        self.is_closed = False
+
+    def spend(self, claim: Claim, now: int) -> bool:
+        """Admit a claim if all its amounts are left."""
+        left, amounts = self.left, claim.amounts
+        if now >= self.ends_at or any(amount > rest for amount, rest in zip(amounts, left, strict=True)):
+            return False
+        self.admit(claim, now)
+        return True
+
+    def admit(self, claim: Claim, now: int) -> None:
+        """Admit a claim whose amounts are left; its states are those of the slice when it was charged."""
+        self.left = [rest - amount for amount, rest in zip(claim.amounts, self.left, strict=True)]
+        claim.admitted, claim.taken_from = True, self
+        claim.decided_at = self.claim.decided_at + now - self.asked_at
+        claim.states = self.claim.states
+
+    def returns(self, now: int) -> list[int]:
+        """Return the changes that settle the slice: of what is left, as much as its limits have not refilled.
+
+        The store has received them at the latest when the slice could be held once more.
+        """
+        claim = self.claim
+        at = claim.decided_at + now - self.asked_at + claim.plan.slice_us
+        return [-_counted(limit.rule, claim.decided_at, self.left[limit.place], at) for limit in claim.plan.limits]
+
+    def is_mostly_left(self) -> bool:
+        """Whether at most half of it was spent."""
+        return all(2 * rest >= amount for rest, amount in zip(self.left, self.claim.amounts, strict=True) if amount)
+
+
+class Taking(NamedTuple):
+    """Claims of which the store charges the first that fits: perhaps one for a slice, and the one of the request."""
+
+    claims: tuple[Claim, ...]
+    asked_at: int
+
+
+class _Traffic:
+    """What is known of the requests for one plan: the slice, and the size of the next one in requests.
+
+    `seen` has the states that the store has returned last, their time, and when they were asked for by the clock of
+    this process. While one thread takes a slice, until `taking_until`, others charge their requests in the store.
+    """
+
+    __slots__ = ("asked_at", "seen", "size", "slice", "taking_until")
+
+    def __init__(self) -> None:
+        self.slice: Slice | None = None
+        self.size = 1
+        self.asked_at = self.taking_until = _NEVER
+        self.seen: tuple[Sequence[State], int, int] | None = None
+
+
+class Slices:
+    """The slices of this process in one store. Thread safe.
+
+    `clock` returns microseconds and never goes back. `processes` returns how many processes share the limits: a slice
+    is at most half of what remains, divided by them.
+    """
+
+    def __init__(self, clock: Callable[[], int], processes: Callable[[], int]) -> None:
+        self._clock = clock
+        self._processes = processes
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start without slices in a child: they are the parent's."""
+        self._traffic: dict[Plan, _Traffic] = {}
+        self._ended: list[Slice] = []
+        # Reentrant, because a finalizer may settle while this thread holds the lock.
+        self._lock = RLock()
+
+    def take(self, claim: Claim) -> Taking | None:
+        """Admit a claim from the slice of its plan and return None, or return what the store has to decide on."""
+        plan = claim.plan
+        with self._lock:
+            now = self._clock()
+            traffic = self._traffic.get(plan)
+            if traffic is None:
+                traffic = self._traffic[plan] = _Traffic()
+            current = traffic.slice
+            if current is not None and current.spend(claim, now):
+                return None
+            if now < traffic.taking_until:
+                return Taking((claim,), now)
+            if current is not None and now >= current.ends_at:
+                self._close(traffic)
+            if 2 * (now - traffic.asked_at) < plan.slice_us:
+                traffic.size = min(2 * traffic.size, _MOST_SIZE)
+            traffic.asked_at = now
+            size = self._size(traffic, claim, now)
+            if size < _LEAST_SIZE:
+                return Taking((claim,), now)
+            traffic.taking_until = now + plan.slice_us
+            return Taking((Claim(plan, [amount * size for amount in claim.amounts]), claim), now)
+
+    def taken(self, taking: Taking, charged: Claim | None) -> bool:
+        """Take note of what the store has charged (None: nothing); return whether the request was admitted."""
+        claim = taking.claims[-1]
+        decided = charged or claim
+        with self._lock:
+            traffic = self._traffic.setdefault(claim.plan, _Traffic())
+            traffic.seen = decided.states, decided.decided_at, taking.asked_at
+            if len(taking.claims) > 1:
+                traffic.taking_until = _NEVER
+            if charged is not None and charged is not claim:
+                self._close(traffic)
+                traffic.slice = Slice(charged, taking.asked_at)
+                traffic.slice.admit(claim, taking.asked_at)
+        return charged is not None
+
+    def refund(self, claim: Claim, changes: Amounts) -> bool:
+        """Put unused amounts of a claim back into its slice; False where the store has to settle the claim."""
+        piece = claim.taken_from
+        with self._lock:
+            if not isinstance(piece, Slice) or piece.is_closed or claim.settled or max(changes) > 0:
+                return False
+            piece.left = [rest - change for rest, change in zip(piece.left, changes, strict=True)]
+            claim.settled = True
+            return True
+
+    def return_ended(self, settle: Callable[[Claim, Amounts], object], *, everything: bool = False) -> int | None:
+        """Settle the slices that have ended, or all; return in how many microseconds to call again (None: never).
+
+        What `settle` could not return because the store is unavailable is tried again.
+        """
+        with self._lock:
+            now = self._clock()
+            for plan, traffic in list(self._traffic.items()):
+                if traffic.slice is not None and (everything or now >= traffic.slice.ends_at):
+                    self._close(traffic)
+                if traffic.slice is None and now - traffic.asked_at > 2 * plan.slice_us:
+                    del self._traffic[plan]
+            ended, self._ended = self._ended, []
+        for one in ended:
+            changes = one.returns(now)
+            try:
+                if any(changes):
+                    settle(one.claim, changes)
+            except StoreUnavailable:
+                self._ended.append(one)
+        with self._lock:
+            if self._ended:
+                return _RETRY_US
+            ends = [
+                now + plan.slice_us if traffic.slice is None else traffic.slice.ends_at
+                for plan, traffic in self._traffic.items()
+            ]
+            return max(min(ends) - now, _SHORTEST_PAUSE_US) if ends else None
+
+    def forget(self, scopes: Collection[str]) -> None:
+        """Drop the slices of scopes (by key) whose use was reset in the store."""
+        with self._lock:
+            for plan, traffic in self._traffic.items():
+                if traffic.slice is not None and not set(scopes).isdisjoint(plan.scope_keys):
+                    traffic.slice.is_closed, traffic.slice = True, None
+
+    def out(self) -> dict[Bucket, int]:
+        """Return how much is charged and not spent, in parts by bucket."""
+        amounts: dict[Bucket, int] = {}
+        with self._lock:
+            slices = [*self._ended, *[one.slice for one in self._traffic.values() if one.slice is not None]]
+        for one in slices:
+            for limit in one.claim.plan.limits:
+                amounts[limit.bucket] = amounts.get(limit.bucket, 0) + one.left[limit.place]
+        return amounts
+
+    def _size(self, traffic: _Traffic, claim: Claim, now: int) -> int:
+        """Return for how many requests like this one the next slice is; below 2 where none is worth it."""
+        if traffic.seen is None or not any(claim.amounts):
+            return 1
+        states, decided_at, asked_at = traffic.seen
+        store_now, size, processes = decided_at + now - asked_at, traffic.size, self._processes()
+        for limit in claim.plan.limits:
+            amount, rule = claim.amounts[limit.place], limit.rule
+            if amount and size >= _LEAST_SIZE:
+                remaining = rule.ceiling_parts - rule.used(states[limit.place], store_now)
+                most = min(rule.ceiling_parts // SHARE, remaining // (2 * processes))
+                size = min(size, most // amount)
+        return size
+
+    def _close(self, traffic: _Traffic) -> None:
+        """End the slice; the next one is smaller where at most half of it was spent."""
+        piece, traffic.slice = traffic.slice, None
+        if piece is None:
+            return
+        if piece.is_mostly_left():
+            traffic.size = max(traffic.size // 2, 1)
+        piece.is_closed = True
+        if any(piece.left):
+            self._ended.append(piece)
+
+
+def _life_us(claim: Claim) -> int:
+    """Return how long a slice may be held from the time at which it was charged."""
+    plan, now = claim.plan, claim.decided_at
+    ends = [now + plan.slice_us]
+    if plan.counts_usage:
+        ends.append(hour_ends(now))
+    for limit, amount, state in claim.limits():
+        if amount and isinstance(limit.rule.limit, QuotaLimit):
+            ends.append(limit.rule.restored_at(state))
+    return min(ends) - now
+
+
+def _counted(rule: Rule, taken_at: int, amount: int, now: int) -> int:
+    """Return how much of an amount that was charged at `taken_at` a limit without other use still counts."""
+    charged = rule.take(rule.start, taken_at, amount) if amount else None
+    return 0 if charged is None else rule.used(charged, now)

@@ -1,0 +1,415 @@
+"""Local slices: charged before they are spent, returned when they end, and never more than the limits allow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.keys import scope_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import (
+    AnyLimit,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.resilient import ResilientStore
+from limits_app.stores.slices import sliced
+from limits_app.testing import FakeClock
+from tests.core.test_remote_stores import FarStore
+from tests.stores.races import STORES
+from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
+
+DAILY = QuotaLimit("units", 100_000, "day")
+ONE = {"units": 1}
+GCRA = RateLimitAlgorithm.GCRA
+
+
+class Counted(MemoryStore):
+    """Counts its calls, and fails while `error` is set."""
+
+    calls = 0
+    error: Exception | None = None
+
+    def acquire_first(self, claims: Any, **options: Any) -> Claim | None:
+        self._call()
+        return super().acquire_first(claims, **options)
+
+    def settle(self, claim: Claim, changes: Any) -> None:
+        self._call()
+        super().settle(claim, changes)
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+
+def limits_on(store: Store, *limits: AnyLimit, seconds: int = 2, counts_usage: bool = False) -> LimitSet:
+    """A set whose policies have slices of so many seconds."""
+    applied, slice_us = sliced([(limit, seconds) for limit in limits])
+    schema = schema_of(applied, store.lease_us, counts_usage)
+    return LimitSet.composed([ScopedLimits(scope_of("hot", None), schema, slice_us=slice_us)], store)
+
+
+class Process:
+    """One of several processes that share a store."""
+
+    def __init__(self, shared: Store, *limits: AnyLimit, seconds: int = 2, clock: FakeClock | None = None) -> None:
+        shared_clock = clock or shared.clock
+        self.store = ResilientStore("far", lambda _: shared, clock=shared_clock, jitter=lambda: 1.0).open()
+        self.limits = limits_on(self.store, *limits, seconds=seconds)
+
+    def acquire(self, times: int, amount: int = 1) -> int:
+        """How many requests of many are admitted."""
+        return sum(bool(self.limits.try_acquire({"units": amount})) for _ in range(times))
+
+    def out(self) -> int:
+        return sum(self.store.slices.out().values())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def shared(clock: FakeClock) -> Counted:
+    return Counted(clock=clock)
+
+
+def used(shared: Store, limits: LimitSet) -> object:
+    return limits.get_stats()["units"]["used"]
+
+
+def test_most_requests_for_a_hot_limit_do_not_call_the_store(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    assert process.acquire(20_000) == 20_000
+    assert shared.calls < 1000
+    assert used(shared, process.limits) == 20_000 + process.out()
+    assert process.out() <= 1000
+
+
+def test_all_of_a_quota_is_admitted_and_no_more(shared: Counted, clock: FakeClock) -> None:
+    processes = [Process(shared, DAILY) for _ in range(4)]
+    admitted = 0
+    for _ in range(50):
+        admitted += sum(process.acquire(600) for process in processes)
+        clock.advance(0.05)
+    clock.advance(4)
+    assert admitted + processes[0].acquire(10_000) == 100_000
+
+
+def test_what_is_left_is_returned_when_a_slice_ends(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(1500)
+    assert process.out() > 0
+    clock.advance(4)
+    assert process.out() == 0
+    assert used(shared, process.limits) == 1500
+    calls = shared.calls
+    clock.advance(60)
+    assert shared.calls == calls
+
+
+def test_a_slice_grows_with_the_traffic_and_shrinks_without_it(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+
+    def calls(times: int) -> int:
+        before = shared.calls
+        process.acquire(times)
+        return shared.calls - before
+
+    assert calls(1000) > calls(1000)
+    for _ in range(20):
+        clock.advance(6)
+        process.acquire(1)
+    assert process.out() == 0
+    assert calls(1) == 1
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        ResourceLimit("units", 1000),
+        RateLimit("units", 100_000, 60, "sliding_window"),
+        RateLimit("units", 100_000, 60, "fixed_window"),
+        RateLimit("units", 100_000, 60, "leaky_bucket"),
+        RateLimit("units", 100_000, 60, soft=True),
+        RateLimit("units", 199, 60),
+        QuotaLimit("units", 100_000, "day", soft=True),
+    ],
+    ids=repr,
+)
+def test_limits_that_cannot_be_sliced_stay_as_they_are(limit: AnyLimit) -> None:
+    assert sliced([(limit, 2)]) == ((limit,), 0)
+    assert sliced([(limit, 2), (RateLimit("others", 100_000, 60), 2)])[0][1].ceiling == 100_000
+    assert sliced([(DAILY, 0)]) == ((DAILY,), 0)
+    assert sliced([]) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "burst", "held_us"),
+    [
+        (CallLimit(6000, 60), 5940, 600_000),
+        (CallLimit(6000, 3600), 5996, 2_000_000),
+        (CallLimit(86_400, 86_400, GCRA), 86_398, 2_000_000),
+        (CallLimit(1000.5, 10, burst=2000.5), 1980.5, 199_900),
+    ],
+)
+def test_a_burst_is_smaller_by_what_refills_while_a_slice_is_held(limit: CallLimit, burst: float, held_us: int) -> None:
+    [applied], found_us = sliced([(limit, 2)])
+    assert (applied.ceiling, found_us) == (burst, held_us)
+
+
+def test_near_the_limit_every_request_asks_the_store(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.limits.try_acquire({"units": 99_998})
+    calls = shared.calls
+    assert process.acquire(5) == 2
+    assert shared.calls == calls + 5
+
+
+def test_amounts_of_nothing_take_no_slice(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    assert process.acquire(50, 0) == 50
+    assert process.out() == 0
+
+
+def test_unused_amounts_go_back_to_the_slice_or_to_the_store(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(100, 10)
+    held, late, more = [process.limits.try_acquire({"units": 10}) for _ in range(3)]
+    out, calls = process.out(), shared.calls
+    held.update({"units": 4})
+    held.release()
+    held.claim.settled = False  # as two threads that release at the same time
+    more.update({"units": 12})
+    more.release()
+    assert (process.out(), shared.calls) == (out + 6, calls + 1)
+    clock.advance(4)
+    late.update({"units": 3})
+    late.release()
+    assert used(shared, process.limits) == 1000 + 4 + 12 + 3
+
+
+def test_a_claim_is_refunded_once(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(100, 10)
+    held = process.limits.try_acquire({"units": 10})
+    out = process.out()
+    for _ in range(2):
+        process.store.settle(held.claim, [-10])
+    assert process.out() == out + 10
+
+
+def test_tasks_use_slices_too(clock: FakeClock) -> None:
+    shared = FarStore(clock=clock)
+    process = Process(shared, DAILY)
+
+    async def work() -> int:
+        taken = 0
+        for _ in range(500):
+            async with await process.limits.atry_acquire(ONE) as held:
+                held.update({"units": 0})
+                taken += bool(held)
+        return taken
+
+    assert asyncio.run(work()) == 500
+    clock.advance(4)
+    assert used(shared, process.limits) == 0
+
+
+def test_while_one_thread_takes_a_slice_others_charge_the_store(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(3)
+    slices, plan = process.store.slices, process.limits.try_acquire(ONE).claim.plan
+    slices.return_ended(lambda *_: None, everything=True)
+    first, second = [slices.take(Claim(plan, [1])) for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert (len(first.claims), len(second.claims)) == (2, 1)
+
+
+def test_a_slice_is_returned_once_the_store_is_available_again(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(500)
+    shared.error = StoreUnavailable("down")
+    clock.advance(10)
+    assert process.out() > 0
+    shared.error = None
+    clock.advance(10)
+    assert process.out() == 0
+    assert used(shared, process.limits) == 500
+
+
+def test_a_new_configuration_counts_once_the_slice_has_ended(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    process.limits = LimitSet.composed(process.limits.scoped, process.store, version=shared.version())
+    process.acquire(1000)
+    shared.advance_version()
+    assert process.limits.try_acquire(ONE)
+    clock.advance(2)
+    with pytest.raises(StaleConfiguration):
+        process.limits.try_acquire(ONE)
+    clock.advance(4)
+    assert process.out() == 0
+
+
+def test_a_reset_drops_the_slices_of_the_scope(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(1000)
+    process.store.reset([scope_of("other", None).key])
+    assert process.out() > 0
+    process.store.reset([scope_of("hot", None).key])
+    assert process.out() == 0
+    process.acquire(1)
+    clock.advance(10)
+    assert used(shared, process.limits) == 1
+
+
+def test_a_slice_ends_with_the_hour_in_which_it_is_counted(clock: FakeClock) -> None:
+    shared = FarStore(clock=clock)
+    clock.move(3_600_000_000 - clock.now_us % 3_600_000_000 - 500_000)
+    store = ResilientStore("far", lambda _: shared, clock=clock, jitter=lambda: 1.0).open()
+    limits = limits_on(store, DAILY, counts_usage=True)
+    for _ in range(500):
+        limits.try_acquire(ONE)
+    clock.advance(1)
+    assert store.slices.out() == {}
+
+
+def test_a_slice_ends_with_the_period_of_its_quota(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, QuotaLimit("units", 1000, session_seconds=10))
+    process.acquire(1, 400)
+    clock.advance(9.5)
+    assert process.acquire(600) == 600
+    clock.advance(0.5)
+    assert process.acquire(1001) == 1000
+
+
+@pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+def test_a_child_has_no_slices(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(500)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if process.out() == 0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert process.out() > 0
+
+
+class Spent:
+    """The amounts that were admitted, by time, and the rule that they have to keep."""
+
+    def __init__(self, limit: AnyLimit) -> None:
+        self.limit = limit
+        self.amounts: list[tuple[int, int]] = []
+
+    def exceeds(self) -> bool:
+        """Whether more was admitted in any time than the limit allows in it."""
+        if isinstance(self.limit, QuotaLimit):
+            hours: dict[int, int] = {}
+            for at, amount in self.amounts:
+                hours[at // 3_600_000_000] = hours.get(at // 3_600_000_000, 0) + amount
+            return max(hours.values()) > self.limit.capacity
+        assert isinstance(self.limit, RateLimit)
+        level, last = 0.0, 0
+        for at, amount in self.amounts:
+            level = max(level - (at - last) * self.limit.capacity / self.limit.window_seconds / 1e6, 0) + amount
+            if level > self.limit.ceiling + 1e-3:
+                return True
+            last = at
+        return False
+
+
+HISTORIES = {
+    "token_bucket": (RateLimit("units", 4000, 10), 0.02),
+    "small_burst": (RateLimit("units", 4000, 10, burst=1000), 0.02),
+    "gcra": (RateLimit("units", 40_000, 600, "gcra", burst=4000), 0.5),
+    "quota": (QuotaLimit("units", 8000, "hour"), 90.0),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("seed", [*range(5), *[pytest.param(seed, marks=pytest.mark.release) for seed in range(5, 50)]])
+def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
+    limit, pause = HISTORIES[name]
+    drawn, clock = random.Random(seed), FakeClock(1_000_000_000_000_000)
+    shared, spent = MemoryStore(clock=clock), Spent(limit)
+    processes = [Process(shared, limit) for _ in range(4)]
+    for _ in range(300):
+        index = drawn.randrange(4)
+        if drawn.random() < 0.02:  # it is killed, and another one is started
+            processes[index].store.slices.after_fork()
+            processes[index] = Process(shared, limit)
+        hot = drawn.choice([0, 1, 5, 40, 200])
+        for _ in range(hot):
+            amount = drawn.choice([1, 1, 1, 3])
+            if processes[index].limits.try_acquire({"units": amount}):
+                spent.amounts.append((clock.now_us, amount))
+        if drawn.random() < 0.5:
+            clock.advance(drawn.expovariate(1 / pause))
+    assert spent.amounts
+    assert not spent.exceeds()
+
+
+def racing(pipe: Connection, open_store: Callable[[], Store], kind: str) -> None:
+    """Acquire until the limit has rejected everything for longer than slices last, and report what was admitted."""
+    process_store = ResilientStore("far", lambda _: open_store()).open()
+    limits = limits_on(process_store, QuotaLimit("units", 20_000, "month"), seconds=1)
+    pipe.send("ready")
+    pipe.recv()
+    admitted, rejected_at = 0, None
+    while rejected_at is None or monotonic() < rejected_at + 3:
+        if limits.try_acquire(ONE):
+            admitted, rejected_at = admitted + 1, None
+            if kind == "killed" and admitted == 1500:
+                pipe.send((admitted, sum(process_store.slices.out().values())))
+                pipe.recv()
+        else:
+            rejected_at = rejected_at or monotonic()
+            sleep(0.05)
+    process_store.return_slices(everything=True)
+    pipe.send((admitted, 0))
+
+
+def race(store: str, kinds: list[str]) -> tuple[int, int]:
+    """What four processes were admitted together, and what those that were killed held."""
+    with STORES[store]() as open_store, ExitStack() as stack:
+        racers = [stack.enter_context(running(racing, open_store, kind)) for kind in kinds]
+        for racer in racers:
+            racer.hear()
+        for racer in racers:
+            racer.pipe.send("go")
+        reports: list[Any] = []
+        for kind, racer in sorted(zip(kinds, racers, strict=True), key=lambda one: one[0] != "killed"):
+            reports.append(racer.hear(4 * PATIENCE))
+            if kind == "killed":
+                racer.kill()
+    return sum(admitted for admitted, _ in reports), sum(held for _, held in reports)
+
+
+@pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+@pytest.mark.parametrize(
+    "store",
+    ["redis", *[pytest.param(name, marks=pytest.mark.release) for name in ["redis"] * 19 + ["sqlite", "postgres"]]],
+)
+def test_four_processes_are_admitted_all_of_a_limit_and_what_a_killed_one_held_is_lost(store: str) -> None:
+    admitted, lost = race(store, ["killed", "lives", "lives", "lives"])
+    assert 20_000 - lost <= admitted <= 20_000
