@@ -59,6 +59,7 @@ class BackgroundWriter(ABC, Generic[T]):
         self._lock = Lock()
         self._writing = Lock()
         self._is_failing = False
+        self._is_started = False
         self._kept = self._empty()
 
     def flush(self) -> int:
@@ -66,6 +67,7 @@ class BackgroundWriter(ABC, Generic[T]):
         with self._writing:
             with self._lock:
                 taken, self._kept = self._kept, self._empty()
+                self._is_started = False  # what is kept from now on needs another run
             if not taken:
                 return 0
             try:
@@ -94,15 +96,19 @@ class BackgroundWriter(ABC, Generic[T]):
 
     def _schedule_writing(self) -> None:
         """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""
-        if not _enabled:
+        if not _enabled or self._is_started:
             return
         if self._leaves is None:
             self._leaves = atexit.register(self._at_exit)
         connection = connections[router.db_for_write(self.model)]
         if connection.in_atomic_block:
-            connection.on_commit(self._task.start)
+            connection.on_commit(self._start)
         else:
-            self._task.start()
+            self._start()
+
+    def _start(self) -> None:
+        self._is_started = True
+        self._task.start()
 
     def _look(self) -> int | None:
         """Write; returns the delay until the next attempt after a failure."""
