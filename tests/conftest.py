@@ -16,6 +16,7 @@ from pytest_django import DjangoDbBlocker
 from limits_app import signals
 from limits_app.stores import registry
 from limits_app.testing.isolation import forget_use
+from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
@@ -75,6 +76,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 @pytest.fixture(autouse=True)
 def _nothing_remembered() -> Iterator[None]:
     """Whose turn it is in a pool, what was refused, that a store was down: what one test did is no other test's."""
+    write_in_background(False)
     yield
     forget_use()
     registry._OPENED.clear()
