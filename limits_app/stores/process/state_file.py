@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from io import SEEK_END, FileIO
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import finalize
 
 import lmdb
 
@@ -57,8 +58,9 @@ class StateFile:
     ) -> None:
         self.directory = files.private_directory(directory)
         self._path = files.data_file(self.directory)
-        self._data: FileIO | None = None
-        """The file for asking its size, while the environment is open."""
+        self._data = -1
+        """The descriptor by which the size of the file is read."""
+        self._close_data: Callable[[], object] = lambda: None
         self._size = 0
         self._map_megabytes = map_megabytes
         self._make_room = make_room
@@ -207,8 +209,9 @@ class StateFile:
             self._on_open()
             files.open_environment(self.directory, self._map_megabytes, self._opened)
             self._file_number = files.file_number(self.directory)
-            self._data = FileIO(self._path)
-            self._size = self._data.seek(0, SEEK_END)
+            self._data = os.open(self._path, os.O_RDONLY)
+            self._close_data = finalize(self, os.close, self._data)
+            self._size = os.lseek(self._data, 0, os.SEEK_END)
             self.environment = self._opened[0]
         return self.environment
 
@@ -217,7 +220,7 @@ class StateFile:
 
         A file that was deleted stays as it is for the processes that have opened it.
         """
-        if self._data is None or self._data.seek(0, SEEK_END) < self._size:
+        if os.lseek(self._data, 0, os.SEEK_END) < self._size:
             raise lmdb.CorruptedError("another program has truncated it")
 
     def _close(self) -> None:
@@ -226,8 +229,7 @@ class StateFile:
         for environment in self._opened:
             environment.close()
         self._opened.clear()
-        if self._data is not None:
-            self._data.close()
+        self._close_data()
 
     def _show(self) -> Presence:
         if self.presence is None:
