@@ -74,7 +74,7 @@ class UsageSnapshot(Counted):
     period = models.CharField(_("period"), max_length=4, choices=Period.choices)
     start = models.DateTimeField(_("start"))
     admitted_milli = models.BigIntegerField(_("allowed, in thousandths"), default=0)
-    refused = models.BigIntegerField(_("refusals"), default=0)
+    refused = models.BigIntegerField(_("rejections"), default=0)
 
     class Meta(Counted.Meta):
         default_permissions = ("view",)
@@ -106,7 +106,7 @@ class Denial(Counted):
     """Number of rejections by a limit in a minute, with the times of the first and last."""
 
     minute = models.DateTimeField(_("minute"))
-    count = models.BigIntegerField(_("refusals"), default=0)
+    count = models.BigIntegerField(_("rejections"), default=0)
     first = models.DateTimeField(_("first"))
     last = models.DateTimeField(_("last"))
     request_ids = models.CharField(_("ids of the last requests"), max_length=IDS_LENGTH, blank=True)

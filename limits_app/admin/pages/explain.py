@@ -44,7 +44,7 @@ _LEVELS: Final[Mapping[str, _StrPromise]] = {
     CODE: _("code"),
 }
 _STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {
-    PolicyStatus.COUNTS: _("counts"),
+    PolicyStatus.COUNTS: _("active"),
     PolicyStatus.EXTENDED: _("extended"),
     PolicyStatus.REPLACED: _("overridden"),
     PolicyStatus.NOT_NOW: _("not in force now"),
@@ -55,7 +55,7 @@ _STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {
 _MEMBERS: Final[Mapping[MemberStanding, _StrPromise]] = {
     MemberStanding.SERVES: _("would serve"),
     MemberStanding.STANDS_BY: _("standby"),
-    MemberStanding.REFUSES: _("refuses"),
+    MemberStanding.REFUSES: _("rejects"),
     MemberStanding.NEVER: _("request exceeds the maximum"),
     MemberStanding.UNABLE: _("lacks the requested limits"),
     MemberStanding.COOLING_DOWN: _("cooling down"),

@@ -20,8 +20,8 @@ pytestmark = [
 
 NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)"
 DENIALS = f"""
-    INSERT INTO limits_app_denial (resource, bucket, entity, "key", minute, count, "first", "last")
-    {NUMBERS} SELECT 'r' || (i % 10), 'entity', 'user:' || (i % 1000), 'call_count', m, 1, m, m
+    INSERT INTO limits_app_denial (resource, bucket, entity, "key", minute, count, "first", "last", request_ids)
+    {NUMBERS} SELECT 'r' || (i % 10), 'entity', 'user:' || (i % 1000), 'call_count', m, 1, m, m, printf('%012x', i)
     FROM (SELECT i, datetime(?, '-' || (i / 1000) || ' minutes') AS m FROM n)
 """  # noqa: S608 - of constants
 SNAPSHOTS = f"""
@@ -35,6 +35,7 @@ PAGES = (
     ("denial", "?p=50"),
     ("denial", "?entity=user:7&from=2020-01-01T00:00"),
     ("denial", "?key=call_count"),
+    ("denial", "?request_id=0123456789ab"),
     ("usagesnapshot", "?span=yesterday"),
     ("usagesnapshot", "?span=today&entity=user:7"),
 )

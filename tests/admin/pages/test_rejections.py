@@ -70,6 +70,7 @@ def test_without_events_a_row_links_to_the_policy_as_it_is(admin_client: Client)
         ({"resource": "other"}, set()),
         ({"key": "tokens"}, set()),
         ({"key": "requests", "request_id": "0c1d"}, {"early"}),
+        ({"request_id": "0c1d", "from": "2999-01-01T00:00"}, set()),
         ({"from": "2h"}, None),
         ({"from": "2026-02-30T10:00"}, None),
         ({"to": "0001-01-01T00:00"}, None),
