@@ -212,6 +212,7 @@ class Stats(TypedDict, total=False):
     entity: str | None
     level: str
     buckets: list[Stats]
+    in_slices: Amount
 
 
 def stats_of(claim: Claim) -> dict[str, Stats]:

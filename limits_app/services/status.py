@@ -16,7 +16,7 @@ from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import LimitsError, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
-from limits_app.core.outcome import Stats, survey
+from limits_app.core.outcome import TOTAL_PREFIX, Stats, survey, units_of
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
@@ -54,6 +54,7 @@ _TOGETHER: Final = 200
 class Status:
     """The usage of each limit, by key; the fields of each are those of `LimitSet.get_stats`.
 
+    `in_slices` is what this process has charged in advance and not spent, where there is any.
     The key of a total over all resources begins with `total:`, as in `total:tokens`.
 
     For a resource as a whole, `entities` says how many known entities were looked at,
@@ -102,9 +103,20 @@ def _read(
         found = resolver.get(resource, entity, default_limits, plan)
         try:
             limits = found.in_store()
-            return found.alias, limits.get_stats(), _members(limits)
+            return found.alias, _with_slices(found.alias, limits), _members(limits)
         except StaleConfiguration:
             resolver.forget(resource, entity, default_limits, plan, found)
+
+
+def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
+    """The state of the limits, with what this process holds in slices."""
+    stats, out = limits.get_stats(), resilient_store(alias).slices.out()
+    for scoped in limits.scoped if out else ():
+        for rule in scoped.schema.rules:
+            key = TOTAL_PREFIX + rule.key if scoped.scope.total else rule.key
+            if parts := out.get((scoped.key, rule.key)):
+                stats[key]["in_slices"] = max(units_of(rule, parts), stats[key].get("in_slices", 0))
+    return stats
 
 
 def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:

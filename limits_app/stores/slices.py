@@ -34,6 +34,7 @@ SHARE: Final = 100
 
 _SECOND: Final = 1_000_000
 _RETRY_US: Final = 1_000_000
+_GRACE_US: Final = 100_000
 _SHORTEST_PAUSE_US: Final = 10_000
 _LEAST_SIZE: Final = 2
 _MOST_SIZE: Final = 2**20
@@ -103,10 +104,10 @@ class Slice:
     def returns(self, now: int) -> list[int]:
         """Return the changes that settle the slice: of what is left, as much as its limits have not refilled.
 
-        The store has received them at the latest when the slice could be held once more.
+        The call to the store may take `_GRACE_US`.
         """
         claim = self.claim
-        at = claim.decided_at + now - self.asked_at + claim.plan.slice_us
+        at = claim.decided_at + now - self.asked_at + _GRACE_US
         return [-_counted(limit.rule, claim.decided_at, self.left[limit.place], at) for limit in claim.plan.limits]
 
     def is_mostly_left(self) -> bool:
