@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from time import monotonic_ns, sleep, time_ns
+from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
 
 from limits_app.core import engine
@@ -33,7 +33,7 @@ from limits_app.core.record import (
 from limits_app.core.runtime import AtFork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, first_admitted, is_idle
+from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, first_admitted, is_idle
 from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
@@ -44,7 +44,6 @@ _Before = tuple[Record, list[State], list[FinishedUsage], KeptUse, HourlyUsage |
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
-_TRIES: Final = 30
 _NEW: Final = True
 _ADMITTED: Final = False
 
@@ -164,20 +163,24 @@ class MemoryStore:
         A claim that `is_new` must be of the current version; its records are migrated to the schemas of its plan.
         With `saves`, new and migrated records that have changed are stored afterwards.
         """
-        if self._in_step:
-            self._give_way()
+        lock = self._lock
         try:
-            with self._lock:
-                if self._in_step:
-                    raise InStep
-                if is_new and claim.plan.version is not None and claim.plan.version != self._version:
-                    raise StaleConfiguration
-                try:
-                    self._in_step = True
-                    return self._work(work, claim, is_new, saves)
-                finally:
-                    self._in_step = False
+            if not lock.acquire(False):
+                acquire_patiently(lock)
+            if self._in_step:
+                raise InStep
+            if is_new and claim.plan.version is not None and claim.plan.version != self._version:
+                raise StaleConfiguration
+            try:
+                self._in_step = True
+                return self._work(work, claim, is_new, saves)
+            finally:
+                self._in_step = False
         finally:
+            try:  # noqa: SIM105 - a signal handler that raises within `suppress` would leave the lock acquired
+                lock.release()
+            except RuntimeError:  # an interruption came before the lock was acquired
+                pass
             if self._deferred:
                 self._make_deferred_calls()
 
@@ -210,13 +213,6 @@ class MemoryStore:
                 self._save(plan, records, now)
                 raise
         return result
-
-    def _give_way(self) -> None:
-        """Let another thread finish its step: threads that wait for the lock instead would slow each other down."""
-        for _ in range(_TRIES):
-            sleep(0)
-            if not self._in_step:
-                return
 
     @contextmanager
     def _exclusive_step(self) -> Iterator[None]:

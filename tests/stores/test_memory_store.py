@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Event, current_thread
 
 import pytest
@@ -101,7 +102,10 @@ def test_a_step_waits_for_one_that_takes_long() -> None:
     assert used(limits) == pytest.approx(2, abs=0.01)
 
 
-def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(
+    monkeypatch: pytest.MonkeyPatch, interrupts: bool
+) -> None:
     inside, go_on, pauses = Event(), Event(), []
 
     def slow() -> int:
@@ -111,6 +115,8 @@ def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(monkeypatch
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
+        if interrupts:
+            raise KeyboardInterrupt
         go_on.set()
         assert first.result(PATIENCE)
 
@@ -118,12 +124,16 @@ def test_a_thread_tries_again_when_the_step_of_another_one_has_ended(monkeypatch
     limits = limits_of(MemoryStore(clock=slow), CallLimit(10, 3600))
     inside.clear()
     go_on.clear()
-    monkeypatch.setattr("limits_app.stores.memory.sleep", pause)
+    monkeypatch.setattr("limits_app.stores.steps.sleep", pause)
     with ThreadPoolExecutor(1) as executor:
         first = executor.submit(limits.try_acquire)
         assert inside.wait(PATIENCE)
-        assert limits.try_acquire()
+        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
+            assert limits.try_acquire()
+        go_on.set()
+        assert first.result(PATIENCE)
     assert pauses == [0]
+    assert used(limits) == pytest.approx(1 if interrupts else 2, abs=0.01)
 
 
 def test_its_own_clock_never_goes_back() -> None:
