@@ -79,7 +79,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    elif response.streaming or limits.must_settle():
+    if response.streaming or limits.must_settle():
         _PENDING[ref(response, _release_response)] = limits, limits.request
     elif limits.acquired:
         limits.end()

@@ -205,7 +205,7 @@ def _candidates(counts: Sequence[DenialCount], using: str) -> Iterable[int]:
     policies = Policy.objects.using(using).order_by().values_list("pk")
     of_entities = [policies.filter(entity__identifier__in=batch) for batch in batches(entities)]
     of_resources = policies.filter(entity=None, resource__name__in=resources)
-    return [key for (key,) in policies.filter(entity=None, resource=None).union(of_resources, *of_entities)]
+    return [key for (key,) in policies.filter(entity=None, resource=None).union(of_resources, *of_entities).order_by()]
 
 
 def _deleted(counts: Sequence[DenialCount], plans: Collection[Plan]) -> Iterable[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -277,6 +278,7 @@ def test_an_asgi_server_that_never_closes_the_response_gives_back(
     serve({"": view})
     with pytest.raises(error):
         async_to_sync(Connection(**options).run)()
+    gc.collect()
     assert left("api") == GIVEN_BACK
 
 

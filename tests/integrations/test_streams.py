@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -112,6 +113,7 @@ def test_a_client_that_goes_away_in_a_stream_gives_back_what_the_stream_took(ser
             async_to_sync(Connection(**options).run)()
     else:
         async_to_sync(Connection(**options).run)()
+    gc.collect()
     assert left("api") == {"slots": 1}
 
 
