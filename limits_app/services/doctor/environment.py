@@ -133,7 +133,7 @@ def _ask_store(alias: str) -> None:
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
     """The messages of the app's system checks, under their own ids."""
-    databases = [home()] if stores_answer else None
+    databases = [home()] if stores_answer else []
     with suppress(DatabaseError, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
             yield Finding(str(message.id), _severity(message.level), str(message.msg), str(message.hint or _HINT))
