@@ -35,6 +35,7 @@ IGNORED: Final = (
     "ignore::pytest.PytestUnraisableExceptionWarning",
     # Django 6.1 has another API for e-mail, which 5.2 and 6.0 do not have.
     "ignore:get_connection() is deprecated",
+    "ignore:Django 2028 will not have a default mailer",
 )
 
 
