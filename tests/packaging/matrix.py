@@ -36,6 +36,7 @@ IGNORED: Final = (
     # Django 6.1 has another API for e-mail, which 5.2 and 6.0 do not have.
     "ignore:get_connection() is deprecated",
     "ignore:Django 2028 will not have a default mailer",
+    "ignore:The 'connection' argument is deprecated",
 )
 
 
