@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from time import monotonic, sleep
@@ -65,17 +65,17 @@ def _refused(effort: Effort) -> Iterable[Line]:
 
 def _processes(effort: Effort) -> Iterable[Line]:
     seconds = effort.turn_seconds * 10
-    with process_store() as store, _workers(str(store.directory)) as workers:
+    with process_store() as store, workers_of(_PROCESSES, work, str(store.directory)) as workers:
         measures = {
-            "one": partial(_seconds_per_call, workers[:1], seconds),
-            "all": partial(_seconds_per_call, workers, seconds),
+            "one": partial(seconds_per_call, workers[:1], seconds),
+            "all": partial(seconds_per_call, workers, seconds),
         }
         samples = in_turns(measures, effort.rounds)
     label = f"{OURS}, {_PROCESSES} processes against one"
     yield Line(label, samples.ratio("one", "all"), "x throughput", at_least(0.8))
 
 
-def _seconds_per_call(workers: list[Connection], seconds: float) -> Turn:
+def seconds_per_call(workers: list[Connection], seconds: float) -> Turn:
     """Seconds per call of several processes together, so that half of it is twice the throughput."""
     start = monotonic() + _LEAD_SECONDS
     for worker in workers:
@@ -84,14 +84,14 @@ def _seconds_per_call(workers: list[Connection], seconds: float) -> Turn:
 
 
 @contextmanager
-def _workers(directory: str) -> Iterator[list[Connection]]:
+def workers_of(count: int, target: Callable[[str, Connection], None], place: str) -> Iterator[list[Connection]]:
     """Processes that are told when to start and to stop, and say how many calls they made."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         connections = []
-        for _ in range(_PROCESSES):
+        for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(directory, theirs), daemon=True)
+            process = context.Process(target=target, args=(place, theirs), daemon=True)
             process.start()
             stack.callback(process.join, 10)
             stack.callback(ours.send, None)
@@ -102,10 +102,14 @@ def _workers(directory: str) -> Iterator[list[Connection]]:
 
 
 def work(directory: str, orders: Connection) -> None:
-    """Say when ready, then call as often as possible between the two moments of each order; None ends it."""
+    """Acquire from one limit of a process store, as `count_calls` does."""
     from limits_app.stores.process import open_process_store
 
-    once = one_call(limits_of([calls()], open_process_store(directory), "hot")).once
+    count_calls(one_call(limits_of([calls()], open_process_store(directory), "hot")).once, orders)
+
+
+def count_calls(once: Callable[[], object], orders: Connection) -> None:
+    """Say when ready, then call as often as possible between the two moments of each order; None ends it."""
     orders.send(None)
     while (order := orders.recv()) is not None:
         start, end = order

@@ -93,7 +93,7 @@ class ResilientStore:
         self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
         self.is_retired = False
         """Whether another object has replaced this one, because the settings have changed."""
-        self.slices = Slices(time, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)
+        self.slices = Slices(monotonic_us if clock is None else clock, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)
         """The slices of this process."""
         self._returning = BackgroundTask(self.return_slices, _RETURN_US, clock=time, jitter=jitter)
         self._returns_at_exit = False
@@ -124,15 +124,15 @@ class ResilientStore:
 
     def acquire(self, claim: Claim) -> bool:
         if claim.plan.slice_us:
-            taking = self._take(claim)
-            return taking is None or self.slices.taken(taking, self.acquire_first(taking.claims))
+            taking = self.slices.take(claim)
+            return taking is None or self._taken(taking, self.acquire_first(taking.claims))
         admitted: bool = self._call("acquire", claim)
         return admitted
 
     async def aacquire(self, claim: Claim) -> bool:
         if claim.plan.slice_us:
-            taking = self._take(claim)
-            return taking is None or self.slices.taken(taking, await self.aacquire_first(taking.claims))
+            taking = self.slices.take(claim)
+            return taking is None or self._taken(taking, await self.aacquire_first(taking.claims))
         with self._through_breaker("acquire"):
             return await self._remote().aacquire(claim)
 
@@ -261,15 +261,14 @@ class ResilientStore:
             self.failing = False
         return not self.failing
 
-    def _take(self, claim: Claim) -> Taking | None:
-        """See `Slices.take`; slices are returned in the background, and when the process ends."""
-        taking = self.slices.take(claim)
-        if taking is not None:
-            self._returning.start()
-            if not self._returns_at_exit:
-                self._returns_at_exit = True
-                atexit.register(self.return_slices, everything=True)
-        return taking
+    def _taken(self, taking: Taking, charged: Claim | None) -> bool:
+        """See `Slices.taken`; slices are returned in the background, and when the process ends."""
+        admitted = self.slices.taken(taking, charged)
+        self._returning.start()
+        if not self._returns_at_exit:
+            self._returns_at_exit = True
+            atexit.register(self.return_slices, everything=True)
+        return admitted
 
     def _call(self, verb: str, *args: object, **options: object) -> Any:
         """Call a method of the store; the circuit breaker is used only where calls have failed lately."""

@@ -88,15 +88,18 @@ class Slice:
 
     def spend(self, claim: Claim, now: int) -> bool:
         """Admit a claim if all its amounts are left."""
-        left, amounts = self.left, claim.amounts
-        if now >= self.ends_at or any(amount > rest for amount, rest in zip(amounts, left, strict=True)):
+        if now >= self.ends_at:
             return False
+        for place, amount in enumerate(claim.amounts):
+            if amount > self.left[place]:
+                return False
         self.admit(claim, now)
         return True
 
     def admit(self, claim: Claim, now: int) -> None:
         """Admit a claim whose amounts are left; its states are those of the slice when it was charged."""
-        self.left = [rest - amount for amount, rest in zip(claim.amounts, self.left, strict=True)]
+        for place, amount in enumerate(claim.amounts):
+            self.left[place] -= amount
         claim.admitted, claim.taken_from = True, self
         claim.decided_at = self.claim.decided_at + now - self.asked_at
         claim.states = self.claim.states
