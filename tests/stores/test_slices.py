@@ -339,34 +339,56 @@ class Spent:
 
 
 HISTORIES = {
-    "token_bucket": (RateLimit("units", 4000, 10), 0.02),
-    "small_burst": (RateLimit("units", 4000, 10, burst=1000), 0.02),
-    "gcra": (RateLimit("units", 40_000, 600, "gcra", burst=4000), 0.5),
-    "quota": (QuotaLimit("units", 8000, "hour"), 90.0),
+    "token_bucket": RateLimit("units", 4000, 10),
+    "small_burst": RateLimit("units", 4000, 10, burst=1000),
+    "gcra": RateLimit("units", 40_000, 600, "gcra", burst=4000),
+    "quota": QuotaLimit("units", 8000, "hour"),
 }
+
+
+class History:
+    """Four processes that share a limit, at random."""
+
+    def __init__(self, limit: AnyLimit, seed: int) -> None:
+        self.drawn, self.clock, self.spent = random.Random(seed), FakeClock(), Spent(limit)
+        self.limit, self.shared = limit, MemoryStore(clock=self.clock)
+        self.processes = [Process(self.shared, limit) for _ in range(4)]
+        self.held_seconds = self.processes[0].limits.scoped[0].slice_us / 1e6
+
+    def acquire(self, amount: int, times: list[int]) -> None:
+        """Have each process acquire until the limit rejects it, at most so many times."""
+        for process in self.processes:
+            for _ in range(self.drawn.choice(times)):
+                if not process.limits.try_acquire({"units": amount}):
+                    break
+                self.spent.amounts.append((self.clock.now_us, amount))
+
+    def pause(self, *shares: float) -> None:
+        """Let some of the time pass for which a slice is held."""
+        self.clock.advance(self.drawn.choice(shares) * self.held_seconds)
+
+    def kill(self) -> None:
+        """Kill a process, and start another one."""
+        index = self.drawn.randrange(4)
+        self.processes[index].store.slices.after_fork()
+        self.processes[index] = Process(self.shared, self.limit)
 
 
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("seed", [*range(5), *[pytest.param(seed, marks=pytest.mark.release) for seed in range(5, 50)]])
 def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
-    limit, pause = HISTORIES[name]
-    drawn, clock = random.Random(seed), FakeClock(1_000_000_000_000_000)
-    shared, spent = MemoryStore(clock=clock), Spent(limit)
-    processes = [Process(shared, limit) for _ in range(4)]
-    for _ in range(300):
-        index = drawn.randrange(4)
-        if drawn.random() < 0.02:  # it is killed, and another one is started
-            processes[index].store.slices.after_fork()
-            processes[index] = Process(shared, limit)
-        hot = drawn.choice([0, 1, 5, 40, 200])
-        for _ in range(hot):
-            amount = drawn.choice([1, 1, 1, 3])
-            if processes[index].limits.try_acquire({"units": amount}):
-                spent.amounts.append((clock.now_us, amount))
-        if drawn.random() < 0.5:
-            clock.advance(drawn.expovariate(1 / pause))
-    assert spent.amounts
-    assert not spent.exceeds()
+    history = History(HISTORIES[name], seed)
+    for _ in range(25):
+        history.acquire(1, [0, 0, 80])  # slices grow
+        history.pause(0.4, 0.9, 1.7)
+        history.acquire(history.drawn.choice([1, 2]), [0, 1, 1])  # they are held while the limit refills
+        history.pause(0, 0.3, 0.9)
+        if history.drawn.random() < 0.2:
+            history.kill()
+        for amount in (1, 100, 10, 1):  # all of it is spent at one time
+            history.acquire(amount, [40])
+        history.pause(0, 50, 500, 5000)
+    assert not history.spent.exceeds()
 
 
 def racing(pipe: Connection, open_store: Callable[[], Store], kind: str) -> None:
