@@ -47,7 +47,6 @@ class Acquisition:
     """The reported use by key."""
     used: Sequence[int] = ()
     """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
-    source: LimitsSource | None = None
     entered = False
     """Whether the block of the acquisition runs."""
     lost_lease = False
@@ -61,6 +60,7 @@ class Acquisition:
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
+        self.source: LimitsSource | None = None  # not in the class: compiled code would not set it
         self.requires_usage = limit_set.require_usage
         """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
         self.extensions: list[Acquisition] = []

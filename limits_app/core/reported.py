@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("limits_app")
 
 
-def record_usage(acquisition: Acquisition, usage: Mapping[str, Amount]) -> None:
+def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
     reports: dict[str, object] = {**acquisition.reports, **usage}
     recorded: list[tuple[Acquisition, list[int]]] = []
