@@ -34,7 +34,7 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
                     _check_overuse(acquisition, limit, amount, used)
         unknown.difference_update(by_key)
         recorded.append((part, amounts))
-    for key in unknown:
+    for key in [key for key in usage if key in unknown]:
         check_amounts("usage", {key: usage[key]})
         acquisition.limit_set.skip_unknown(key, reported=True)
     for part, amounts in recorded:

@@ -7,6 +7,7 @@ from functools import partial
 from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import LimitExceeded
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
@@ -71,7 +72,8 @@ def acquire(
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
-    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).acquire(timeout)
+    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
+    return _admitted(request.try_acquire()) if timeout == 0 else request.acquire(timeout)
 
 
 async def atry_acquire(
@@ -103,7 +105,7 @@ async def aacquire(
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    return await request.aacquire(timeout)
+    return _admitted(await request.atry_acquire()) if timeout == 0 else await request.aacquire(timeout)
 
 
 def check(
@@ -156,3 +158,9 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
             request = IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
     request.requires_usage = require_usage
     return request
+
+
+def _admitted(acquisition: Acquisition) -> Acquisition:
+    if not acquisition.claim.admitted:
+        raise LimitExceeded.of(acquisition)
+    return acquisition

@@ -79,12 +79,7 @@ class Request:
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
     def acquire(self, timeout: float | None) -> Acquisition:
-        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that.
-
-        With a timeout of 0, LimitExceeded immediately.
-        """
-        if timeout == 0:
-            return _admitted(self.try_acquire())
+        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
         time_left = _countdown(timeout)
         acquisition = self._finish(self._use(lambda limits, amounts: self._wait(limits, amounts, time_left)))
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
@@ -96,8 +91,6 @@ class Request:
 
     async def aacquire(self, timeout: float | None) -> Acquisition:
         """`acquire` for asyncio."""
-        if timeout == 0:
-            return _admitted(await self.atry_acquire())
         time_left = _countdown(timeout)
         waited = await self._ause(lambda limits, amounts: self._await(limits, amounts, time_left))
         acquisition = self._finish(waited, in_task=True)
@@ -205,12 +198,6 @@ class Request:
             acquisition.source = self
             acquisition.requires_usage = self.requires_usage
         return acquisition
-
-
-def _admitted(acquisition: Acquisition) -> Acquisition:
-    if not acquisition.claim.admitted:
-        raise LimitExceeded.of(acquisition)
-    return acquisition
 
 
 def _try_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
