@@ -14,8 +14,6 @@ from django.utils.translation import gettext_lazy as _
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
 
-__all__ = ["LimitsConfig"]
-
 
 class LimitsConfig(AppConfig):
     """Limits that administrators set and every process obeys."""

@@ -6,8 +6,6 @@ from celery import shared_task
 
 from limits_app import alerts, conf, services
 
-__all__ = ["prune", "roll_up", "send_alerts"]
-
 
 @shared_task(name="limits_app.roll_up", ignore_result=True)  # type: ignore[untyped-decorator]  # no types
 def roll_up() -> dict[str, object]:

@@ -7,8 +7,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 
-__all__ = ["own_limits"]
-
 
 @never_cache
 @login_required

@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 else:
     ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
 
-__all__ = [
-    "BoostForm",
-    "Boosted",
-    "GrantForm",
-    "ReasonForm",
-    "RequiredReasonForm",
-    "RevertForm",
-    "TopUpForm",
-    "of_entity",
-]
-
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
 
 

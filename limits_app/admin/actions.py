@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
     from limits_app.admin.base import AuditedAdmin
 
-__all__ = [
-    "ENTITY_ACTIONS",
-    "POLICY_ACTIONS",
-    "RESOURCE_ACTIONS",
-    "Ask",
-    "ConfirmedAction",
-    "StatePermissions",
-    "dropped_limits_warning",
-]
-
 MOST_ROWS: Final = 500
 """Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
 

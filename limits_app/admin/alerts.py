@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 else:
     Form = forms.ModelForm  # it takes no parameter when the code runs
 
-__all__ = ["AlertAdmin", "AlertRuleAdmin"]
-
 _CONFIDENTIAL = ("target", "secret")
 
 

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-__all__ = [
-    "AuditEventAdmin",
-    "KindFilter",
-    "SourceFilter",
-    "field_in_words",
-    "kind_in_words",
-    "source_in_words",
-    "value_in_words",
-]
-
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
     "api": _("API"),

@@ -29,8 +29,6 @@ from limits_app.models.snapshots import snapshots
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["AuditedAdmin", "RobustListAdmin", "VersionedAdmin"]
-
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.db.models import QuerySet

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-__all__ = ["BlockingAdmin", "LimitsUserAdminMixin"]
-
 
 class BlockingAdmin(UsageListAdmin):
     """Entities, with a page that blocks one, and a link that limits one, by identifier."""

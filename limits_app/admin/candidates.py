@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-__all__ = ["CandidateAdmin"]
-
 
 def _promote(candidate: Candidate, ask: Ask) -> None:
     services.promote_candidate(candidate.policy, reason=ask.reason, actor=ask.actor)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from limits_app.resolver import Pair
     from limits_app.services import LimitState, RowState
 
-__all__ = ["MOST_COUNTED", "CappedPaginator", "LargeListAdmin", "Link", "UsageListAdmin", "limit_line", "shown_limits"]
-
 if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-__all__ = ["EmergencyAdmin"]
-
 
 class EmergencyForm(ReasonForm):
     """The mode, its end and its reason; `services.set_emergency` validates them together."""

@@ -8,8 +8,6 @@ from django.apps import apps
 
 from limits_app.admin.changelists import LargeListAdmin
 
-__all__ = ["ExchangeAdmin"]
-
 if not TYPE_CHECKING and apps.is_installed("import_export"):
     from limits_app.admin.imports_exports import ImportExportAdmin as ExchangeAdmin
 else:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from limits_app.models import Policy
 
-__all__ = ["HoldsFilter", "KindFilter", "ScopeFilter"]
-
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
     "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from limits_app.models import Limit
 
-__all__ = ["Bar", "amount", "bar", "limits_text", "moment", "percent", "short_moment", "written_limits"]
-
 _NEAR: Final = 0.8
 
 _MANY: Final = 10

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 
     from django.utils.functional import _StrPromise
 
-__all__ = [
-    "LIMIT_FIELDS",
-    "READABLE",
-    "Autocomplete",
-    "DateTimeField",
-    "DateTimeWidget",
-    "JSONField",
-    "LimitForm",
-    "PolicyForm",
-    "ResourceForm",
-    "checked_datetime",
-    "is_primary_key",
-    "readable",
-]
-
 
 class JSONField(forms.JSONField):
     """A JSON field that also rejects NaN, deep nesting and huge numbers, which Django's field does not handle."""

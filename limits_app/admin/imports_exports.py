@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.urls import URLPattern
 
-__all__ = ["TABLES", "ImportExportAdmin", "Table"]
-
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-__all__ = ["BoostPageAdmin", "LimitFormSet", "LimitInline", "PolicyAdmin"]
-
 
 class BoostPageAdmin(StatePermissions, UsageListAdmin):
     """Policies, with a page that grants boosts."""

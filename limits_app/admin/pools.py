@@ -34,9 +34,6 @@ else:
     Inline = admin.TabularInline  # they take no parameters when the code runs
     MemberModelForm = ModelForm
 
-__all__ = ["PoolAdmin", "PoolMemberAdmin"]
-
-
 _NEW_MEMBERS: Final = 3
 """How many empty rows the form of a new pool has."""
 

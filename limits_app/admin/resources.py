@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 else:
     Inline = admin.TabularInline  # it takes no parameters when the code runs
 
-__all__ = ["EndpointAdmin", "EntityAdmin", "PlanAdmin", "ResourceAdmin"]
-
-
 _MOST_RESOURCES: Final = 3
 """Of how many resources a list shows what an entity uses."""
 _MOST_POLICIES: Final = 1000

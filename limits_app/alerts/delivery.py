@@ -25,8 +25,6 @@ from django.utils.translation import gettext
 
 from limits_app.models import AlertChannel, AlertRule
 
-__all__ = ["NotDelivered", "deliver", "send_test", "signature"]
-
 TIMEOUT_SECONDS: Final = 10
 
 

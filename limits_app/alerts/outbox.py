@@ -16,8 +16,6 @@ from limits_app.core.backoff import delay
 from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
 from limits_app.models.fields import in_site_time
 
-__all__ = ["Sent", "send"]
-
 logger = logging.getLogger("limits_app")
 
 _FIRST_DELAY_SECONDS: Final = 60

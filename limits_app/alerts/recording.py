@@ -25,8 +25,6 @@ from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import storable
 from limits_app.usage.writer import BackgroundWriter
 
-__all__ = ["AlertRecorder", "Event", "add_alerts", "connect", "recorder"]
-
 logger = logging.getLogger("limits_app")
 
 _MOST: Final = 1_000

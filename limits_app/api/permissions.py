@@ -13,23 +13,6 @@ from limits_app import conf
 from limits_app.audit import acting
 from limits_app.integrations.identity import entity_of_key
 
-__all__ = [
-    "BOOST",
-    "CANDIDATES",
-    "EMERGENCY",
-    "REASON_HEADER",
-    "RESET",
-    "REVERT",
-    "TOP_UP",
-    "USAGE",
-    "Callers",
-    "ModelPermission",
-    "Permission",
-    "changing",
-    "reason_of",
-    "who",
-]
-
 SOURCE: Final = "api"
 REASON_HEADER: Final = "X-Reason"
 _LONGEST: Final = 1000

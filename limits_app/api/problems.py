@@ -25,8 +25,6 @@ from limits_app.integrations.drf.throttle import Blocked, throttled_outcome
 from limits_app.integrations.refusals import BLOCKED, PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
-__all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
-
 _RETRY_SECONDS: Final = 1
 _MOST_NAMED: Final = 10
 """The maximum number of referring objects that a conflict on deletion lists."""

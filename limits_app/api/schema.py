@@ -11,12 +11,10 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
 from limits_app.api.permissions import REASON_HEADER
-from limits_app.api.problems import PROBLEM
 from limits_app.api.serializers.configuration import DefinitionSerializer
 from limits_app.api.serializers.fields import StrictSerializer
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
-
-__all__ = ["ApiSchema", "ProblemSerializer", "only_this_api"]
+from limits_app.integrations.refusals import PROBLEM
 
 Schema = dict[str, Any]
 

@@ -14,8 +14,6 @@ from limits_app.models import PolicyScope
 from limits_app.resolver import PolicyStatus, resolve
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["RESOURCE", "ApiThrottle"]
-
 RESOURCE: Final = "limits_app.api"
 
 _ABOUT_THE_API: Final = frozenset({PolicyScope.RESOURCE.value, PolicyScope.ENTITY_ON_RESOURCE.value})

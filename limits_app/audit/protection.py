@@ -17,8 +17,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app.core.errors import CannotProtect
 from limits_app.models import AuditEvent, AuditHead
 
-__all__ = ["is_protected", "protect", "unprotect"]
-
 _REFUSAL: Final = "the audit log is append-only: write another event instead of changing or deleting one"
 _UPDATE: Final = "limits_app_audit_no_update"
 _DELETE: Final = "limits_app_audit_no_delete"

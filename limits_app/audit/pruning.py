@@ -14,8 +14,6 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead
 from limits_app.models.recording import acting
 
-__all__ = ["prune"]
-
 
 def prune(
     before: datetime,

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-__all__ = ["MODELS", "Change", "Difference", "differences", "model_of", "permissions_to_revert", "revert", "state_now"]
-
 _NOTHING: Final[tuple[Any, ...]] = (None, "", False, [], {})
 _NAMES: Final = ("key", "name")
 

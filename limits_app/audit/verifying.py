@@ -14,8 +14,6 @@ from limits_app.models import AuditEvent, AuditHead, Verb
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 
-__all__ = ["BrokenLink", "Fault", "Report", "Unrecorded", "sign", "unrecorded", "verify"]
-
 _CHUNK: Final = 5000
 
 

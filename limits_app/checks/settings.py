@@ -20,16 +20,6 @@ from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.stores.registry import is_redis_cache
 
-__all__ = [
-    "check_deployment",
-    "check_hazards",
-    "check_settings",
-    "missing_caches",
-    "missing_databases",
-    "missing_packages",
-    "reported",
-]
-
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 """By IP version: public networks with a shorter prefix contain more than the proxies of an operator."""
 _PROCESSES_PER_CORE: Final = 16

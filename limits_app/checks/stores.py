@@ -20,8 +20,6 @@ from limits_app.core.store import Store
 from limits_app.models import Policy, Resource
 from limits_app.stores import registry
 
-__all__ = ["check_audit_log", "check_stores"]
-
 _MOST_SKEW_US: Final = 1_000_000
 
 

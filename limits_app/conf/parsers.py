@@ -17,36 +17,6 @@ from limits_app.core.amounts import shown
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
-__all__ = [
-    "ApiKeyOfRequest",
-    "EntityOfRequest",
-    "Exporter",
-    "Headers",
-    "Network",
-    "OnUnavailable",
-    "OnUnresolved",
-    "PlanOfRequest",
-    "RefusalHandler",
-    "StoreKind",
-    "StoreSettings",
-    "UnknownKeys",
-    "alias",
-    "directory",
-    "factor",
-    "function",
-    "list_of",
-    "networks",
-    "one_of",
-    "or_none",
-    "parsed_network",
-    "seconds",
-    "share",
-    "shares",
-    "stores",
-    "whole_number",
-    "yes_or_no",
-]
-
 _MAPPED_BITS: Final = 96
 """The bits of `::ffff:0:0/96`, the network of IPv4 addresses that are mapped to IPv6."""
 

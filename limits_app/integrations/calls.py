@@ -34,19 +34,6 @@ from limits_app.integrations.responses import REFUNDS, finish
 from limits_app.resolver import Limits
 from limits_app.services.amounts import EntityName
 
-__all__ = [
-    "Amounts",
-    "LimitedCall",
-    "Report",
-    "Rule",
-    "aheld",
-    "call_sync",
-    "held",
-    "is_awaited",
-    "report_response",
-    "request_among",
-]
-
 Amounts = Mapping[str, Amount]
 
 

@@ -27,19 +27,6 @@ from limits_app.services.shadow import ShadowedAcquisition
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
 
-__all__ = [
-    "NOTHING",
-    "Charge",
-    "Charges",
-    "Demand",
-    "Key",
-    "acharge_all",
-    "amount_of_each",
-    "charge_all",
-    "one_of_each",
-    "transfer_former_charge",
-]
-
 Key = tuple[str, str | None]
 """A resource and an entity."""
 

@@ -23,8 +23,6 @@ from limits_app.integrations.charges import Charge
 from limits_app.integrations.middleware import EXEMPT
 from limits_app.services.amounts import EntityName
 
-__all__ = ["exempt", "limited"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 _Block = AbstractContextManager[Acquisition] | AbstractAsyncContextManager[Acquisition]
 

@@ -18,7 +18,7 @@ from django.http import HttpRequest
 from django.urls import Resolver404, resolve
 
 from limits_app import conf
-from limits_app.core.amounts import Amount, shown
+from limits_app.core.amounts import Amount, Requested, shown
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
@@ -26,11 +26,8 @@ from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
-from limits_app.services.amounts import Requested
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
-
-__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "endpoints", "rules_for_path"]
 
 logger = logging.getLogger("limits_app")
 

@@ -19,24 +19,6 @@ from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 from limits_app.models.plan import MAX_PLAN_LENGTH
 
-__all__ = [
-    "UNKNOWN_CLIENT",
-    "Identity",
-    "address_of",
-    "client_at",
-    "client_of",
-    "entity_of_account",
-    "entity_of_api_key",
-    "entity_of_header",
-    "entity_of_key",
-    "entity_of_request",
-    "entity_of_session",
-    "entity_of_user",
-    "identify",
-    "normalize_entity",
-    "resource_named",
-]
-
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 

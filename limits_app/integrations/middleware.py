@@ -18,8 +18,6 @@ from limits_app.integrations.request import LimitedRequest, RequestLimits, limit
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
 
-__all__ = ["EXEMPT", "LimitsMiddleware"]
-
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to."""
 

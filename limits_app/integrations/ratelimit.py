@@ -28,8 +28,6 @@ from limits_app.integrations.identity import client_of, entity_of_user, normaliz
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import limits_of
 
-__all__ = ["ALL", "UNSAFE", "ratelimit"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[[str, HttpRequest], str]
 Rate = str | tuple[int, int] | None

@@ -31,8 +31,6 @@ from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.services.limit_words import limit_name
 from limits_app.usage import denials
 
-__all__ = ["BLOCKED", "PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
-
 logger = logging.getLogger("limits_app")
 
 REFUSALS: Final = (LimitExceeded, StoreUnavailable)

@@ -31,8 +31,6 @@ from limits_app.resolver import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
 
-__all__ = ["LimitedRequest", "RequestLimits", "limits_of"]
-
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)

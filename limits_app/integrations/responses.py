@@ -28,16 +28,6 @@ from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, Re
 from limits_app.core.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
-__all__ = [
-    "REFUNDS",
-    "finish",
-    "name_of",
-    "release_when_finished",
-    "release_with_task",
-    "remove_headers",
-    "set_headers",
-]
-
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 _ADDED: Final = "limits_headers"

@@ -11,8 +11,6 @@ from django.urls.converters import IntConverter, SlugConverter, StringConverter,
 
 from limits_app.models.endpoint import WILDCARD, route_pattern
 
-__all__ = ["Route", "RouteTree"]
-
 _WITHIN_SEGMENT: Final = frozenset({IntConverter, SlugConverter, StringConverter, UUIDConverter})
 """Converters that never match a slash; others may."""
 

@@ -31,8 +31,6 @@ from limits_app.models.endpoint import WILDCARD, lines_of
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
 
-__all__ = ["Exemptions", "Rule", "RuleCharge", "charges_for", "compiled"]
-
 logger = logging.getLogger("limits_app")
 
 _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change

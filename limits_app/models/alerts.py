@@ -14,8 +14,6 @@ from limits_app import conf
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_identifier, validate_resource_name, validate_text
 
-__all__ = ["Alert", "AlertChannel", "AlertKind", "AlertRule"]
-
 
 class AlertKind(models.TextChoices):
     """The events that alerts are sent for."""

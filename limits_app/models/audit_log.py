@@ -16,8 +16,6 @@ from django.db import IntegrityError, NotSupportedError, models, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["CONTENT", "AuditEvent", "AuditHead", "Manifest", "Verb", "digest_of"]
-
 CONTENT: Final = (
     "when",
     "actor",

@@ -12,8 +12,6 @@ from limits_app.models.changes import announce
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
-__all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_validators"]
-
 Written = Mapping[Any, tuple[Snapshot, Snapshot]]
 """Rows before and after a change, by primary key; for new rows the state before is empty."""
 

@@ -20,8 +20,6 @@ from limits_app.models.base import Configuration
 from limits_app.models.policy import Policy
 from limits_app.models.validators import validate_text
 
-__all__ = ["Candidate", "CandidateState", "CandidateValue", "noted_limits", "validate_limits"]
-
 _PERCENT: Final = (MinValueValidator(1), MaxValueValidator(100))
 
 

@@ -15,8 +15,6 @@ from django.db.models.signals import post_delete, post_save
 
 from limits_app import signals
 
-__all__ = ["announce", "in_transaction", "may_be_kept", "pending", "watch"]
-
 _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
     "mysql": "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
-
 
 class PrimaryKeyCheck(models.CheckConstraint):
     """A check constraint on an AutoField, which MySQL does not support; there, only validation applies."""

@@ -16,8 +16,6 @@ from limits_app.models.base import Configuration
 from limits_app.models.policy_rules import Enforcement
 from limits_app.models.validators import validate_text
 
-__all__ = ["ENFORCED", "Emergency", "EmergencySwitch", "emergency"]
-
 _WITHOUT_REASON: Final = _("Enter a reason: it is required unless the mode is “enforce”.")
 
 

@@ -36,8 +36,6 @@ from limits_app.models.validators import (
     validate_view_name,
 )
 
-__all__ = ["WILDCARD", "CountedBy", "Endpoint", "lines_of", "route_pattern", "validate_path"]
-
 WILDCARD: Final = "*"
 """A segment of a path that matches any one segment; at the end of the path, everything below."""
 

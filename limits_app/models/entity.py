@@ -17,8 +17,6 @@ from limits_app.models.plan import Plan
 from limits_app.models.snapshots import batches
 from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
 
-__all__ = ["MAX_LEVELS", "Entity"]
-
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
 _PATTERN_WITH_FIELDS: Final = _(
     "A pattern has no parent, plan, cascade or flags: leave them empty, and add a policy with the effect “blocked” or "

@@ -11,8 +11,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-__all__ = ["ExactTextField", "cascade", "from_column", "in_site_time", "to_column"]
-
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.deletion import Collector

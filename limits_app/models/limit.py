@@ -22,8 +22,6 @@ from limits_app.models.policy import Policy
 from limits_app.models.policy_rules import PolicyEffect
 from limits_app.models.pool import PoolMember
 
-__all__ = ["ALGORITHMS", "PERIODS", "Limit"]
-
 ALGORITHMS: Final = [
     (RateLimitAlgorithm.TOKEN_BUCKET.value, _("token bucket")),
     (RateLimitAlgorithm.LEAKY_BUCKET.value, _("leaky bucket")),

@@ -18,8 +18,6 @@ from limits_app.core.limit_checks import MAX_WINDOW_MILLI
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
 
-__all__ = ["COLUMNS", "CONSTRAINTS", "LimitKind", "amount_of", "check_definitions", "definition_of", "wrong_fields"]
-
 
 class LimitKind(models.TextChoices):
     """What a limit counts."""

@@ -13,8 +13,6 @@ from limits_app.core.limits import Blocked, Limit
 from limits_app.core.notation import limit_text, parse_limit
 from limits_app.models.fields import ExactTextField
 
-__all__ = ["CodeLimits", "code_limits", "note_code_limits"]
-
 logger = logging.getLogger("limits_app")
 
 _MOST_ROWS: Final = 1000

@@ -13,8 +13,6 @@ from limits_app import conf
 from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import shown
 
-__all__ = ["SEPARATORS", "check_pattern", "is_pattern", "networks_of", "patterns_in", "patterns_of", "specificity"]
-
 SEPARATORS: Final = ":/.-_@"
 """The characters after which the “*” of a pattern may be."""
 

@@ -16,8 +16,6 @@ from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_text
 
-__all__ = ["MAX_PLAN_LENGTH", "Plan", "PlanGroup", "groups_have_plans", "memberships", "user_key", "watch_groups"]
-
 MAX_PLAN_LENGTH: Final = 64
 """The length of a name."""
 _USER_PREFIX: Final = "user:"

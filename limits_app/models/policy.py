@@ -38,8 +38,6 @@ from limits_app.models.validators import validate_text
 if TYPE_CHECKING:
     from limits_app.core.limits import Limit as LimitDefinition
 
-__all__ = ["TOTALS", "Policy", "PolicyScope", "in_scope", "scope_by_names"]
-
 
 class PolicyScope(models.TextChoices):
     """The level of a policy; the first level with a policy applies as a whole, and totals apply in addition.

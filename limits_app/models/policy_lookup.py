@@ -34,8 +34,6 @@ from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = ["policies_for", "policies_of_each"]
-
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
         {requests}

@@ -25,22 +25,6 @@ from limits_app.models.weekly_hours import WeeklyHours, zone_named
 if TYPE_CHECKING:
     from limits_app.models.policy import Policy
 
-__all__ = [
-    "CONSTRAINTS",
-    "Counted",
-    "Enforcement",
-    "PolicyEffect",
-    "check_beginning",
-    "check_fields",
-    "check_limits",
-    "check_neighbours",
-    "check_spans",
-    "check_written_hours",
-    "has",
-    "is_unsaved",
-    "weakened",
-]
-
 
 class PolicyEffect(models.TextChoices):
     """The effect of a policy."""

@@ -13,8 +13,6 @@ from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 
-__all__ = ["ENTITY_FLAGS", "EntityPolicies", "PolicyChain", "PolicyValue", "Subject"]
-
 ENTITY_FLAGS: Final = "entity_row"
 """The level of the flags `blocked` and `unlimited` of an entity."""
 

@@ -24,19 +24,6 @@ from limits_app.models.validators import (
     validate_text,
 )
 
-__all__ = [
-    "MAX_WEIGHT",
-    "CoolDown",
-    "LoadBalancing",
-    "MemberDefinition",
-    "Pool",
-    "PoolDefinition",
-    "PoolMember",
-    "cool_downs",
-    "keep_cool_down",
-    "pool_definition",
-]
-
 MAX_WEIGHT: Final = 10_000
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-__all__ = ["Author", "Unit", "acting", "unit", "watch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Author:

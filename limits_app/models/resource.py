@@ -10,8 +10,6 @@ from limits_app.models.fields import ExactTextField
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
 
-__all__ = ["Resource"]
-
 
 class Resource(Configuration):
     """Something that can be limited: an API, a language model, a kind of job."""

@@ -17,8 +17,6 @@ from limits_app.models.limit import Limit
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
 
-__all__ = ["make_resource", "normalize_limits", "remove_resource", "validate_limits", "write_limits"]
-
 _LONGEST_STEM: Final = 48
 _OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
 """The permanent policy of a resource."""

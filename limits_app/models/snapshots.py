@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-__all__ = ["Snapshot", "Taken", "batches", "parts_of", "snapshot", "snapshots"]
-
 Snapshot = dict[str, Any]
 """The fields of an object by name, and lists of its nested objects by relation name."""
 

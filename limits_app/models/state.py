@@ -16,16 +16,6 @@ if TYPE_CHECKING:
 else:
     BinaryField = models.BinaryField  # not generic at run time
 
-__all__ = [
-    "DigestField",
-    "LastCommit",
-    "LayoutDefinition",
-    "ScopeCount",
-    "ScopeState",
-    "StoreVersion",
-    "WaitingBatch",
-]
-
 
 class DigestField(BinaryField):
     """Short binary data that MySQL can index."""

@@ -8,27 +8,6 @@ from typing import Any, Final, cast
 from django.db import connections, models
 from django.utils.translation import gettext_lazy as _
 
-__all__ = [
-    "ADD",
-    "EARLIEST",
-    "IDS_LENGTH",
-    "LATEST",
-    "PREPEND",
-    "REQUEST_ID_LENGTH",
-    "Bucket",
-    "CollectedBatch",
-    "Denial",
-    "EvaluationCount",
-    "EvaluationKind",
-    "Explain",
-    "Live",
-    "Overview",
-    "Period",
-    "UsageSnapshot",
-    "upsert",
-]
-
-
 REQUEST_ID_LENGTH: Final = 64
 IDS_LENGTH: Final = 1_000
 """The length of the ids of the last rejected requests in a minute; there are spaces between them."""

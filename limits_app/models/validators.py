@@ -19,24 +19,6 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.models.patterns import check_pattern
 
-__all__ = [
-    "MEMBER_KEY",
-    "is_secret_reference",
-    "validate_amounts",
-    "validate_config",
-    "validate_entities",
-    "validate_header",
-    "validate_identifier",
-    "validate_json",
-    "validate_methods",
-    "validate_networks",
-    "validate_object",
-    "validate_resource_name",
-    "validate_store",
-    "validate_text",
-    "validate_view_name",
-]
-
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
 MAX_DEPTH: Final = 32
 """Maximum nesting depth of JSON."""

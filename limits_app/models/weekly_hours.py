@@ -11,8 +11,6 @@ from typing import ClassVar, Final, Self
 
 from limits_app.core.clock import zone_of
 
-__all__ = ["WeeklyHours", "zone_named"]
-
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES: Final = 24 * 60
 _WEEK_MINUTES: Final = 7 * _DAY_MINUTES

@@ -18,8 +18,6 @@ from django.db import DatabaseError, InterfaceError
 from limits_app.core.balancing import Balancer, balancer_named
 from limits_app.models import cool_downs, keep_cool_down
 
-__all__ = ["READ_SECONDS", "Balancers", "balancers"]
-
 logger = logging.getLogger("limits_app")
 
 READ_SECONDS: Final = 1.0

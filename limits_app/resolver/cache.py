@@ -30,8 +30,6 @@ from limits_app.resolver.resolution import (
 from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.stores.registry import aliases, resilient_store
 
-__all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "advance_version", "pool_resolver", "resolver"]
-
 logger = logging.getLogger("limits_app")
 
 Key = tuple[str, str | None, Limits, str | None]

@@ -23,22 +23,6 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
 from limits_app.models import ENTITY_FLAGS, TOTALS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
 
-__all__ = [
-    "CODE",
-    "PRECEDENCE",
-    "Choice",
-    "EffectiveLimit",
-    "PolicyStatus",
-    "Verdict",
-    "changes_at",
-    "choose",
-    "is_evaluated",
-    "lifted",
-    "rollout_position",
-    "with_candidates",
-    "without_others",
-]
-
 CODE: Final = "code"
 """The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""
 

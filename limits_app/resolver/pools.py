@@ -30,16 +30,6 @@ from limits_app.models.validators import MEMBER_KEY, is_secret_reference
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 
-__all__ = [
-    "MEMBER_LEVEL",
-    "MemberSet",
-    "PoolCache",
-    "PoolMembers",
-    "PooledSet",
-    "pool_cache",
-    "with_secrets",
-]
-
 MEMBER_LEVEL: Final = "pool_member"
 """The level of the limits of a pool's member."""
 

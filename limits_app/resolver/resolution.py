@@ -53,24 +53,6 @@ from limits_app.resolver.pools import PoolMembers, pool_cache
 from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
 
-__all__ = [
-    "Limits",
-    "Pair",
-    "Source",
-    "check_names",
-    "check_plan",
-    "checked_defaults",
-    "choices",
-    "home",
-    "latest_code_limits",
-    "resolve",
-    "resolve_pool",
-    "scopes",
-    "source",
-    "switch_in_force",
-    "total_scopes",
-]
-
 Limits = tuple[Limit, ...]
 
 Pair = tuple[Resource | None, Entity | None]

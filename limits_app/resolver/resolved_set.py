@@ -19,8 +19,6 @@ from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced
 
-__all__ = ["Evaluated", "Resolution", "ResolvedSet", "compiled", "scopes_of"]
-
 _OF_AN_ENTITY: Final = frozenset(
     {PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value, PolicyScope.ENTITY_TOTAL.value}
 )

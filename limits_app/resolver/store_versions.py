@@ -15,8 +15,6 @@ from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 
-__all__ = ["DISABLED", "UNAVAILABLE", "StoreVersion", "StoreVersions", "schemas_of"]
-
 
 class _UnavailableStore(MemoryStore):
     """Takes the place of an unavailable store; sets that are compiled for it are always stale."""

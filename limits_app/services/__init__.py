@@ -9,6 +9,7 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 
 from __future__ import annotations
 
+from limits_app.resolver import PolicyStatus
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, reset, top_up
 from limits_app.services.boosts import PlannedBoost, boost, boost_policies, planned_boosts
@@ -39,7 +40,6 @@ from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
 from limits_app.services.status import (
     LimitState,
-    PolicyStatus,
     RowState,
     Status,
     StoreHealth,
@@ -48,7 +48,7 @@ from limits_app.services.status import (
     status,
     store_health,
 )
-from limits_app.services.usage import DenialCount, RolledUp, denials, prune_usage, roll_up, usage
+from limits_app.services.usage import RolledUp, denials, prune_usage, roll_up, usage
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_plan_limits,
@@ -62,6 +62,7 @@ from limits_app.services.writing import (
     set_resource_limits,
     set_system_limits,
 )
+from limits_app.usage import DenialCount
 
 __all__ = [
     "CandidateReport",

@@ -17,8 +17,6 @@ from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request
 from limits_app.services.several import SharesSource, shares_of
 
-__all__ = ["aacquire", "acheck", "acquire", "atry_acquire", "check", "limit_set", "try_acquire"]
-
 
 def limit_set(
     resource: str, entity: EntityName = None, default_limits: Limits | str = (), plan: str | None = None

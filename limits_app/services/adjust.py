@@ -23,8 +23,6 @@ from limits_app.services.amounts import not_limited
 from limits_app.stores import registry
 from limits_app.stores.registry import aliases, resilient_store
 
-__all__ = ["areset", "check_plan_known", "reset", "top_up"]
-
 
 def reset(
     resource: str | None,

@@ -14,20 +14,6 @@ from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
 from limits_app.resolver import Key, Limits, latest_code_limits, resolver
 
-__all__ = [
-    "AcquireOptions",
-    "CheckOptions",
-    "EntityName",
-    "Requested",
-    "RequestedAmounts",
-    "Resources",
-    "TryOptions",
-    "amounts_for",
-    "key_of",
-    "known_amounts",
-    "not_limited",
-]
-
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
 

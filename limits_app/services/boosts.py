@@ -24,8 +24,6 @@ from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import grant_boost
 
-__all__ = ["PlannedBoost", "boost", "boost_policies", "planned_boosts"]
-
 _THOUSANDTH: Final = Decimal("0.001")
 
 

@@ -21,17 +21,6 @@ from limits_app.services import definitions
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.usage import totals
 
-__all__ = [
-    "CandidateReport",
-    "candidates",
-    "discard_candidate",
-    "promote_candidate",
-    "reports",
-    "revert_candidate",
-    "revert_candidates",
-    "set_candidate",
-]
-
 logger = logging.getLogger("limits_app")
 
 _FEWEST: Final = 20

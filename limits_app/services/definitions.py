@@ -34,22 +34,6 @@ from limits_app.models import (
 )
 from limits_app.services.field_values import Find, column_value, nearest
 
-__all__ = [
-    "FIELDS",
-    "MOST_PARTS",
-    "PARTS",
-    "Definition",
-    "InvalidDefinition",
-    "Path",
-    "check_stored",
-    "find_or_new",
-    "find_stored",
-    "path_text",
-    "read",
-    "read_limits",
-    "save",
-]
-
 Path = tuple[str | int, ...]
 """Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
 

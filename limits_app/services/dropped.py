@@ -12,17 +12,6 @@ from django.utils import timezone
 
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
 
-__all__ = [
-    "Broader",
-    "DroppedKey",
-    "Ruling",
-    "dropped_by_each",
-    "dropped_keys",
-    "dropped_message",
-    "dropped_messages",
-    "overriding_block",
-]
-
 Scope = tuple[str, str]
 """Names of the resource, and of the entity or plan; empty for all of them."""
 

@@ -16,8 +16,6 @@ from limits_app.resolver import home, switch_in_force
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.writing import checked_datetime
 
-__all__ = ["emergency", "set_emergency"]
-
 
 def emergency() -> Emergency:
     """The emergency switch as it is in force now; off where `LIMITS["ENABLED"]` is False."""

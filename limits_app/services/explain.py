@@ -29,19 +29,9 @@ from limits_app.resolver import (
     resolver,
     source,
 )
-from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, explained_pool
+from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import told
 from limits_app.services.shadow import peek, with_shadow
-
-__all__ = [
-    "ExplainedLimit",
-    "ExplainedLink",
-    "ExplainedMember",
-    "ExplainedPool",
-    "Explanation",
-    "aexplain",
-    "explain",
-]
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 

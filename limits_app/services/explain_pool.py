@@ -13,8 +13,6 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import MemberDefinition
 from limits_app.resolver import MemberSet, PooledSet
 
-__all__ = ["ExplainedMember", "ExplainedPool", "MemberStanding", "explained_pool"]
-
 
 class MemberStanding(StrEnum):
     """The state of one member for a request; a member that stands by would serve if those before it did not."""

@@ -15,8 +15,6 @@ from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, Mem
 if TYPE_CHECKING:
     from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 
-__all__ = ["emergency_text", "told"]
-
 _WORDS: Final[Mapping[str, str]] = {
     ENTITY_FLAGS: "the entity itself",
     PolicyScope.ENTITY_ON_RESOURCE: "the policy of the entity on this resource",

@@ -18,8 +18,6 @@ from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Configuration
 from limits_app.models.fields import in_site_time
 
-__all__ = ["Find", "column_value", "moment", "nearest"]
-
 Find = Callable[[type[Configuration], str], Configuration]
 """Returns the row of a model with a name; raises ValidationError if it does not exist."""
 

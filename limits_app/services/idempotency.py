@@ -14,7 +14,7 @@ from typing import Final
 
 from limits_app import conf
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, check_idempotency_key, idempotency_scope
 from limits_app.core.limit_set import LimitSet
@@ -22,10 +22,8 @@ from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.resolver import Key, ResolvedSet
-from limits_app.services.amounts import Requested, RequestedAmounts
+from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.request import Request, Source, waiting_time
-
-__all__ = ["IdempotentRequest", "ReplayedAcquisition"]
 
 _NOTHING: Final = Plan((), (), (), version=None)
 _LONGEST_WAIT_SECONDS: Final = 10.0

@@ -9,8 +9,6 @@ from django.utils.translation import gettext
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, ResourceLimit
 from limits_app.core.notation import seconds_text
 
-__all__ = ["limit_in_words", "limit_key", "limit_name", "period_in_words"]
-
 _WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
 
 

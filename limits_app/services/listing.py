@@ -11,18 +11,6 @@ from limits_app.core.limits import Limit
 from limits_app.models import Counted, Policy, PolicyScope, in_scope
 from limits_app.resolver import home
 
-__all__ = [
-    "NamedScope",
-    "get_entity_limits",
-    "get_plan_limits",
-    "get_resource_limits",
-    "get_system_limits",
-    "list_entities",
-    "list_plans",
-    "list_resources",
-    "list_resources_with_entities",
-]
-
 _ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
 """Only policies that always apply are listed, without boosts and weekly hours."""
 

@@ -26,17 +26,6 @@ from limits_app.core.plan import PlannedLimit, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.usage import denials
 
-__all__ = [
-    "OBSERVERS",
-    "Crossing",
-    "Observer",
-    "Thresholds",
-    "decided",
-    "rejected",
-    "thresholds",
-    "waiting",
-]
-
 logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000

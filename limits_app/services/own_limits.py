@@ -17,8 +17,6 @@ from limits_app.models import Resource
 from limits_app.services.limit_words import limit_name, period_in_words
 from limits_app.services.status import status
 
-__all__ = ["OwnLimit", "own_limits"]
-
 _MOST: Final = 100
 
 

@@ -18,8 +18,6 @@ from limits_app.resolver import PooledSet, pool_resolver
 from limits_app.resolver.balancers import balancers
 from limits_app.services.request import Request
 
-__all__ = ["NamedPool", "areport_upstream", "member_use", "pool", "report_upstream"]
-
 
 def pool(name: str) -> NamedPool:
     """The pool of this name, which can be kept: each use has the latest configuration.

@@ -33,10 +33,7 @@ from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limit_words import limit_in_words, limit_name
-from limits_app.services.usage import DenialCount
-from limits_app.usage import denied
-
-__all__ = ["Rejection", "rejections"]
+from limits_app.usage import DenialCount, denied
 
 _MOST_EVENTS: Final = 5_000
 """How many audit events of the policies in question are read, the latest first."""

@@ -12,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import InterfaceError, OperationalError
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Requested
 from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import (
     LimitExceeded,
@@ -25,11 +26,9 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
-from limits_app.services.amounts import Requested, RequestedAmounts
+from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.shadow import afollow, count, follow, with_shadow
 from limits_app.services.unavailable import check_share, fallback_of, without_database
-
-__all__ = ["Request", "Source", "waiting_time"]
 
 T = TypeVar("T")
 

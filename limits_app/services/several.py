@@ -20,8 +20,6 @@ from limits_app.resolver import Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import EntityName, RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request
 
-__all__ = ["Share", "SharesSource", "atry_acquire_all", "prefixes_of", "shares_of", "try_acquire_all"]
-
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 """The policies from the strictest to the least strict; the strictest one of all shares applies."""
 

@@ -21,17 +21,6 @@ from limits_app.resolver import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.usage import evaluations
 
-__all__ = [
-    "ShadowedAcquisition",
-    "afollow",
-    "count",
-    "follow",
-    "forget_shadow_refusals",
-    "peek",
-    "shadow_refusals",
-    "with_shadow",
-]
-
 logger = logging.getLogger("limits_app")
 
 _REFUSALS: Final[Counter[tuple[str, str]]] = Counter()

@@ -24,8 +24,6 @@ from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy,
 from limits_app.resolver import home
 from limits_app.services import definitions
 
-__all__ = ["Amount", "SimpleLimit", "What", "Who", "conflict", "policy_of", "read", "save", "sentence"]
-
 
 class What(models.TextChoices):
     """What is limited."""

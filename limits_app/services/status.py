@@ -34,18 +34,6 @@ from limits_app.resolver import (
 )
 from limits_app.stores.registry import aliases, resilient_store
 
-__all__ = [
-    "LimitState",
-    "PolicyStatus",
-    "RowState",
-    "Status",
-    "StoreHealth",
-    "astatus",
-    "overview",
-    "status",
-    "store_health",
-]
-
 _TOGETHER: Final = 200
 """How many entities are looked at in one step of the store, since others wait for it."""
 

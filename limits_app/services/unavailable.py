@@ -24,8 +24,6 @@ from limits_app.resolver import ResolvedSet
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 
-__all__ = ["check_share", "fallback_of", "without_database"]
-
 logger = logging.getLogger("limits_app")
 
 

@@ -17,8 +17,6 @@ from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import By, DenialCount, Use, Uses, denied, evaluations, pruning, read, rollup
 
-__all__ = ["DenialCount", "RolledUp", "denials", "prune_usage", "roll_up", "usage", "uses"]
-
 logger = logging.getLogger("limits_app")
 
 T = TypeVar("T", By, Period)

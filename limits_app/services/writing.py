@@ -25,22 +25,6 @@ from limits_app.services.dropped import dropped_messages
 from limits_app.services.field_values import moment
 from limits_app.services.listing import NamedScope
 
-__all__ = [
-    "PolicyOptions",
-    "checked_datetime",
-    "delete_entity_limits",
-    "delete_plan_limits",
-    "delete_resource_limits",
-    "delete_system_limits",
-    "end_boost",
-    "grant_boost",
-    "set_entity",
-    "set_entity_limits",
-    "set_plan_limits",
-    "set_resource_limits",
-    "set_system_limits",
-]
-
 logger = logging.getLogger("limits_app")
 
 Limits = Iterable[LimitDefinition | Noted | str] | str

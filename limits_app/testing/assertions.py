@@ -10,8 +10,6 @@ from django.http.response import HttpResponseBase
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.isolation import freeze_limits
 
-__all__ = ["LimitsMixin", "assert_limited", "assert_not_limited"]
-
 
 def assert_limited(response: HttpResponseBase, *, retry_after: int | None = None) -> None:
     """Fail unless a response is rate limited (429) and not cacheable; `retry_after` is the value of its header."""

@@ -7,8 +7,6 @@ from threading import Lock
 from limits_app.core.clock import Clock, Paced
 from limits_app.core.runtime import WeakRegistry
 
-__all__ = ["FakeClock"]
-
 _SECOND = 1_000_000
 
 

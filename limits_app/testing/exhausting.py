@@ -13,8 +13,6 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import TOTAL_PREFIX, Outcome
 from limits_app.integrations.identity import entity_of_user
 
-__all__ = ["exhaust"]
-
 
 def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None = None) -> Acquisition:
     """Take all that is left of the limits on a resource, or of some of them, by key, and say that it was used.

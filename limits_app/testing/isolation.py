@@ -25,8 +25,6 @@ from limits_app.testing.clock import FakeClock
 from limits_app.usage import denials, evaluations
 from limits_app.usage.writer import write_in_background
 
-__all__ = ["BLOCKS", "forget", "forget_use", "freeze_limits", "fresh_limits", "read_endpoints"]
-
 _SECOND = 1_000_000
 _FORBIDDEN: Final = "Database access not allowed"
 """What pytest-django says where a test may not ask the database."""

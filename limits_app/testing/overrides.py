@@ -19,8 +19,6 @@ from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver import CODE, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
-__all__ = ["disable_limits", "override_limits"]
-
 _IN_FORCE: Final[list[_Override]] = []
 
 

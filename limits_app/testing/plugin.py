@@ -14,8 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from limits_app.testing.clock import FakeClock
 
-__all__ = ["limits_clock", "pytest_addoption", "pytest_configure"]
-
 _ISOLATED = "limits_isolated"
 _MARKER = "limits_stores"
 

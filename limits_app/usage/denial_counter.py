@@ -17,8 +17,6 @@ from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, 
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
 from limits_app.usage.writer import BackgroundWriter
 
-__all__ = ["Denials", "denials"]
-
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
 _MINUTES_PER_HOUR: Final = 60

@@ -18,8 +18,6 @@ from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970
 from limits_app.usage.writer import BackgroundWriter
 
-__all__ = ["Evaluation", "Evaluations", "evaluations", "totals"]
-
 _HOUR: Final = 3_600
 
 

@@ -20,8 +20,6 @@ from limits_app import conf
 from limits_app.models import CollectedBatch, Denial, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 
-__all__ = ["Archive", "prunable", "prune"]
-
 
 class Archive:
     """The file of one run: `NAME.jsonl.gz`, or `NAME-2.jsonl.gz` and so on if that exists. It is created on first use.

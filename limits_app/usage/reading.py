@@ -22,25 +22,6 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
 
-__all__ = [
-    "HOURS_OF",
-    "USUAL",
-    "By",
-    "DenialCount",
-    "Use",
-    "Uses",
-    "begun",
-    "bucket_of",
-    "chosen",
-    "denied",
-    "most_rejected",
-    "never_used",
-    "read",
-    "since_1970",
-    "snapshot_row",
-    "storable",
-]
-
 HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
 
 

@@ -15,8 +15,6 @@ from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, snapshot_row, storable
 
-__all__ = ["roll_up"]
-
 _Row = tuple[Period, int, str, Bucket, str, str]
 
 

@@ -18,8 +18,6 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import monotonic_us
 
-__all__ = ["BackgroundWriter", "write_in_background"]
-
 logger = logging.getLogger("limits_app")
 
 _EVERY_US: Final = 1_000_000

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = [
-    "EXPLAIN",
-    "PREVIEW",
-    "USAGE",
-    "View",
-    "bring_up_to_date",
-    "check",
-    "entity_or_none",
-    "may",
-    "page",
-    "problem_with",
-]
-
 View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
 
 EXPLAIN: Final = ("limits_app.view_policy", "limits_app.change_policy")

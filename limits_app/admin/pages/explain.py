@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from limits_app.core.outcome import LimitStatus
     from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 
-__all__ = ["explain_page"]
-
 _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["limit_page"]
-
 _ROWS: Final = (1, 2, 3)
 _MOST_SUGGESTED: Final = 200
 _MOST_ROWS: Final = 10

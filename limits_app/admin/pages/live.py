@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from limits_app.resolver import Pair
     from limits_app.usage import Use
 
-__all__ = ["live_page", "live_state", "tightest_limits"]
-
 _MOST_LOOKED_AT: Final = 25
 """Number of scopes with the highest usage or the most rejections in this hour that are checked."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["overview_page"]
-
 _MOST: Final = 5
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20

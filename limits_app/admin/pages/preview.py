@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite, ModelAdmin
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["preview_page"]
-
 _HOUR_SECONDS: Final = 3600
 
 

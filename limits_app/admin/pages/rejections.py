@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["rejections_page"]
-
 _PER_PAGE: Final = 100
 _LAST_PAGE: Final = 100
 """The maximum number of pages; users filter by time for earlier rows."""

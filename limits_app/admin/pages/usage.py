@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from limits_app.usage import Use
 
-__all__ = ["usage_page"]
-
 _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
 

@@ -27,22 +27,6 @@ from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, MOST_PARTS
 
-__all__ = [
-    "AuditEventSerializer",
-    "BoostSerializer",
-    "DefinitionSerializer",
-    "DoneSerializer",
-    "EndpointSerializer",
-    "EntitySerializer",
-    "PlanSerializer",
-    "PolicySerializer",
-    "PoolSerializer",
-    "ResetSerializer",
-    "ResourceSerializer",
-    "RevertSerializer",
-    "TopUpSerializer",
-]
-
 C = TypeVar("C", bound=Configuration)
 
 

@@ -17,9 +17,6 @@ from limits_app.core.amounts import MAX_AMOUNT
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import amount_of
 
-__all__ = ["AmountField", "DateTimeField", "Exact", "ObjectField", "StrictSerializer", "validated"]
-
-
 _UNKNOWN: Final = _("Unknown field.")
 
 

@@ -16,23 +16,6 @@ from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By
 
-__all__ = [
-    "AuditEventQuery",
-    "DenialQuery",
-    "EndpointQuery",
-    "EntityQuery",
-    "ExplainQuery",
-    "ListQuery",
-    "MeQuery",
-    "PlanQuery",
-    "PolicyQuery",
-    "PoolQuery",
-    "ResourceQuery",
-    "StatusQuery",
-    "UsageQuery",
-    "read",
-]
-
 MAX_PAGE_SIZE: Final = 200
 
 _HOLDS: Final[Mapping[str, Q]] = {

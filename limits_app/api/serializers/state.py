@@ -8,15 +8,6 @@ from rest_framework import serializers
 from limits_app.api.serializers.fields import DateTimeField, StrictSerializer
 from limits_app.models import Bucket
 
-__all__ = [
-    "DenialSerializer",
-    "ExplanationSerializer",
-    "MineSerializer",
-    "ShadowRefusalSerializer",
-    "StatusSerializer",
-    "UseSerializer",
-]
-
 
 @extend_schema_field({"type": "number"})
 class Number(serializers.FloatField):

@@ -31,8 +31,6 @@ from limits_app.api.serializers.queries import MAX_PAGE_SIZE, ListQuery, read
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 
-__all__ = ["ApiView", "BoundedJSONParser", "ConfigurationView", "ListView", "NotFoundView", "Page", "SchemaView"]
-
 _REVALIDATE: Final = "private, no-cache"
 
 

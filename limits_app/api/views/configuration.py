@@ -32,17 +32,6 @@ from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
 
-__all__ = [
-    "AuditEventView",
-    "EndpointView",
-    "EntityView",
-    "PlanView",
-    "PolicyView",
-    "PoolView",
-    "ResourceView",
-    "RevertView",
-]
-
 
 class ResourceView(ConfigurationView):
     """Resources."""

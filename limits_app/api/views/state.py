@@ -33,21 +33,6 @@ from limits_app.services import definitions
 from limits_app.services.usage import uses
 from limits_app.usage import Use, denied
 
-__all__ = [
-    "BoostView",
-    "CandidateView",
-    "DenialView",
-    "EmergencyView",
-    "ExplainView",
-    "MeView",
-    "ResetView",
-    "ShadowRefusalView",
-    "StatusView",
-    "TopUpView",
-    "UsageView",
-]
-
-
 _DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
 
 

@@ -17,8 +17,6 @@ from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
 
-__all__ = ["Demand", "Payer", "Price"]
-
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
 

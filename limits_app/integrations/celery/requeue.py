@@ -22,8 +22,6 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 
-__all__ = ["jittered", "seconds_to_wait"]
-
 _KEY: Final = "line"
 _QUEUE_SPEED: Final = 0.95
 """The time in which the queue moves by what the limit admits in 1."""

@@ -22,8 +22,6 @@ from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
 
-__all__ = ["LimitedTask", "TaskRefused", "limited_task"]
-
 REQUEUED: Final = "limits_requeued"
 """The message header that counts how often a task was queued again."""
 _DEFAULT_VISIBILITY_SECONDS: Final = 1800.0

@@ -16,8 +16,6 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.services import Share
 
-__all__ = ["OUTSIDE_TASK", "TaskLimits", "current_limits", "entered"]
-
 logger = logging.getLogger("limits_app")
 
 

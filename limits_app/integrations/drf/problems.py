@@ -14,8 +14,6 @@ from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.integrations.drf.throttle import Blocked, TooMuchAtOnce, Unavailable, throttled_outcome
 from limits_app.integrations.refusals import refusal
 
-__all__ = ["exception_handler"]
-
 
 def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpResponseBase | None:
     """Answer as `refusal` does where limits reject a request; REST_FRAMEWORK["EXCEPTION_HANDLER"] names it.

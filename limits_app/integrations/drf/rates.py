@@ -22,8 +22,6 @@ from limits_app.services import Share
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-__all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
-
 _ANONYMOUS_ONLY: Final = throttling.AnonRateThrottle.get_cache_key
 _STOCK_KEYS: Final = (
     _ANONYMOUS_ONLY,

@@ -10,8 +10,6 @@ from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.integrations.drf.throttle import LimitThrottle
 
-__all__ = ["LimitsAutoSchema", "LimitsSchemaMixin"]
-
 Schema = dict[str, Any]
 
 

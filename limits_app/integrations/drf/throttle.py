@@ -27,8 +27,6 @@ from limits_app.services import Share
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-__all__ = ["Blocked", "LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "throttled_outcome"]
-
 _PERMIT_SECONDS: Final = 1.0
 """After how long a request for a permit is tried again: nothing predicts when one is returned."""
 

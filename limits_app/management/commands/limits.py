@@ -30,8 +30,6 @@ from limits_app.management.limits import (
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
-__all__ = ["SUBCOMMANDS", "Command"]
-
 SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "system": policies.SYSTEM,
     "resource": policies.RESOURCE,

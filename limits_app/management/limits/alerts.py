@@ -11,8 +11,6 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table
 from limits_app.models import AlertRule
 
-__all__ = ["ALERTS"]
-
 
 def _send(options: Namespace, out: Output) -> ExitCode:
     done = send()

@@ -18,29 +18,6 @@ from limits_app.core.limit_checks import check_key
 from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
 from limits_app.models.fields import in_site_time
 
-__all__ = [
-    "AGES",
-    "age",
-    "ahead",
-    "amounts",
-    "entity_name",
-    "key",
-    "limit",
-    "limits_and_effect",
-    "minute",
-    "moment",
-    "past",
-    "percent",
-    "positive",
-    "resource_name",
-    "seconds",
-    "takes_entity",
-    "takes_limits",
-    "takes_plan",
-    "takes_requested",
-    "takes_resource",
-]
-
 T = TypeVar("T")
 
 EFFECTS: Final = ("blocked", "unlimited")

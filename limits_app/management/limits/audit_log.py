@@ -13,8 +13,6 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand, change
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
 
-__all__ = ["AUDIT"]
-
 _EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "changes", "reason")
 _SHORTENED: Final = 80
 """Maximum length of a change in `audit list`; `audit show` has the full text."""

@@ -22,8 +22,6 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement
 from limits_app.services.explain_text import emergency_text
 
-__all__ = ["BOOST", "EMERGENCY", "RESET"]
-
 _NO_LIMIT: Final = "There are no limits here."
 
 

@@ -14,8 +14,6 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import Policy
 from limits_app.resolver import home
 
-__all__ = ["CANDIDATES"]
-
 _COLUMNS: Final = ("policy_id", "policy", "limits", "state", "percent", "evaluated", "rejected", "rejected_percent")
 
 

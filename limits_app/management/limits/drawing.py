@@ -11,8 +11,6 @@ from rich.text import Text
 
 from limits_app.management.limits.tables import Table, cell, numeric
 
-__all__ = ["Drawn", "drawn_text"]
-
 _SHORT: Final = 28
 """Width in characters: shorter columns are not wrapped, and longer ones not to less than this."""
 

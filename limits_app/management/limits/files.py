@@ -20,8 +20,6 @@ from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 from limits_app.services.simulation import Proposal, Report, csv_events, recorded_events, replay
 
-__all__ = ["APPLY", "EXPORT", "SIMULATE", "content_of", "text_of"]
-
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20
 _SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}

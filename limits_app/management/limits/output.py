@@ -17,8 +17,6 @@ from django.core.management.base import CommandError, OutputWrapper
 
 from limits_app.management.limits.tables import Table, cell, numeric, printable
 
-__all__ = ["Format", "Output", "Screen"]
-
 T = TypeVar("T")
 
 _HAS_RICH: Final = find_spec("rich") is not None

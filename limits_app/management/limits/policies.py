@@ -30,8 +30,6 @@ from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
 
-__all__ = ["ENTITY", "PLAN", "RESOURCE", "SYSTEM", "notation_of"]
-
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
 

@@ -19,8 +19,6 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import Configuration, LoadBalancing, Pool, PoolMember, Resource
 from limits_app.services import definitions
 
-__all__ = ["POOL"]
-
 R = TypeVar("R", Pool, Resource)
 
 _POOLS: Final = ("pool", "load_balancing", "failover", "enabled", "members", "serves", "description")

@@ -13,8 +13,6 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand
 from limits_app.management.limits.tables import Table
 from limits_app.services.rejections import Rejection, rejections
 
-__all__ = ["DENIALS", "WHY"]
-
 _MOST: Final = 100
 _COLUMNS: Final = ("minute", "entity", "name", "resource", "limit", "count", "why", "audit_event")
 

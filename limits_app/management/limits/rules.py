@@ -11,8 +11,6 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand
 from limits_app.management.limits.tables import Table
 
-__all__ = ["RULES"]
-
 _COLUMNS: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
 
 

@@ -33,8 +33,6 @@ from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
 from limits_app.services.explain_text import emergency_text
 
-__all__ = ["CHECK", "DOCTOR", "EXPLAIN", "STATUS", "TOP", "status_rows"]
-
 _DECIDED: Final = (
     "decision",
     "key",

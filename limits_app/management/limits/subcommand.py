@@ -22,19 +22,6 @@ from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.models.patterns import is_pattern
 from limits_app.usage import never_used
 
-__all__ = [
-    "SOURCE",
-    "ExitCode",
-    "Subcommand",
-    "actor",
-    "change_table",
-    "changes_of",
-    "changing",
-    "fail",
-    "no_arguments",
-    "note_unused",
-]
-
 
 class ExitCode(IntEnum):
     """Exit codes."""

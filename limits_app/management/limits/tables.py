@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-__all__ = ["Table", "cell", "numeric", "printable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

@@ -19,8 +19,6 @@ from limits_app.models import AuditEvent
 from limits_app.usage import By, Use, pruning
 from limits_app.usage.pruning import Archive
 
-__all__ = ["PRUNE", "SNAPSHOT", "USAGE"]
-
 _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
 _WIDTH: Final = 40
 

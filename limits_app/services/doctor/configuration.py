@@ -22,8 +22,6 @@ from limits_app.services.limits_file.planning import dropped_limits, lines, over
 from limits_app.services.limits_file.stored import Stored
 from limits_app.usage import never_used
 
-__all__ = ["configured"]
-
 Names = tuple[str, Key]
 _SHOWN: Final = 10
 

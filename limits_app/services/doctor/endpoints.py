@@ -18,8 +18,6 @@ from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import Entry
 
-__all__ = ["SiteUrls", "hidden", "pointless", "unseen"]
-
 
 class SiteUrls:
     """The views and paths of `ROOT_URLCONF`; a site without one may have anything."""

@@ -19,8 +19,6 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.resolver import home
 from limits_app.stores import registry
 
-__all__ = ["Finding", "Severity", "answers", "asked_database", "asked_stores", "checked", "migrated"]
-
 
 class Severity(StrEnum):
     """The severity of a finding."""

@@ -18,8 +18,6 @@ from limits_app.stores import registry
 if TYPE_CHECKING:
     from limits_app.stores.redis import RedisStore
 
-__all__ = ["used", "waiting"]
-
 _UNUSED: Final = timedelta(days=30)
 _HOUR_SECONDS: Final = 3600
 _LATE: Final = timedelta(hours=3)

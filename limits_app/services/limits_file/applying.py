@@ -27,8 +27,6 @@ from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
 from limits_app.services.limits_file.stored import stored_content, stored_keys
 
-__all__ = ["DEFAULT_NAME", "apply", "export", "exported", "left_out", "plan"]
-
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
 

@@ -21,25 +21,6 @@ from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, PARTS, Definition, InvalidDefinition, Path
 from limits_app.services.limits_file.document import Document, InvalidFile, Problem, read_document
 
-__all__ = [
-    "LIMITS",
-    "MEMBERS",
-    "SECTIONS",
-    "Content",
-    "Entry",
-    "Key",
-    "Name",
-    "Section",
-    "State",
-    "cached_text",
-    "limit_text_of",
-    "noted",
-    "plain_value",
-    "read_content",
-    "references",
-    "schema",
-]
-
 Key = tuple[Any, ...]
 """The identity of an object in a section; endpoints with the same name and order are numbered."""
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 from limits_app.core.errors import InvalidLimit
 from limits_app.services.definitions import Path, path_text
 
-__all__ = ["MAX_CHARACTERS", "Document", "InvalidFile", "Problem", "read_document"]
-
 MAX_CHARACTERS: Final = 32_000_000
 """How large a file may be."""
 

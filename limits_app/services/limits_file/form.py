@@ -14,8 +14,6 @@ from limits_app.models import Configuration, Endpoint, Entity, Plan, Policy, Poo
 from limits_app.services.definitions import Path
 from limits_app.services.field_values import nearest
 
-__all__ = ["LimitsFile", "check_form"]
-
 
 def _zoned(value: object) -> datetime:
     try:

@@ -26,8 +26,6 @@ from limits_app.services.limits_file.content import (
 from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.stored import Stored, stored_content
 
-__all__ = ["Change", "Plan", "Step", "dropped_limits", "lines", "managed", "overlapping", "plan_of"]
-
 
 class Change(StrEnum):
     """What becomes of an object."""

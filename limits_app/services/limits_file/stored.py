@@ -22,8 +22,6 @@ from limits_app.services.limits_file.content import (
     plain_value,
 )
 
-__all__ = ["Stored", "stored_content", "stored_keys"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:

@@ -18,8 +18,6 @@ from limits_app.core.limits import CallLimit
 from limits_app.core.notation import CALLS, parse_amount
 from limits_app.models import Bucket, Period, UsageSnapshot
 
-__all__ = ["Event", "Wanted", "csv_events", "recorded_events", "share_of"]
-
 
 def share_of(amount: int, step: int, steps: int) -> int:
     """The part of an amount that comes in one of so many equal steps, from 0 on; together they are all of it."""

@@ -21,19 +21,6 @@ from limits_app.models import Bucket, Counted, Enforcement, Period, Policy, Poli
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.events import share_of
 
-__all__ = [
-    "DAYS",
-    "MOST",
-    "STEP_SECONDS",
-    "Consumer",
-    "Forecast",
-    "Proposed",
-    "can_be_replayed",
-    "forecast",
-    "in_steps",
-    "replay_hours",
-]
-
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
 

@@ -20,8 +20,6 @@ from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, E
 from limits_app.services.limits_file.stored import stored_content
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["Part", "Proposal", "Tried"]
-
 Part = tuple[tuple[Any, ...] | None, Schema]
 """A scope and its limits; None for the requesting entity on the requested resource."""
 

@@ -18,8 +18,6 @@ from limits_app.services.simulation.events import Event, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
 from limits_app.services.simulation.report import EVENTS, Report
 
-__all__ = ["replay"]
-
 Key = tuple[Any, ...]
 """A scope: a resource and an entity, or a resource, None and the key of a limit that all share."""
 

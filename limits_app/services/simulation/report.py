@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from limits_app.core.amounts import Amount, from_milli
 
-__all__ = ["EVENTS", "Moment", "Refused", "Report", "Total"]
-
 EVENTS: Final = "events"
 """What a file of events is counted in; recorded usage is counted in the units of each limit key."""
 _MINUTE: Final = 60
