@@ -152,10 +152,10 @@ class RedisClusterStore(RedisStore):
             claim.admitted = None
             if isinstance(error, StoreUnavailable):
                 yield from self._undo(claim, charged)
-            left = self._unfinished.take(claim) or Unfinished(charged)
+            left = self._unfinished.pop(claim, None) or Unfinished(charged)
             left.charged = charged
             if charged or left.call is not None:
-                self._unfinished.keep(claim, left)
+                self._keep(claim, left)
             raise
         if len(charged) == len(groups):
             claim.states = [states[limit] for limit in claim.plan.limits]

@@ -75,19 +75,14 @@ class Connections:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
+        call.begin(self.slots)
         try:
-            call.begin(self.slots)
             reply = _execute(connection, call, FIRST)
         except LOST as error:
-            connection.disconnect()
             return self.run_again(call, error)
         except exceptions.ResponseError as error:
-            connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
             call.finish(self.slots)
             raise self.refused(error) from error
-        except BaseException:
-            connection.disconnect()
-            raise
         self._idle.append(connection)
         return reply
 
@@ -101,22 +96,13 @@ class Connections:
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
             connection = self._new(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds)
             try:
-                connection.connect()
                 reply = _execute(connection, call, AGAIN)
             except LOST as lost:
-                connection.disconnect()
                 error = lost
             except exceptions.ResponseError as refusal:
-                connection.disconnect()
                 raise self.refused(refusal) from refusal
-            except BaseException:
-                connection.disconnect()
-                raise
             else:
-                if is_silent:  # its timeouts are short
-                    connection.disconnect()
-                else:
-                    self._idle.append(connection)
+                connection.disconnect()  # its timeouts may be short
                 return reply
             if is_silent or monotonic() > deadline:
                 break
@@ -157,15 +143,21 @@ class Connections:
 
 
 def _execute(connection: Any, call: Command, attempt: int) -> Any:
-    """Send a call, with the text of the script where the server does not know it, and return the reply."""
+    """Send a call, with the text of the script where the server does not know it, and return the reply.
+
+    The connection is closed after an error: of a primary that became a replica, so that Sentinel finds the new one.
+    """
     words = call.words(attempt)
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
+        connection.send_command(*words, check_health=False)
+        try:
+            return connection.read_response(disable_decoding=True)
+        except exceptions.NoScriptError:
+            connection.send_command(*call.with_text(words), check_health=False)
         return connection.read_response(disable_decoding=True)
-    except exceptions.NoScriptError:
-        words = call.with_text(words)
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
-    return connection.read_response(disable_decoding=True)
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 class TaskConnections:
@@ -186,20 +178,15 @@ class TaskConnections:
             return await asyncio.to_thread(self._connections.run, call)
         idle = await self._idle()
         connection = idle.pop() if idle else await self._connect()
+        call.begin(self._connections.slots)
         try:
-            call.begin(self._connections.slots)
             async with asyncio.timeout(self._connections.reply_seconds):
                 reply = await _execute_in_task(connection, call)
         except LOST as error:
-            await connection.disconnect(nowait=True)
             return await asyncio.to_thread(self._connections.run_again, call, error)
         except exceptions.ResponseError as error:
-            await connection.disconnect(nowait=True)
             call.finish(self._connections.slots)
             raise self._connections.refused(error) from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
         if len(idle) < _MOST_IDLE:
             idle.append(connection)
         else:
@@ -236,13 +223,16 @@ class TaskConnections:
 async def _execute_in_task(connection: Any, call: Command) -> Any:
     """As `_execute`."""
     words = call.words(FIRST)
-    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
+        await connection.send_command(*words, check_health=False)
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except exceptions.NoScriptError:
+            await connection.send_command(*call.with_text(words), check_health=False)
         return await connection.read_response(disable_decoding=True)
-    except exceptions.NoScriptError:
-        words = call.with_text(words)
-    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
-    return await connection.read_response(disable_decoding=True)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 async def _close_at_shutdown(idle: deque[Any]) -> AsyncGenerator[None, None]:

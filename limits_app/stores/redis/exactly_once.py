@@ -14,22 +14,17 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 
 FIRST, AGAIN, WITHDRAW = range(3)
-"""The attempts: a call that was not sent before; one that may have been executed; and one that withdraws a call."""
-WITHDRAWN: Final = b"W"
-"""The reply to a call that was withdrawn before it was executed."""
+"""The attempts: a call that was not sent before; one that may have been executed; and one that withdraws a call.
 
+The reply to the last is W, or the reply to the call where that was executed.
+"""
 _MOST_FREE: Final = 64
-_MOST_IN_DOUBT: Final = 10_000
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Unanswered(StoreUnavailable):
@@ -61,43 +56,3 @@ class Slots:
             return self._free.pop()
         except IndexError:
             return Slot()
-
-
-class InDoubt(Generic[K, V]):
-    """What is in doubt, by the claim that it is about; of too many the oldest are forgotten."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        on_fork(self)
-
-    def after_fork(self) -> None:
-        """Leave everything to the parent process."""
-        self._found: dict[K, V] = {}
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._found
-
-    def keep(self, key: K, value: V) -> None:
-        """Note something, as the youngest."""
-        with self._lock:
-            self._found.pop(key, None)
-            if len(self._found) >= _MOST_IN_DOUBT:
-                del self._found[next(iter(self._found))]
-            self._found[key] = value
-
-    def get(self, key: K) -> V | None:
-        """Return what is noted; None where nothing is in doubt."""
-        return self._found.get(key)
-
-    def take(self, key: K) -> V | None:
-        """Return what is noted, and forget it; None where nothing is in doubt."""
-        return self._found.pop(key, None) if self._found else None
-
-    def all(self) -> list[K]:
-        """Return the claims."""
-        with self._lock:
-            return list(self._found)

@@ -15,6 +15,7 @@ from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import lease_us_of
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import least_version
 from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import Command
@@ -85,6 +86,11 @@ class RedisStore(Verbs):
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Leave to the parent process what it has still to settle."""
+        self._unfinished.clear()
 
     def _connect(self, **seconds: float) -> Any:
         return Connections(self._source.pool(), self._slots, **seconds)
@@ -264,9 +270,9 @@ class RedisStore(Verbs):
 
     def _settle_unfinished(self) -> None:
         with suppress(StoreUnavailable):
-            for claim in self._unfinished.all():
+            for claim in list(self._unfinished):
                 if claim.settled:  # by a call that was interrupted then
-                    self._unfinished.take(claim)
+                    self._unfinished.pop(claim, None)
                 elif claim.admitted is None:
                     self.settle(claim, [-amount for amount in claim.amounts])
 

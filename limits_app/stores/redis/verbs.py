@@ -20,7 +20,7 @@ from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calls import AcquireCall, Calls, Command, PreparedPlan, ScriptCall, can_be_one_step
-from limits_app.stores.redis.exactly_once import InDoubt, Slots
+from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
@@ -31,6 +31,7 @@ _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
 _MOST_DEFINED: Final = 4096
 _MOST_CHOICES: Final = 1024
+_MOST_UNFINISHED: Final = 10_000
 _DEFINITIONS_KEPT_MS: Final = "31622400000"
 
 _STALE: Final = ord("S")
@@ -96,7 +97,7 @@ class Verbs:
         self._choices: dict[tuple[object, ...], AcquireCall | None] = {}
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
-        self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
+        self._unfinished: dict[Claim, Unfinished] = {}
 
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if any(claim.plan.is_blocked for claim in claims):
@@ -150,7 +151,7 @@ class Verbs:
             except BaseException:
                 for claim in claims if call.slot is not None else ():
                     claim.admitted = None
-                    self._unfinished.keep(claim, Unfinished(list(charged), call, claims, acquire))
+                    self._keep(claim, Unfinished(list(charged), call, claims, acquire))
                 raise
             call.finish(self._slots)
             yield from self._prepare_again(claims, acquire, reply)
@@ -181,16 +182,23 @@ class Verbs:
                     lease_was_lost |= yield from self._settle_group(claim, changes, left)
                 left.settled_last(self._slots)
         except BaseException:
-            self._unfinished.keep(claim, left)
+            self._keep(claim, left)
             raise
         finally:
             if lease_was_lost:
                 claim.lose_lease()
         claim.settled = True
-        self._unfinished.take(claim)
+        self._unfinished.pop(claim, None)
         self._rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
+
+    def _keep(self, claim: Claim, left: Unfinished) -> None:
+        """Note what has still to be settled of a claim; of too many claims the oldest are forgotten."""
+        self._unfinished.pop(claim, None)
+        self._unfinished[claim] = left
+        for oldest in list(self._unfinished)[:-_MOST_UNFINISHED]:
+            self._unfinished.pop(oldest, None)
 
     def _charged(self, claim: Claim) -> list[Charged]:
         """Return where a claim is charged of which nothing is in doubt."""

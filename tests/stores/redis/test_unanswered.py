@@ -17,8 +17,8 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import Claim
-from limits_app.stores.redis import RedisStore, exactly_once
-from limits_app.stores.redis.exactly_once import InDoubt, Unanswered
+from limits_app.stores.redis import RedisStore, verbs
+from limits_app.stores.redis.exactly_once import Unanswered
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import Keeper, calm_down, changes_of, claimed, hurry, limits_of, used
 
@@ -363,10 +363,11 @@ def test_a_server_that_hangs_up_or_is_silent_is_given_up(store: RedisStore) -> N
     assert len(asked) == 2
 
 
-def test_calls_in_doubt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exactly_once, "_MOST_IN_DOUBT", 2)
-    in_doubt: InDoubt[int, str] = InDoubt()
-    for number in range(3):
-        in_doubt.keep(number, str(number))
-    assert [in_doubt.take(number) for number in range(3)] == [None, "1", "2"]
-    assert len(in_doubt) == 0
+def test_calls_in_doubt_are_bounded(
+    store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs, "_MOST_UNFINISHED", 2)
+    for _ in range(3):
+        with replies(interruption_when_done), pytest.raises(Interruption):
+            store.acquire(claimed(taken, {"tokens": 1}))
+    assert list(store._unfinished) == [claim for claim, _ in keeper.kept[1:]]
