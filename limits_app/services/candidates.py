@@ -97,6 +97,14 @@ def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
     return [_report(row, counted.get((row.pk, _kind(row)), {})) for row in found]
 
 
+def policy_of_id(policy_id: int) -> Policy:
+    """The policy with this id; raises InvalidLimit if there is none."""
+    policy = Policy.objects.using(home()).filter(pk=policy_id).first()
+    if policy is None:
+        raise InvalidDefinition({("policy",): [f"No policy has the id {policy_id}: the list of candidates has ids."]})
+    return policy
+
+
 def promote_candidate(policy: Policy, *, reason: str = "", actor: str = "") -> Policy:
     """Give a policy the limits of its candidate; those before are kept, so that the promotion can be reverted.
 

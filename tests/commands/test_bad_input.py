@@ -202,8 +202,8 @@ TABLE: Final = {
         ("candidates", 2, "required: VERB"),
         ("candidates zap", 2, "invalid choice: 'zap'"),
         ("candidates set api rpm=5/min", 2, "'api' must be a whole number"),
-        ("candidates set 99 rpm=5/min", 1, "No policy has the id 99"),
-        ("candidates promote 99 --yes", 1, "No policy has the id 99"),
+        ("candidates set 99 rpm=5/min", 2, "No policy has the id 99"),
+        ("candidates promote 99 --yes", 2, "No policy has the id 99"),
     ],
     "alerts": [
         ("alerts", 2, "required: VERB"),

@@ -326,7 +326,7 @@ def test_the_command_manages_candidates(policy: Policy) -> None:
     assert run(f"candidates discard {policy.pk} --dry-run").code == 0
     assert run(f"candidates discard {policy.pk} --yes").code == 0
     assert run(f"candidates discard {policy.pk} --yes").code == 1
-    assert run("candidates promote 4711 --yes").code == 1
+    assert run("candidates promote 4711 --yes").code == 2
     assert AuditEvent.objects.filter(source="command").count() == 4
 
 

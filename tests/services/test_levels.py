@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import combinations
@@ -13,7 +14,7 @@ from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries, Settings
@@ -24,6 +25,7 @@ from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.models.limit import Limit
 from limits_app.resolver import resolver
 from limits_app.testing import FakeClock
+from tests.services.wall import Wall
 
 WHO = "user:eu-1"
 LEVELS = [
@@ -41,19 +43,20 @@ TOTALS = ["entity_total", "plan_total", "pattern_total", "system_total"]
 CAPACITY = {level: 10 * number for number, level in enumerate([*LEVELS, *TOTALS], 1)}
 
 
-def put(level: str, capacity: int = 0, **fields: Any) -> None:
+def put(level: str, capacity: int = 0, **fields: Any) -> Policy:
     """Set a policy of a level for the entity, its plan or its pattern; 0 is the capacity of the level."""
     subject = level.partition("_")[0]
     fields["resource"] = Resource.objects.get(name="api") if level.endswith("resource") else None
     if subject == "entity":
         fields.setdefault("entity", Entity.objects.get_or_create(identifier=WHO)[0])
     elif subject == "pattern":
-        fields["entity"] = Entity.objects.get_or_create(identifier="user:eu-*")[0]
+        fields.setdefault("entity", Entity.objects.get_or_create(identifier="user:eu-*")[0])
     elif subject == "plan":
         fields["plan"] = Plan.objects.get(name="pro")
     policy = Policy.objects.create(counted="total" if level.endswith("total") else "each", **fields)
     if policy.effect == "limits":
         Limit.from_definition(policy, CallLimit(capacity or CAPACITY[level], 60)).save()
+    return policy
 
 
 def found(entity: str | None = WHO, plan: str | None = "pro") -> set[str]:
@@ -293,67 +296,108 @@ def test_users_may_be_in_another_database(settings: Settings) -> None:
     assert not PlanAdmin(Plan, site).get_inlines(RequestFactory().get("/"))
 
 
-_DATES: list[dict[str, Any]] = [
+_TIMES: list[dict[str, Any]] = [
+    {},
     {},
     {"valid_from": datetime(2020, 1, 1, tzinfo=UTC)},
     {"valid_from": datetime(2020, 1, 1, tzinfo=UTC), "valid_until": datetime(2021, 1, 1, tzinfo=UTC)},
     {"valid_from": datetime(2999, 1, 1, tzinfo=UTC)},
+    {"weekly_hours": "mon-sun", "time_zone": "UTC"},
+    {"weekly_hours": "wed 08:00-17:00", "time_zone": "UTC"},
+    {"weekly_hours": "sat-sun", "time_zone": "UTC"},
 ]
 _POLICIES = st.fixed_dictionaries(
     {
         "level": st.sampled_from([*LEVELS[:-1], *TOTALS]),
         "capacity": st.integers(1, 3),
-        "of_parent": st.booleans(),
+        "of_other": st.booleans(),
+        "effect": st.sampled_from(["limits"] * 6 + ["blocked", "unlimited"]),
         "extends": st.booleans(),
-        "enforcement": st.sampled_from(["enforce", "enforce", "shadow", "off"]),
-        "dates": st.sampled_from(_DATES),
+        "enforcement": st.sampled_from(["enforce"] * 4 + ["shadow", "off"]),
+        "rollout_percent": st.sampled_from([100, 100, 50]),
+        "times": st.sampled_from(_TIMES),
+        "candidate": st.sampled_from(["", "", "calls=1/min", "calls=2/min tokens=1/min"]),
+        "promoted": st.booleans(),
     }
 )
 _REQUESTS = st.tuples(
-    st.sampled_from([WHO, "user:eu-2", "tenant:acme", None]), st.sampled_from(["pro", None]), st.integers(0, 90)
+    st.sampled_from([WHO, "user:eu-2", "tenant:acme", "ip:10.1.2.3", None]),
+    st.sampled_from(["pro", None]),
+    st.integers(0, 90),
 )
+_SWITCHES = st.tuples(st.sampled_from([True, True, True, False]), st.sampled_from(["enforce"] * 4 + ["shadow", "off"]))
 
 
 def _place(one: dict[str, Any]) -> tuple[str, bool]:
-    return one["level"], one["of_parent"] and one["level"].startswith("entity")
+    return one["level"], one["of_other"] and one["level"].startswith(("entity", "pattern"))
 
 
-@hypothesis_settings(
-    max_examples=12, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.lists(_POLICIES, min_size=3, max_size=7, unique_by=_place),
-    st.booleans(),
-    st.lists(_REQUESTS, min_size=2, max_size=5),
-)
+def _set(one: dict[str, Any], parent: Entity, network: Entity) -> None:
+    """Set a random policy, for the parent or the network where it is `of_other`, perhaps with a candidate."""
+    level, is_total = one["level"], one["level"].endswith("total")
+    about = {"entity": network if level.startswith("pattern") else parent} if _place(one)[1] else {}
+    fields = {name: one[name] for name in ("enforcement", "rollout_percent")} | about | one["times"]
+    effect = "limits" if is_total and one["effect"] == "unlimited" else one["effect"]
+    extends = one["extends"] and effect == "limits" and not is_total
+    policy = put(level, one["capacity"], effect=effect, extends=extends, **fields)
+    if one["candidate"]:
+        limits.set_candidate(policy, one["candidate"], revert_percent=50)
+        if one["promoted"]:
+            limits.promote_candidate(policy)
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(120, marks=pytest.mark.release)])
 def test_explain_check_and_acquire_agree_on_random_configurations(
-    clock: FakeClock, policies: list[dict[str, Any]], cascade: bool, requests: list[tuple[str | None, str | None, int]]
+    clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
-    Policy.objects.all().delete()
-    Entity.objects.update(parent=None)
-    Entity.objects.all().delete()
-    parent = Entity.objects.create(identifier="tenant:acme")
-    Entity.objects.create(identifier=WHO, parent=parent, cascade=cascade)
-    for one in policies:
-        level = one["level"]
-        about = {"entity": parent} if _place(one)[1] else {}
-        extends = one["extends"] and not level.endswith("total")
-        put(level, one["capacity"], extends=extends, enforcement=one["enforcement"], **about, **one["dates"])
-    code = (CallLimit(2, 60),)
-    for entity, plan, seconds in requests:
-        request: dict[str, Any] = {"entity": entity, "plan": plan, "default_limits": code}
-        explained = limits.explain("api", **request)
-        checked = limits.check("api", **request)
-        acquired = limits.try_acquire("api", **request)
-        assert explained.outcome == checked
-        assert checked.allowed is acquired.successful
-        assert checked.violations == acquired.outcome.violations
-        assert checked.shadowed == acquired.outcome.shadowed
-        shown = [one.status for link in explained.chain for one in link.limits if one.status is not None]
-        assert {(one.entity, one.level) for one in shown} == {
-            (one.entity, one.level) for one in (*checked.violations, *checked.passed)
-        }
-        clock.advance(seconds)
+    monkeypatch.setattr(resolver, "clock", Wall())
+    seen: Counter[str] = Counter()
+
+    @hypothesis_settings(max_examples=examples, phases=[Phase.generate], deadline=None)
+    @given(
+        st.lists(_POLICIES, min_size=3, max_size=7, unique_by=_place),
+        st.booleans(),
+        st.lists(_REQUESTS, min_size=2, max_size=5),
+        _SWITCHES,
+    )
+    def agree(
+        policies: list[dict[str, Any]],
+        cascade: bool,
+        requests: list[tuple[str | None, str | None, int]],
+        switches: tuple[bool, str],
+    ) -> None:
+        Policy.objects.all().delete()
+        Entity.objects.update(parent=None)
+        Entity.objects.all().delete()
+        parent = Entity.objects.create(identifier="tenant:acme")
+        Entity.objects.create(identifier=WHO, parent=parent, cascade=cascade)
+        for one in policies:
+            _set(one, parent, Entity.objects.get_or_create(identifier="ip:10.0.0.0/8")[0])
+        is_enabled, mode = switches
+        limits.set_emergency(mode, reason="a test")
+        settings.LIMITS = settings.LIMITS | {"ENABLED": is_enabled}
+        resolver.clear()
+        for entity, plan, seconds in requests:
+            code = (CallLimit(2, 60),)
+            request: dict[str, Any] = {"entity": entity, "plan": plan, "default_limits": code}
+            request["requested"] = limits.limit_set("api", entity, code, plan).ones
+            explained = limits.explain("api", **request)
+            checked = limits.check("api", **request)
+            acquired = limits.try_acquire("api", require_usage=False, **request)
+            assert explained.outcome == checked
+            assert checked.allowed is acquired.successful
+            assert checked.violations == acquired.outcome.violations
+            assert checked.shadowed == acquired.outcome.shadowed
+            shown = [one.status for link in explained.chain for one in link.limits if one.status is not None]
+            decided = (*checked.violations, *checked.passed)
+            assert {(one.entity, one.level) for one in shown} == {(one.entity, one.level) for one in decided}
+            assert not decided or (is_enabled and mode == "enforce")
+            seen.update([one.level for one in decided], shadowed=len(checked.shadowed), rejected=not checked.allowed)
+            clock.advance(seconds)
+
+    agree()
+    if examples > 8:
+        assert {*LEVELS, *TOTALS, "shadowed", "rejected"} <= {name for name, count in seen.items() if count}
 
 
 def test_a_miss_is_one_query_with_all_of_it(django_assert_num_queries: DjangoAssertNumQueries) -> None:

@@ -28,8 +28,8 @@ from limits_app.core.outcome import Stats
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
-from limits_app.resolver import home
 from limits_app.services import definitions
+from limits_app.services.candidates import policy_of_id
 from limits_app.services.usage import uses
 from limits_app.usage import Use, denied
 
@@ -82,9 +82,7 @@ class CandidateView(ApiView):
     def post(self, request: Request) -> Response:
         """Set, promote, revert or discard the candidate of a policy."""
         given = validated(state.CandidateChangeSerializer, request.data)
-        policy = Policy.objects.using(home()).filter(pk=given.pop("policy")).first()
-        if policy is None:
-            raise ValidationError({"policy": [_("There is no policy with this id.")]})
+        policy = policy_of_id(given.pop("policy"))
         action = _CANDIDATE_ACTIONS.get(given.pop("action"))
         if action is None:
             raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})

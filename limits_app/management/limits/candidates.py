@@ -12,7 +12,7 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail
 from limits_app.management.limits.tables import Table
 from limits_app.models import Policy
-from limits_app.resolver import home
+from limits_app.services.candidates import policy_of_id
 
 _COLUMNS: Final = ("policy_id", "policy", "limits", "state", "percent", "evaluated", "rejected", "rejected_percent")
 
@@ -27,7 +27,7 @@ def _list(options: Namespace, out: Output) -> ExitCode:
 def _set(options: Namespace, out: Output) -> ExitCode:
     with changing(options, out):
         limits.set_candidate(
-            _policy(options),
+            policy_of_id(options.policy),
             options.limits,
             percent=options.percent,
             revert_percent=options.revert_percent,
@@ -39,7 +39,7 @@ def _set(options: Namespace, out: Output) -> ExitCode:
 
 def _changes(change: Callable[[Policy], Any], question: str) -> Callable[[Namespace, Output], ExitCode]:
     def run(options: Namespace, out: Output) -> ExitCode:
-        policy = _policy(options)
+        policy = policy_of_id(options.policy)
         if not options.dry_run:
             out.confirm(f"{question} of {policy}?", yes=options.yes)
         with changing(options, out):
@@ -48,13 +48,6 @@ def _changes(change: Callable[[Policy], Any], question: str) -> Callable[[Namesp
         return ExitCode.OK
 
     return run
-
-
-def _policy(options: Namespace) -> Policy:
-    policy = Policy.objects.using(home()).filter(pk=options.policy).first()
-    if policy is None:
-        fail(f"No policy has the id {options.policy}; `limits candidates list` and `limits export` show them.")
-    return policy
 
 
 def _takes_policy(parser: ArgumentParser) -> None:
