@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -34,8 +33,6 @@ Demand = tuple[Share, Mapping[str, Amount]]
 """A share of a request, and the amounts that it names."""
 
 NOTHING: Final[Mapping[str, Amount]] = {}
-ONE_OF_EACH: Final = attrgetter("ones")
-"""Requests 1 of every limit of a limit set, like `one_of_each` without named amounts."""
 
 
 class Charge(NamedTuple):
@@ -80,6 +77,17 @@ class Charge(NamedTuple):
         uses = self.uses(acquisition)
         self.update(acquisition, {key: 0 for key, use in uses.items() if key in keys and use.used is None})
 
+    def missing(self, named: Mapping[str, Amount]) -> RequestedAmounts:
+        """Return the amounts that are still to be requested; None where none are."""
+        new = {name: amount for name, amount in named.items() if name not in self.named}
+        return partial(_remaining_amounts, self.taken(), new) if new else None
+
+    def followed_by(self, later: Charge) -> Charge:
+        """Return both together; an amount that the later one names replaces the 1 that was taken before."""
+        for earlier in self.acquisitions:
+            self.report_unused(earlier, later.named.keys() - self.named.keys())
+        return Charge((*self.acquisitions, *later.acquisitions), {**later.named, **self.named}, self.prefix)
+
     def _prefix_of(self, acquisition: Acquisition) -> str:
         return self.prefix if acquisition is self.acquisitions[0] else ""
 
@@ -95,27 +103,6 @@ class Charges(dict[Key, Charge]):
     def resources_of(self, acquisition: Acquisition) -> list[str]:
         """Return the resources that an acquisition was charged for."""
         return [key[0] for key, charge in self.items() if acquisition in charge.acquisitions]
-
-    def missing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts = None) -> RequestedAmounts:
-        """Return the amounts that are still to be requested, `requested` where nothing is held; None where none are."""
-        charge = self.held(key) if self else None
-        if charge is None:
-            return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)
-        new = {name: amount for name, amount in named.items() if name not in charge.named}
-        return partial(_remaining_amounts, charge.taken(), new) if new else None
-
-    def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition, prefix: str = "") -> None:
-        """Add an acquisition; an amount that is named replaces the 1 that was taken before.
-
-        `prefix` comes before the keys of an acquisition that was taken in one step with other resources.
-        """
-        charge = self.held(key) if self else None
-        if charge is None:
-            self[key] = Charge((acquisition,), named, prefix)
-            return
-        for earlier in charge.acquisitions:
-            charge.report_unused(earlier, named.keys() - charge.named.keys())
-        self[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named}, charge.prefix)
 
     def withdraw(self, key: Key) -> Charge | None:
         """Forget a charge and report it as unused; the caller releases it.
@@ -192,7 +179,7 @@ async def acharge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     """`charge_all` for asyncio; a thread does what takes more than one step."""
     if not limits.charges:
         try:
-            await limits.aplan_of(None)  # identifies the entity, if the site has plans
+            await limits.identify_for_plan()
             acquisition = await atry_acquire_all(_shares(limits, demands))
         except InvalidRequest:
             pass  # for instance resources in several stores
@@ -215,17 +202,16 @@ def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
 def _shares(limits: RequestLimits, demands: Sequence[Demand]) -> list[Share]:
     """The shares with the plan of the request; one without amounts requests 1 of each limit."""
     return [
-        share._replace(requested=share.requested or ONE_OF_EACH, plan=limits.plan_of(share.entity))
+        share._replace(requested=share.requested or partial(one_of_each, NOTHING), plan=limits.plan_of(share.entity))
         for share, _ in demands
     ]
 
 
 def _note_together(limits: RequestLimits, demands: Sequence[Demand], acquisition: Acquisition) -> None:
     """Note what was acquired in one step; LimitExceeded for a rejection."""
-    limits.hold(acquisition, is_charge=True)
     prefixes = prefixes_of(tuple([share.resource for share, _ in demands]))
-    for (share, named), prefix in zip(demands, prefixes, strict=True):
-        limits.charges.note((share.resource, share.entity), named, acquisition, prefix)
+    charged = zip(demands, prefixes, strict=True)
+    limits.note_charge(acquisition, [((share.resource, share.entity), named, one) for (share, named), one in charged])
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:

@@ -161,6 +161,11 @@ class Endpoints:
         table = self.cached()
         return table is not None and table.is_local and table.is_current() and not table.find(request)
 
+    def cached_rules(self, request: HttpRequest) -> tuple[Rule, ...]:
+        """Return the rules that match a request by the endpoints that were read last; queries nothing."""
+        kept = self._kept
+        return () if kept is None or kept.until < monotonic() else kept.table.find(request)
+
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
         kept = self._kept

@@ -96,8 +96,8 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     if _is_exempt(request):
         return None
     try:
-        table = endpoints.cached()  # the store checks when it charges whether it is current
-        rules = () if table is None or limits.charges else table.find(request)
+        # The store checks when it charges whether they are current.
+        rules = () if limits.charges else endpoints.cached_rules(request)
         if len(rules) == 1 and rules[0].is_plain:
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
             return None
@@ -118,8 +118,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if _is_exempt(request):
         return None
     try:
-        table = endpoints.cached()
-        rules = () if table is None or limits.charges else table.find(request)
+        rules = () if limits.charges else endpoints.cached_rules(request)
         if len(rules) == 1 and rules[0].is_plain:
             entity = await limits.aentity()
             await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
 from math import ceil
 from operator import attrgetter
-from secrets import token_hex
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
@@ -27,9 +25,7 @@ from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.request import limits_of
 from limits_app.integrations.responses import REFUNDS, name_of, set_headers
-from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.services.limit_words import limit_name
-from limits_app.usage import denials
 
 logger = logging.getLogger("limits_app")
 
@@ -44,7 +40,6 @@ _PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
 
 
@@ -74,8 +69,7 @@ def refusal(
     if isinstance(error, StoreUnavailable):
         content = _unavailable(error)
     else:
-        content = replace(_exceeded(error.outcome), request_id=_request_id(request, limits.settings))
-        denials.identify(error.outcome, content.request_id)
+        content = replace(_exceeded(error.outcome), request_id=limits.request_id)
     handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
     response = None if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):
@@ -124,12 +118,6 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         QUOTA_EXCEEDED,
         names,
     )
-
-
-def _request_id(request: HttpRequest, settings: Mapping[str, Any]) -> str:
-    """Return the id that the site gave the request in a header, else a random one; long ones are cut off."""
-    given = request.headers.get(settings[conf.REQUEST_ID_HEADER.name], "")
-    return given[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(given) else token_hex(6)
 
 
 def _about(seconds: int) -> str:

@@ -7,9 +7,11 @@ integrations apply. What a request holds is released when its response was sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from operator import attrgetter
+from functools import cached_property, partial
+from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, Unpack
 from weakref import ref
@@ -25,13 +27,15 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.charges import NOTHING, Charges, Key, transfer_former_charge
+from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, transfer_former_charge
 from limits_app.integrations.identity import Identity, identify
+from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.resolver import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
+from limits_app.usage.denial_counter import WEB_REQUEST
 
-_MUST_SETTLE: Final = attrgetter("must_settle")
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
@@ -88,6 +92,7 @@ class RequestLimits:
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
+        WEB_REQUEST.set(ref(self))
 
     # ---------------------------------------------------------------- the entity
 
@@ -99,6 +104,13 @@ class RequestLimits:
             raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
         return request
 
+    @cached_property
+    def request_id(self) -> str:
+        """The id that the site gave the request in a header, cut off where it is long; else a random one."""
+        request = self._reference()
+        given = "" if request is None else request.headers.get(self.settings[conf.REQUEST_ID_HEADER.name], "")
+        return given[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(given) else token_hex(6)
+
     @property
     def entity(self) -> str | None:
         """The entity that makes the request (None: the site itself).
@@ -106,25 +118,20 @@ class RequestLimits:
         It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
         The next charge then transfers what integrations charged to the former entity.
         """
-        request = self._unidentified()
-        if request is not None:
+        request = self._reference()
+        if request is None and self.identities:
+            return self.identities[-1].entity  # a request that is over keeps its entity
+        request = request or self.request
+        if not self.identities or getattr(request, "user", None) is not self.identities[-1].user:
             self.identities.append(identify(request, self.settings))
         return self.identities[-1].entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
-        request = self._unidentified()
-        if request is not None:
-            # In a thread: `request.user` and configured functions may query the database.
-            self.identities.append(await sync_to_async(identify)(request, self.settings))
-        return self.identities[-1].entity
-
-    def _unidentified(self) -> HttpRequest | None:
-        """The request, where its present user is not identified; a request that is over keeps its entity."""
-        request = self._reference()
-        if self.identities and (request is None or getattr(request, "user", None) is self.identities[-1].user):
-            return None
-        return self.request if request is None else request
+        if self.identities and getattr(self._reference(), "user", None) is self.identities[-1].user:
+            return self.identities[-1].entity
+        # In a thread: `request.user` and configured functions may query the database.
+        return await sync_to_async(getattr)(self, "entity")  # type: ignore[no-any-return]
 
     def plan_of(self, entity: str | None) -> str | None:
         """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
@@ -132,11 +139,10 @@ class RequestLimits:
             return None
         return self.identities[-1].plan
 
-    async def aplan_of(self, entity: str | None) -> str | None:
-        """`plan_of` for asyncio."""
+    async def identify_for_plan(self) -> None:
+        """Identify the entity where the site has plans, since `plan_of` cannot do that in a coroutine."""
         if self.settings[_PLAN] is not None:
             await self.aentity()
-        return self.plan_of(entity)
 
     # ---------------------------------------------------------------- verbs for views
 
@@ -200,7 +206,9 @@ class RequestLimits:
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        self.hold(acquisition)
+        if acquisition.claim.plan.permits:
+            enter_block(acquisition.claim)  # nested requests do not take permits again
+        self.acquired.append(acquisition)
         names = (resource,) if isinstance(resource, str) else resource
         self._acquired_by_name += [(name, acquisition) for name in names]
         return acquisition
@@ -234,18 +242,15 @@ class RequestLimits:
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
             if self.charges:
                 transfer_former_charge(self, resource, entity, default_limits)
-            missing = self.charges.missing(key, named, requested)
+            missing = self._missing(key, named, requested, default_limits)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, self.plan_of(entity)), missing)
             try:
-                acquisition = request.try_acquire() if timeout == 0 else request.acquire(timeout)
+                acquisition = missing.acquire(timeout)
             except LimitExceeded as error:
                 self.refuse(error)
                 raise
-            self.hold(acquisition, is_charge=True)
-            self.charges.note(key, named, acquisition)
-            return acquisition
+            return self.note_charge(acquisition, ((key, named, ""),))
 
     async def acharge(
         self,
@@ -263,35 +268,52 @@ class RequestLimits:
         async with lock if timeout == 0 else nullcontext():
             if self.charges and await self.aentity() == entity and len(self.identities) > 1:
                 await sync_to_async(transfer_former_charge)(self, resource, entity, default_limits)
-            missing = self.charges.missing(key, named, requested)
+            await self.identify_for_plan()
+            missing = self._missing(key, named, requested, default_limits)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
-            request = Request((resource, entity, default_limits, await self.aplan_of(entity)), missing)
             try:
-                acquisition = await (request.atry_acquire() if timeout == 0 else request.aacquire(timeout))
+                acquisition = await missing.aacquire(timeout)
             except LimitExceeded as error:
                 self.refuse(error)
                 raise
-            self.hold(acquisition, is_charge=True)
-            self.charges.note(key, named, acquisition)
-            return acquisition
+            return self.note_charge(acquisition, ((key, named, ""),))
+
+    def _missing(
+        self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts, default_limits: Limits
+    ) -> Request | None:
+        """The request for what was not charged yet; None where all of it was."""
+        held = self.charges.held(key) if self.charges else None
+        if held is not None:
+            requested = held.missing(named)
+            if requested is None:
+                return None
+        plan = None if self.settings[_PLAN] is None else self.plan_of(key[1])
+        return Request((*key, default_limits, plan), requested or partial(one_of_each, named))
+
+    def note_charge(
+        self, acquisition: Acquisition, charged: Iterable[tuple[Key, Mapping[str, Amount], str]]
+    ) -> Acquisition:
+        """Hold what was charged for resources and entities: the amounts that each names, and the prefix of its keys.
+
+        Raises LimitExceeded where it was rejected.
+        """
+        if not acquisition.claim.admitted:
+            self.refused = (acquisition,)
+            raise LimitExceeded.of(acquisition)
+        if acquisition.claim.plan.permits:
+            # The view may run in another thread or task than the middleware that charges its request.
+            enter_block(acquisition.claim, elsewhere=True)
+        self.acquired.append(acquisition)
+        for key, named, prefix in charged:
+            earlier = self.charges.held(key) if self.charges else None
+            charge = Charge((acquisition,), named, prefix)
+            self.charges[key] = charge if earlier is None else earlier.followed_by(charge)
+        return acquisition
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
         return self.charges.held((resource, entity)) is not None
-
-    def hold(self, acquisition: Acquisition, *, is_charge: bool = False) -> None:
-        """Hold until the end of the request; nested requests do not take permits again.
-
-        The charge of an integration raises LimitExceeded where it was rejected. The view may run in another thread or
-        task than the middleware that charged its request.
-        """
-        if is_charge and not acquisition.claim.admitted:
-            self.refused = (acquisition,)
-            raise LimitExceeded.of(acquisition)
-        if acquisition.claim.plan.permits:
-            enter_block(acquisition.claim, elsewhere=is_charge)
-        self.acquired.append(acquisition)
 
     # ---------------------------------------------------------------- rejections and the end
 
@@ -300,10 +322,6 @@ class RequestLimits:
         refused = error.refused if isinstance(error, LimitExceeded) else None
         self.refused = (self.refused or ()) if refused is None else (refused,)
         return self.refused
-
-    def must_settle(self) -> bool:
-        """Whether something is settled or returned when the request ends."""
-        return any(map(_MUST_SETTLE, self.acquired))
 
     def end(self) -> None:
         """Release all acquisitions: amounts that were not reported count as used."""

@@ -34,6 +34,7 @@ _ADDED: Final = "limits_headers"
 """The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
 _RESOURCE: Final = attrgetter("scope.resource")
+_MUST_SETTLE: Final = attrgetter("must_settle")
 _SECOND: Final = 1_000_000
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 _PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
@@ -46,14 +47,18 @@ _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("lim
 class _Quota(NamedTuple):
     """What clients learn about one limit; `reset_seconds` is when it is unused again, None for permits."""
 
-    rule: Rule
+    claim: Claim
+    limit: PlannedLimit
     remaining: int
     reset_seconds: int | None
-    rejected: bool
 
     def urgency(self) -> tuple[bool, float, int]:
-        """How close it is to its end."""
-        return self.rejected, -self.remaining / max(self.rule.limit.ceiling, 1), self.reset_seconds or 0
+        """How close it is to its end; a limit that rejects comes first."""
+        claim, rule, place = self.claim, self.limit.rule, self.limit.place
+        rejects = (
+            not claim.admitted and rule.charged(claim.states[place], claim.decided_at, claim.amounts[place]) is None
+        )
+        return rejects, -self.remaining / max(rule.limit.ceiling, 1), self.reset_seconds or 0
 
 
 def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
@@ -69,9 +74,9 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    if response.streaming or limits.must_settle():
+    if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
         _PENDING[ref(response, _release_response)] = limits, limits.request
-    elif limits.acquired:
+    else:
         limits.end()
 
 
@@ -122,29 +127,26 @@ def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
         resources.update(map(_RESOURCE, one.claim.plan.scopes))
     found: dict[str, _Quota] = {}
     for one in acquisitions:
-        for limit in () if one.claim.plan.is_degraded else one.claim.plan.limits:
-            key = limit.rule.key
-            name = key if len(resources) == 1 else name_of(limit.scope.scope.resource, key)
-            quota = _quota(one.claim, limit)
+        claim, now = one.claim, one.claim.decided_at
+        for limit in () if claim.plan.is_degraded else claim.plan.limits:
+            rule, state = limit.rule, claim.states[limit.place]
+            name = name_of(limit.scope.scope.resource, rule.key) if len(resources) > 1 else rule.key
+            remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
+            reset_seconds = (
+                None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)
+            )  # rounded up
+            if isinstance(rule.limit, Blocked):
+                remaining, reset_seconds = 0, None
+            quota = _Quota(claim, limit, remaining, reset_seconds)
             if name not in found or quota.urgency() >= found[name].urgency():
                 found[name] = quota
     return found
 
 
-def _quota(claim: Claim, limit: PlannedLimit) -> _Quota:
-    rule, state, now = limit.rule, claim.states[limit.place], claim.decided_at
-    if isinstance(rule.limit, Blocked):
-        return _Quota(rule, 0, None, not claim.admitted)
-    rejected = not claim.admitted and rule.charged(state, now, claim.amounts[limit.place]) is None
-    remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
-    reset_seconds = None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)  # rounded up
-    return _Quota(rule, remaining, reset_seconds, rejected)
-
-
 def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
     policies, left = [], []
     for name, quota in quotas.items():
-        policy, most = _policy(name, quota.rule)
+        policy, most = _policy(name, quota.limit.rule)
         policies.append(policy)
         text = f'"{name}";r={min(quota.remaining, most)}'  # a burst is no part of the quota
         left.append(text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}")
@@ -179,7 +181,10 @@ def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
 
 def _legacy(quota: _Quota) -> dict[str, str]:
     """Return the headers with the time of the reset in seconds since 1970, as most sites send them."""
-    headers = {"X-RateLimit-Limit": str(int(quota.rule.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
+    headers = {
+        "X-RateLimit-Limit": str(int(quota.limit.rule.limit.ceiling)),
+        "X-RateLimit-Remaining": str(quota.remaining),
+    }
     if quota.reset_seconds is not None:
         headers["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
     return headers
@@ -195,7 +200,7 @@ def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
     """
-    if response.streaming or limits.must_settle():
+    if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         task.add_done_callback(partial(_release_after_task, ref(response), limits))
 

@@ -50,7 +50,7 @@ def try_acquire(
     and holds nothing, for `LIMITS["IDEMPOTENCY_SECONDS"]`.
     With `require_usage=False`, a block need not report the usage of rates: what was not reported counts as used.
     """
-    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).try_acquire()
+    return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).acquire()
 
 
 def acquire(
@@ -71,7 +71,10 @@ def acquire(
     can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
     """
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    return _admitted(request.try_acquire()) if timeout == 0 else request.acquire(timeout)
+    acquisition = request.acquire(timeout)
+    if not acquisition.claim.admitted:
+        raise LimitExceeded.of(acquisition)
+    return acquisition
 
 
 async def atry_acquire(
@@ -85,9 +88,7 @@ async def atry_acquire(
     require_usage: bool = True,
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
-    return await _request(
-        resource, entity, requested, default_limits, idempotency_key, plan, require_usage
-    ).atry_acquire()
+    return await _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).aacquire()
 
 
 async def aacquire(
@@ -103,7 +104,10 @@ async def aacquire(
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    return _admitted(await request.atry_acquire()) if timeout == 0 else await request.aacquire(timeout)
+    acquisition = await request.aacquire(timeout)
+    if not acquisition.claim.admitted:
+        raise LimitExceeded.of(acquisition)
+    return acquisition
 
 
 def check(
@@ -156,9 +160,3 @@ def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
             request = IdempotentRequest(idempotency_key, source.shares[0].key, source.amounts, source, *names)
     request.requires_usage = require_usage
     return request
-
-
-def _admitted(acquisition: Acquisition) -> Acquisition:
-    if not acquisition.claim.admitted:
-        raise LimitExceeded.of(acquisition)
-    return acquisition

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
-from limits_app.core.errors import InvalidRequest
+from limits_app.core.errors import InvalidRequest, LimitTimeout
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import Foreseen, LimitPool
 from limits_app.core.limit_set import LimitSet
@@ -101,19 +101,19 @@ class NamedPool:
 
     def try_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
-        return self._request(requested).try_acquire()
+        return self._request(requested).acquire()
 
     def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.acquire`."""
-        return self._request(requested).acquire(timeout)
+        return _admitted(self._request(requested).acquire(timeout))
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
-        return await self._request(requested).atry_acquire()
+        return await self._request(requested).aacquire()
 
     async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.aacquire`."""
-        return await self._request(requested).aacquire(timeout)
+        return _admitted(await self._request(requested).aacquire(timeout))
 
     def peek(self, requested: Requested = None) -> Outcome:
         """See `LimitPool.peek`."""
@@ -164,3 +164,9 @@ class NamedPool:
 
 def _resolved(name: str, alias: str | None) -> PooledSet:
     return cast("PooledSet", pool_resolver.latest(name, alias).limit_set)
+
+
+def _admitted(acquisition: Acquisition) -> Acquisition:
+    if not acquisition.successful:
+        raise LimitTimeout.of(acquisition)
+    return acquisition

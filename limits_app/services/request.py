@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol, TypeVar, cast
 
@@ -26,7 +27,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
-from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow
 from limits_app.services.unavailable import check_share, fallback_of, without_database
 
@@ -69,30 +70,21 @@ class Request:
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
-        self._requested: Callable[[LimitSet], Requested] = requested if callable(requested) else lambda _: requested
+        self._requested = requested
         self._source = source
 
-    def try_acquire(self) -> Acquisition:
-        """Acquire now or not at all."""
-        acquisition = self._finish(self._use(_try_acquire))
+    def acquire(self, timeout: float | None = 0) -> Acquisition:
+        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that.
+
+        With 0 a rejection is a falsy acquisition.
+        """
+        acquisition = self._finish(self._use(_try_acquire if timeout == 0 else self._waiting(timeout)))
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
-    def acquire(self, timeout: float | None) -> Acquisition:
-        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
-        time_left = _countdown(timeout)
-        acquisition = self._finish(self._use(lambda limits, amounts: self._wait(limits, amounts, time_left)))
-        return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
-
-    async def atry_acquire(self) -> Acquisition:
-        """`try_acquire` for asyncio."""
-        acquisition = self._finish(await self._ause(_atry_acquire), in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
-
-    async def aacquire(self, timeout: float | None) -> Acquisition:
+    async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
-        time_left = _countdown(timeout)
-        waited = await self._ause(lambda limits, amounts: self._await(limits, amounts, time_left))
-        acquisition = self._finish(waited, in_task=True)
+        acquired = await self._ause(_atry_acquire if timeout == 0 else self._awaiting(timeout))
+        acquisition = self._finish(acquired, in_task=True)
         return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
 
     def peek(self) -> Outcome:
@@ -127,7 +119,8 @@ class Request:
                 limits = self._fallback
                 if limits is None:
                     limits = self._limits(self._source.cached(*self._key) or self._source.get(*self._key))
-                return use(limits, self._requested(limits))
+                requested = self._requested
+                return use(limits, requested(limits) if callable(requested) else requested)
             except SynchronousOnlyOperation as error:
                 raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
             except _RECOVERABLE as error:
@@ -141,7 +134,7 @@ class Request:
                 if limits is None:
                     resolved = self._source.cached(*self._key) or await sync_to_async(self._source.get)(*self._key)
                     limits = self._limits(resolved)
-                return await use(limits, self._requested(limits))
+                return await use(limits, amounts_for(limits, self._requested))
             except _RECOVERABLE as error:
                 self._recover(error)
 
@@ -167,6 +160,14 @@ class Request:
             self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
         else:
             self._resolved, self._fallback = None, without_database(error)
+
+    def _waiting(self, timeout: float | None) -> Callable[[LimitSet, Requested], Acquisition]:
+        """Return a function that waits until the timeout, also where it is called several times."""
+        return partial(self._wait, time_left=_countdown(timeout))
+
+    def _awaiting(self, timeout: float | None) -> Callable[[LimitSet, Requested], Awaitable[Acquisition]]:
+        """`_waiting` for asyncio."""
+        return partial(self._await, time_left=_countdown(timeout))
 
     def _wait(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
         with waiting_time(limits, time_left()) as seconds:

@@ -47,12 +47,12 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     limit that two shares have in common is charged as the first one requests it.
     Raises InvalidRequest for shares that break a rule or are empty, and the errors of `try_acquire`.
     """
-    return SharesSource(shares).request().try_acquire()
+    return SharesSource(shares).request().acquire()
 
 
 async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """`try_acquire_all` for asyncio."""
-    return await SharesSource(shares).request().atry_acquire()
+    return await SharesSource(shares).request().aacquire()
 
 
 def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order

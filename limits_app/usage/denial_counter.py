@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from time import time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from django.db import transaction
 
@@ -20,6 +21,17 @@ from limits_app.usage.writer import BackgroundWriter
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
 _MINUTES_PER_HOUR: Final = 60
+
+
+class Identified(Protocol):
+    """A web request with an id, by which people find its rejections."""
+
+    @property
+    def request_id(self) -> str: ...
+
+
+WEB_REQUEST: Final[ContextVar[Callable[[], Identified | None]]] = ContextVar("limits_app_request", default=lambda: None)
+"""Returns the web request that is being answered; None outside of one."""
 
 
 class Denied(NamedTuple):
@@ -41,8 +53,8 @@ class Times(NamedTuple):
     ids: str = ""
 
     def merged(self, other: Times) -> Times:
-        """The combination of both."""
-        ids = f"{other.ids} {self.ids}".strip()[:IDS_LENGTH]
+        """The combination of both; the id of a request that is rejected several times in a row is kept once."""
+        ids = self.ids if other.ids == self.ids.partition(" ")[0] else f"{other.ids} {self.ids}".strip()[:IDS_LENGTH]
         return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last), ids)
 
 
@@ -66,20 +78,14 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
             return sum(times.number for times in self._kept.values())
 
     def note(self, outcome: Outcome) -> None:
-        """Count a rejection for each limit that rejected the request."""
-        self._count(outcome, 1)
-
-    def identify(self, outcome: Outcome, request_id: str) -> None:
-        """Add the id of a request to the rejections that `note` has just counted for it."""
-        self._count(outcome, 0, request_id)
-
-    def _count(self, outcome: Outcome, number: int, ids: str = "") -> None:
+        """Count a rejection for each limit that rejected the request, with the id of the present web request."""
         if not conf.get(conf.USAGE):
             return
-        now = self.now()
+        now, request = self.now(), WEB_REQUEST.get()()
+        ids = "" if request is None else request.request_id
         with self._lock:
             for status in outcome.violations:
-                self._add(_denied(status, now), Times(number, now, now, ids))
+                self._add(_denied(status, now), Times(1, now, now, ids))
         self._schedule_writing()
 
     def _empty(self) -> dict[Denied, Times]:

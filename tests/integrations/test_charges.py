@@ -103,15 +103,15 @@ def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
 ) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    acquire = Request.try_acquire
+    acquire = Request.acquire
 
-    def slow(request: Request) -> Acquisition:
+    def slow(request: Request, timeout: float | None) -> Acquisition:
         if second.ident is None:
             second.start()
             second.join(0.2)  # as long as it would take the other one to be charged, too
-        return acquire(request)
+        return acquire(request, timeout)
 
-    monkeypatch.setattr(Request, "try_acquire", slow)
+    monkeypatch.setattr(Request, "acquire", slow)
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1

@@ -19,6 +19,7 @@ from limits_app import services
 from limits_app.core.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
+from limits_app.integrations.request import limits_of
 from limits_app.models import Denial
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rejections import rejections
@@ -266,9 +267,10 @@ def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
 )
 def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"REQUEST_ID_HEADER": "X-Trace"}
+    request = RequestFactory().get("/", headers={"X-Trace": given})
+    limits_of(request)  # as the middleware does
     error = refused(CallLimit(1, 60))
-    response = answer(error, **{"X-Trace": given})
-    request_id = json.loads(response.content)["request-id"]
+    request_id = json.loads(refusal(request, error).content)["request-id"]
     assert re.fullmatch(shown, request_id)
     page = answer(error, accept="text/html", **{"X-Trace": request_id}).content.decode()
     assert f"<code>{request_id}</code>" in page
@@ -281,13 +283,17 @@ def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, sett
 def test_the_ids_of_the_last_rejections_of_a_minute_are_kept() -> None:
     outcome = refused(CallLimit(1, 60)).outcome
     counter = Denials(now=lambda: 1_800_000_000.0)
+    counter.note(outcome)  # outside of a request
     for number in range(120):
+        request = RequestFactory().get("/", headers={"X-Request-ID": f"request-{number:03}"})
+        limits_of(request)
         counter.note(outcome)
-        counter.identify(outcome, f"request-{number:03}")
+        if number % 3 == 0:
+            counter.note(outcome)  # the id of a request that is rejected twice is kept once
         if number % 40 == 39:
             counter.flush()
     row = Denial.objects.get(minute__gte=datetime(2027, 1, 1, tzinfo=UTC))
     ids = row.request_ids.split()
-    assert row.count == 120
+    assert row.count == 161
     assert ids[:-1] == [f"request-{number:03}" for number in range(119, 119 - len(ids) + 1, -1)]
     assert len(row.request_ids) == 1_000
