@@ -232,20 +232,20 @@ def _count_settled(plan: Plan, records: list[Record], changes: Sequence[int], ta
             usage.amounts[limit.index] += change
         else:
             amounts = {limit.rule.key: schema.milli(limit.index, change)}
-            record.finished = [*record.finished, FinishedUsage(hour_of(taken_at), amounts)]
+            record.finished = (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
 
 
-def _usage_of(record: Record) -> list[FinishedUsage]:
+def _usage_of(record: Record) -> tuple[FinishedUsage, ...]:
     """Return the counted usage of a record as finished usage; empty when nothing was counted."""
     usage = record.usage
     if usage is None or not usage.until:
-        return []
+        return ()
     amounts = {
         rule.key: record.schema.milli(index, usage.amounts[index])
         for index, rule in enumerate(record.schema.rules)
         if usage.amounts[index]
     }
-    return [FinishedUsage(hour_of(usage.until - 1), amounts)] if amounts else []
+    return (FinishedUsage(hour_of(usage.until - 1), amounts),) if amounts else ()
 
 
 def _settle_by_key(

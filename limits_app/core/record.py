@@ -127,7 +127,7 @@ class Record:
         self.states = states
         self.leases = leases
         self.usage = usage
-        self.finished: list[FinishedUsage] = []
+        self.finished: tuple[FinishedUsage, ...] = ()
         self.kept: KeptUse = NOTHING_KEPT
         self.kept_changed = False
         self.changed = False

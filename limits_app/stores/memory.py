@@ -38,7 +38,7 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
-_Before = tuple[Record, list[State], list[FinishedUsage], KeptUse, HourlyUsage | None]
+_Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyUsage | None]
 """A record, and what it held before a step, as far as a step changes it."""
 
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]

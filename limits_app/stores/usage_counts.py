@@ -55,12 +55,12 @@ class UsageCounts:
 
     def _take(self, scope: Scope, record: Record) -> None:
         """Take over one finished hour of a record."""
-        (hour, amounts), *others = record.finished
+        hour, amounts = record.finished[0]
         sums = dict(self._counts.get((hour, scope), {}))
         for key, amount in amounts.items():
             sums[key] = sums.get(key, 0) + amount
         # Without a call in between, where a signal handler could raise.
-        self._counts[hour, scope], record.finished = sums, others
+        self._counts[hour, scope], record.finished = sums, record.finished[1:]
 
     def _remove_old(self, now: int) -> None:
         """Remove the oldest counts where they were not collected for too long, one at a time."""

@@ -55,7 +55,7 @@ class Usage:
         """Add what a record has finished, and delete old hours one by one, which were not collected."""
         for finished in record.finished:
             _add_hour(txn, *labelled, finished)
-        record.finished = []
+        record.finished = ()
         oldest = next(entries(txn, _HOUR), None)
         if oldest is not None and _hour_in(oldest[0]) < hour_of(now) - KEPT_HOURS:
             txn.delete(oldest[0])
