@@ -38,7 +38,7 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
-_Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyUsage | None]
+_Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyUsage | None, list[int] | None]
 """A record, and what it held before a step, as far as a step changes it."""
 
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
@@ -197,8 +197,9 @@ class MemoryStore:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
             if saves:
-                usage = record.usage and HourlyUsage(record.usage.until, record.usage.amounts[:])
-                before.append((record, record.states[:], record.finished, record.kept, usage))
+                usage = record.usage
+                amounts = None if usage is None else usage.amounts[:]
+                before.append((record, record.states[:], record.finished, record.kept, usage, amounts))
         leases = _leases_of(claim, records) if plan.permits else ()
         try:
             result = work(claim, records, now)
@@ -206,7 +207,7 @@ class MemoryStore:
             claim.settled = settled
             _restore(before, leases)
             raise
-        if saves and (self._unsaved or plan.counts_usage):
+        if saves and (self._unsaved or (plan.counts_usage and _has_moved_usage(before))):
             try:
                 self._save(plan, records, now)
             except BaseException:  # of a signal handler; what was saved already stays as it is
@@ -285,10 +286,20 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
     return leases
 
 
+def _has_moved_usage(before: Sequence[_Before]) -> bool:
+    """Return whether a step has finished usage of a record, or begun to count an hour."""
+    for record, _, finished, _, usage, _ in before:
+        if record.usage is not usage or record.finished is not finished:
+            return True
+    return False
+
+
 def _restore(before: Sequence[_Before], leases: Sequence[_HeldLease]) -> None:
     """Restore what an interrupted step may have changed in records."""
-    for record, states, finished, kept, usage in before:
+    for record, states, finished, kept, usage, amounts in before:
         record.states, record.finished, record.kept, record.usage = states, finished, kept, usage
+        if usage is not None and amounts is not None:
+            usage.amounts = amounts
     for held, lease_id, lease in leases:
         held.pop(lease_id, None)
         if lease is not None:
