@@ -201,18 +201,19 @@ class MemoryStore:
                 amounts = None if usage is None else usage.amounts[:]
                 before.append((record, record.states[:], record.finished, record.kept, usage, amounts))
         leases = _leases_of(claim, records) if plan.permits else ()
+        is_done = False
         try:
             result = work(claim, records, now)
+            is_done = True
+            if saves and (self._unsaved or (plan.counts_usage and _has_moved_usage(before))):
+                self._save(plan, records, now)
         except BaseException:
-            claim.settled = settled
-            _restore(before, leases)
+            if not is_done:
+                claim.settled = settled
+                _restore(before, leases)
+            elif saves:  # what was saved already stays as it is
+                self._save(plan, records, now)
             raise
-        if saves and (self._unsaved or (plan.counts_usage and _has_moved_usage(before))):
-            try:
-                self._save(plan, records, now)
-            except BaseException:  # of a signal handler; what was saved already stays as it is
-                self._save(plan, records, now)
-                raise
         return result
 
     @contextmanager
