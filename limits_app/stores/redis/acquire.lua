@@ -26,9 +26,10 @@ local function decide(turn)
     name, scope, place, a, b, c, key, soft, usage, parts, at = unpack_from('<sddddddddd', plan, at)
     amount, number_at = unpack_from('<d', numbers, number_at)
     scope, key = scopes[scope], KEYS[first_key + key - 1]
-    local algorithm, record = algorithms[name], scope.record
-    local full_at = algorithm.take(record, place, amount, a, b, c, key)
-    if not full_at and soft > 0 then full_at = algorithm.settle(record, place, amount, a, b, c, key) end
+    local full_at = algorithms[name]('take', scope.record, place, amount, a, b, c, key)
+    if not full_at and soft > 0 then
+      full_at = algorithms[name]('settle', scope.record, place, amount, a, b, c, key)
+    end
     if not full_at then
       is_admitted = false
       break
@@ -54,11 +55,11 @@ local function decide(turn)
     local amount, name, scope, place, a, b, c, key, _
     name, scope, place, a, b, c, key, _, _, _, at = unpack_from('<sddddddddd', plan, at)
     amount, number_at = unpack_from('<d', numbers, number_at)
-    local rejected, time, total = algorithms[name].rejected, nil, nil
-    if rejected then
-      time, total = rejected(scopes[scope].record, place, amount, a, b, c, KEYS[first_key + key - 1])
+    local change = rejected[name]
+    if change then
+      local time, total = change(scopes[scope].record, place, amount, a, b, c, KEYS[first_key + key - 1])
+      if time then entries = entries .. pack('<dd', time, total) end
     end
-    if time then entries = entries .. pack('<dd', time, total) end
   end
   for index = 1, #scopes do records = records .. pack(scopes[index].format, unpack(scopes[index].record)) end
   return 'R', records .. entries
@@ -84,9 +85,8 @@ if emptiest_first > 0 then
     for _ = 1, limits do
       local name, scope, place, a, b, c, key, _
       name, scope, place, a, b, c, key, _, _, _, at = unpack_from('<sddddddddd', plan, at)
-      local share = algorithms[name].share
-      share = share and share(scopes[scope].record, place, a, b, c, KEYS[turn.first_key + key - 1]) or 0
-      turn.load = math.max(turn.load, share)
+      key = KEYS[turn.first_key + key - 1]
+      turn.load = math.max(turn.load, algorithms[name]('share', scopes[scope].record, place, 0, a, b, c, key))
     end
   end
   table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.turn < b.turn end)

@@ -30,9 +30,6 @@ from limits_app.stores.redis.records import (
     lease_member,
 )
 
-_SETTLE, _CREDIT, _UNDO = range(3)
-"""The actions of settle.lua."""
-
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
@@ -180,10 +177,10 @@ class PreparedPlan:
             Prepared(
                 script,
                 keys,
-                calls.constants + pack("<dd", action, len(channel)) + channel + self.description,
+                calls.constants + verb + b"\0" + pack("<d", len(channel)) + channel + self.description,
                 names.shared(self.tag, b"reply:"),
             )
-            for action in (_CREDIT if plan.is_credit else _SETTLE, _UNDO)
+            for verb in (b"credit" if plan.is_credit else b"settle", b"undo")
         ]
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = (), index: int = 0) -> bytes:

@@ -7,7 +7,7 @@ local function lease_of(amount, since, hold_us)
 end
 
 -- Count the leases again where one may have expired, or where the record was evicted and its leases were not.
-local function count_leases(record, at, key)
+function rejected.permits(record, at, _, _, _, _, key)
   if record[at + 2] > 0 and (record[at] == 0 or record[at + 3] > now) then return end
   local leases = call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf', 'WITHSCORES')
   local held = 0
@@ -16,29 +16,23 @@ local function count_leases(record, at, key)
   write_later('ZREMRANGEBYSCORE', key, '-inf', whole(now))
 end
 
-algorithms.permits = {
-  take = function(record, at, amount, capacity, lease_us, hold_us, key)
-    count_leases(record, at, key)
-    local ends = now + lease_us
-    if record[at] + amount > capacity then return nil end
-    if record[at] == 0 or ends < record[at + 3] then record[at + 3] = ends end
-    -- A fence is at least the clock, so that it still grows after idle state was removed.
-    record[at], record[at + 1], record[at + 2] = record[at] + amount, record[at + 1] + 1, math.max(now, record[at + 2] + 1)
-    write_later('ZADD', key, whole(ends), lease_of(amount, now, hold_us))
-    write_later('PEXPIRE', key, milliseconds(idle_us(lease_us)))
-    return ends
-  end,
-  settle = function(record, at, change, _, lease_us, hold_us, key)
-    if call('ZREM', key, lease_of(-change, charged_at, hold_us)) == 0 then
+function algorithms.permits(verb, record, at, amount, capacity, lease_us, hold_us, key)
+  local ends = now + lease_us
+  if verb ~= 'take' and verb ~= 'share' then -- they are returned
+    if call('ZREM', key, lease_of(-amount, charged_at, hold_us)) == 0 then
       lease_was_lost = true
       return 0
     end
-    record[at], record[at + 1] = math.max(record[at] + change, 0), math.max(record[at + 1] - 1, 0)
-    return now + lease_us
-  end,
-  share = function(record, at, capacity, _, _, key)
-    count_leases(record, at, key)
-    return record[at] / capacity
-  end,
-  rejected = function(record, at, _, _, _, _, key) count_leases(record, at, key) end,
-}
+    record[at], record[at + 1] = math.max(record[at] + amount, 0), math.max(record[at + 1] - 1, 0)
+    return ends
+  end
+  rejected.permits(record, at, amount, capacity, lease_us, hold_us, key)
+  if verb == 'share' then return record[at] / capacity end
+  if record[at] + amount > capacity then return nil end
+  if record[at] == 0 or ends < record[at + 3] then record[at + 3] = ends end
+  -- A fence is at least the clock, so that it still grows after idle state was removed.
+  record[at], record[at + 1], record[at + 2] = record[at] + amount, record[at + 1] + 1, math.max(now, record[at + 2] + 1)
+  write_later('ZADD', key, whole(ends), lease_of(amount, now, hold_us))
+  write_later('PEXPIRE', key, milliseconds(idle_us(lease_us)))
+  return ends
+end

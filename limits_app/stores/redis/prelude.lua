@@ -38,17 +38,18 @@ local function whole(value) return string.format('%.0f', value) end
 local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
 local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
 
--- Every algorithm adds a table of functions. `record` is the list of the numbers that are stored for a scope, which they
--- change, and `at` the place of the first one of the limit; a, b and c are the parameters of `Rule.lua`, and `key` is
--- that of the log or the leases. take, settle, credit and undo return when the state equals an unused one.
---   take(record, at, amount, a, b, c, key)    charge; nil when the amount does not fit now
---   settle(record, at, change, a, b, c, key)  charge a positive change, refund a negative one where the algorithm can
---   credit(record, at, change, ...)           a negative change that no claim holds (settle where it is not defined)
---   undo(record, at, change, ...)             refund the charge of a moment ago (credit where it is not defined)
---   share(record, at, a, b, c, key)           the share of the limit that is in use
---   rejected(record, at, amount, ...)         change the record to what the caller receives; for a log, also return the
---                                             time and the total of the entry with which the amount fits again
-local algorithms = {blocked = {take = function() end}} -- as BlockedRule in core/algorithms/rule.py
+-- Every algorithm adds a function (verb, record, at, amount, a, b, c, key) that returns when the state equals an unused
+-- one. `record` is the list of the numbers that are stored for a scope, which it changes, and `at` the place of the first
+-- one of the limit; a, b and c are the parameters of `Rule.lua`, and `key` is that of the log or the leases. The verbs:
+--   take    charge an amount; returns nil when it does not fit now
+--   settle  charge a positive change, refund a negative one where the algorithm can
+--   credit  a negative change that no claim holds
+--   undo    refund the charge of a moment ago
+--   share   change nothing, and return the share of the limit that is in use
+-- `rejected` has functions without a verb that change the record to what the caller receives; for a log, it also returns
+-- the time and the total of the entry with which the amount fits again.
+local algorithms, rejected = {}, {}
+function algorithms.blocked() end -- as BlockedRule in core/algorithms/rule.py
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.

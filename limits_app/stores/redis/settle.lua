@@ -1,13 +1,12 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: the action (0 settle, 1 credit, 2 undo), the channel on which returned amounts are announced, after its
+-- The plan: settle, credit or undo, the channel on which returned amounts are announced, after its
 -- length, and the request as in acquire.lua. The numbers, after an unused one: the changes, the holder, and the boundaries
 -- of calendars.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
-local SETTLE, UNDO = 0, 2
-local action, channel
-action, channel, plan_at = unpack_from('<ddc0', plan, plan_at)
+local verb, channel
+verb, channel, plan_at = unpack_from('<sdc0', plan, plan_at)
 local scopes, limits, at, has_new = load_scopes(plan_at, 1, charged_at)
 if not scopes then return 'C' end
 local number_at = 41
@@ -18,13 +17,11 @@ for _ = 1, limits do
   name, scope, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
   change, number_at = unpack_from('<d', numbers, number_at)
   if change ~= 0 and name ~= 'blocked' then
-    local algorithm = algorithms[name]
-    local apply = action == UNDO and algorithm.undo or action ~= SETTLE and algorithm.credit or algorithm.settle
     scope = scopes[scope]
-    local full_at = apply(scope.record, place, change, a, b, c, KEYS[key])
+    local full_at = algorithms[name](verb, scope.record, place, change, a, b, c, KEYS[key])
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
-    if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
+    if parts > 0 and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end
   end
 end
 for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
