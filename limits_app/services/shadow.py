@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, cast
+from weakref import ref
 
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import LimitStatus, LimitUse, Outcome
+from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.tracked import TrackedAcquisition
 from limits_app.resolver import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
@@ -59,7 +59,7 @@ def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: Requested
         followed.tried = shadow.try_acquire(_requested_of(shadow, requested))
     if acquisition.successful:
         return followed
-    followed._end("release")
+    followed.end_trial(refunds_unreported=False)
     return acquisition
 
 
@@ -75,7 +75,7 @@ async def afollow(acquisition: Acquisition, resolved: ResolvedSet, requested: Re
         raise
     if acquisition.successful:
         return followed
-    await followed._aend("arelease")
+    await followed.aend_trial(refunds_unreported=False)
     return acquisition
 
 
@@ -100,36 +100,23 @@ def with_shadow(outcome: Outcome, shadow: LimitSet | None, requested: RequestedA
 class ShadowedAcquisition(TrackedAcquisition):
     """An acquisition, and the one in shadow mode that is updated and released with it.
 
-    The one in shadow mode never raises an error, and is visible in `outcome.shadowed` only.
+    It takes the place of the `enforced` acquisition. The one in shadow mode never raises an error, and is visible in
+    `outcome.shadowed` only.
     """
 
-    tried: Acquisition | None
+    tried: Acquisition | None = None
 
     def __init__(self, enforced: Acquisition) -> None:
-        # The claim is that of the acquisition which is enforced.
         super().__init__(enforced.limit_set, enforced.claim)
-        self.extensions = enforced.extensions
-        self._enforced = enforced
+        self.requested, self.source, self.requires_usage = enforced.requested, enforced.source, enforced.requires_usage
+        if enforced.claim.owner is not None:
+            enforced.claim.owner = ref(self)
         self._would_refuse: tuple[LimitStatus, ...] = ()
-        self.tried = None
 
     @property
     def must_settle(self) -> bool:
         """See `Acquisition.must_settle`."""
-        return self._enforced.must_settle or (self.tried is not None and self.tried.must_settle)
-
-    @property
-    def acquisitions(self) -> dict[str, LimitUse]:
-        """See `Acquisition.acquisitions`."""
-        return self._enforced.acquisitions
-
-    def __enter__(self) -> Self:
-        self._enforced.__enter__()
-        return self
-
-    async def __aenter__(self) -> Self:
-        await self._enforced.__aenter__()
-        return self
+        return super().must_settle or (self.tried is not None and self.tried.must_settle)
 
     @contextmanager
     def trying(self, resolved: ResolvedSet | None = None) -> Iterator[None]:
@@ -146,18 +133,18 @@ class ShadowedAcquisition(TrackedAcquisition):
             if resolved is not None:
                 count(resolved, decided)
             outcome = None if decided.successful else decided.outcome
-        if outcome is not None and self._enforced.successful:
+        if outcome is not None and self.successful:
             self._would_refuse = outcome.violations
             _note(outcome)
 
     @property
     def outcome(self) -> Outcome:
         """The decision, with the limits in shadow mode that would have rejected the request in `shadowed`."""
-        return replace(self._enforced.outcome, shadowed=self._would_refuse)
+        return replace(super().outcome, shadowed=self._would_refuse)
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """See `Acquisition.update`."""
-        self._enforced.update(usage)
+        super().update(usage)
         if self.tried is not None:
             with suppress(LimitsError):
                 keys = {key for part in self.tried.parts() for key in part.claim.plan.by_key}
@@ -165,71 +152,41 @@ class ShadowedAcquisition(TrackedAcquisition):
 
     def extend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.extend`."""
-        self._enforced.extend(requested)
+        super().extend(requested)
         if self.tried and (known := _known(self.tried.limit_set, requested)):
             with self.trying():
                 self.tried.extend(known)
 
     async def aextend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.aextend`."""
-        await self._enforced.aextend(requested)
+        await super().aextend(requested)
         if self.tried and (known := _known(self.tried.limit_set, requested)):
             with self.trying():
                 await self.tried.aextend(known)
 
-    def release(self) -> None:
-        """See `Acquisition.release`."""
-        try:
-            self._enforced.release()
-        finally:
-            self._end("release")
-
-    def cancel(self) -> None:
-        """See `Acquisition.cancel`."""
-        try:
-            self._enforced.cancel()
-        finally:
-            self._end("cancel")
-
-    async def arelease(self) -> None:
-        """See `Acquisition.arelease`."""
-        try:
-            await self._enforced.arelease()
-        finally:
-            await self._aend("arelease")
-
-    async def acancel(self) -> None:
-        """See `Acquisition.acancel`."""
-        try:
-            await self._enforced.acancel()
-        finally:
-            await self._aend("acancel")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._enforced.__exit__(kind, error, trace)
-        finally:
-            self._end("release" if kind is None else "cancel")
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._enforced.__aexit__(kind, error, trace)
-        finally:
-            await self._aend("arelease" if kind is None else "acancel")
-
-    def _end(self, verb: str) -> None:
+    def end_trial(self, *, refunds_unreported: bool) -> None:
+        """Release the acquisition in shadow mode."""
         if self.tried is not None:
             with suppress(LimitsError):
-                getattr(self.tried, verb)()
+                (self.tried.cancel if refunds_unreported else self.tried.release)()
 
-    async def _aend(self, verb: str) -> None:
+    async def aend_trial(self, *, refunds_unreported: bool) -> None:
+        """`end_trial` for asyncio."""
         if self.tried is not None:
             with suppress(LimitsError):
-                await getattr(self.tried, verb)()
+                await (self.tried.acancel if refunds_unreported else self.tried.arelease)()
+
+    def _release(self, *, refunds_unreported: bool) -> None:
+        try:
+            super()._release(refunds_unreported=refunds_unreported)
+        finally:
+            self.end_trial(refunds_unreported=refunds_unreported)
+
+    async def _arelease(self, *, refunds_unreported: bool) -> None:
+        try:
+            await super()._arelease(refunds_unreported=refunds_unreported)
+        finally:
+            await self.aend_trial(refunds_unreported=refunds_unreported)
 
 
 def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
