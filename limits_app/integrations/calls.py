@@ -103,12 +103,14 @@ class LimitedCall:
 
     def acquire(self) -> Acquisition:
         """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
-        requested = partial(one_of_each, self._amounts())
-        return services.acquire(self.rule.resource, entity=self._entity(), requested=requested, **self._options())
+        entity, named = self._charged()
+        requested = partial(one_of_each, named)
+        return services.acquire(self.rule.resource, entity=entity, requested=requested, **self._options())
 
     async def aacquire(self) -> Acquisition:
         """`acquire` for asyncio."""
-        requested, entity = partial(one_of_each, await self._aamounts()), await self._aentity()
+        entity, named = await self._acharged()
+        requested = partial(one_of_each, named)
         return await services.aacquire(self.rule.resource, entity=entity, requested=requested, **self._options())
 
     def run(self) -> Any:
@@ -143,7 +145,7 @@ class LimitedCall:
         if request is None:
             return held(self.acquire(), iterates=True)
         limits = limits_of(request)
-        entity, named = self._charged_entity(limits), self._amounts()
+        entity, named = self._charged(limits)
         is_released = self._is_released(limits, entity)
         acquisition = limits.charge(self.rule.resource, entity, named, **self._options())
         return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
@@ -154,7 +156,7 @@ class LimitedCall:
         if request is None:
             return aheld(await self.aacquire(), iterates=True)
         limits = limits_of(request)
-        entity, named = await self._acharged_entity(limits), await self._aamounts()
+        entity, named = await self._acharged(limits)
         is_released = self._is_released(limits, entity)
         acquisition = await limits.acharge(self.rule.resource, entity, named, **self._options())
         return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
@@ -162,7 +164,7 @@ class LimitedCall:
     def run_view(self, request: HttpRequest) -> Any:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
         limits = limits_of(request)
-        entity, named = self._charged_entity(limits), self._amounts()
+        entity, named = self._charged(limits)
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
             limits.charge(self.rule.resource, entity, named, **self._options())
@@ -178,7 +180,7 @@ class LimitedCall:
     async def arun_view(self, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
         limits = limits_of(request)
-        entity, named = await self._acharged_entity(limits), await self._aamounts()
+        entity, named = await self._acharged(limits)
         is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
         try:
             await limits.acharge(self.rule.resource, entity, named, **self._options())
@@ -213,29 +215,22 @@ class LimitedCall:
     def _options(self) -> _ChargeOptions:
         return {"timeout": self.rule.timeout, "default_limits": self.rule.default_limits}
 
-    def _amounts(self) -> Amounts:
-        return self._evaluated(self.rule.requested) or {}
+    def _charged(self, limits: RequestLimits | None = None) -> tuple[str | None, Amounts]:
+        """The entity that is charged, and the amounts that the rule names.
 
-    async def _aamounts(self) -> Amounts:
-        return await self._aevaluated(self.rule.requested) or {}
+        The entity is that of a request where the rule has none, or an empty one that clients would share.
+        """
+        entity = _identifier(self._evaluated(self.rule.entity))
+        if limits is not None and (self.rule.entity is None or entity == ""):
+            entity = limits.entity
+        return entity, self._evaluated(self.rule.requested) or {}
 
-    def _entity(self) -> str | None:
-        entity = entity_name(self._evaluated(self.rule.entity))
-        return normalize_entity(entity) if entity else entity
-
-    async def _aentity(self) -> str | None:
-        entity = entity_name(await self._aevaluated(self.rule.entity))
-        return normalize_entity(entity) if entity else entity
-
-    def _charged_entity(self, limits: RequestLimits) -> str | None:
-        """The entity of the rule; that of the request where the rule has none, or an empty one that clients share."""
-        entity = self._entity()
-        return limits.entity if self.rule.entity is None or entity == "" else entity
-
-    async def _acharged_entity(self, limits: RequestLimits) -> str | None:
-        """`_charged_entity` for asyncio."""
-        entity = await self._aentity()
-        return await limits.aentity() if self.rule.entity is None or entity == "" else entity
+    async def _acharged(self, limits: RequestLimits | None = None) -> tuple[str | None, Amounts]:
+        """`_charged` for asyncio."""
+        entity = _identifier(await self._aevaluated(self.rule.entity))
+        if limits is not None and (self.rule.entity is None or entity == ""):
+            entity = await limits.aentity()
+        return entity, await self._aevaluated(self.rule.requested) or {}
 
     def _is_released(self, limits: RequestLimits, entity: str | None) -> bool:
         """Whether a middleware, or a decorator around this one, releases what the request holds."""
@@ -253,6 +248,11 @@ class LimitedCall:
         in_place = self.request is None or iscoroutinefunction(value)
         answer = evaluate() if in_place else await sync_to_async(evaluate)()
         return await answer if isawaitable(answer) else answer
+
+
+def _identifier(entity: EntityName) -> str | None:
+    name = entity_name(entity)
+    return normalize_entity(name) if name else name
 
 
 def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> Any:
