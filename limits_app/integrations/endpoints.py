@@ -26,6 +26,7 @@ from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
+from limits_app.services.unavailable import without_database
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
@@ -188,9 +189,10 @@ class Endpoints:
         return table
 
     def _last_known(self, error: Exception) -> EndpointTable:
-        """Return the endpoints that were read last, however old, while the database is down."""
+        """Return the endpoints that were read last, however old, while the database is down; else ON_UNRESOLVED."""
         if self._kept is None:
-            raise error
+            without_database(error)
+            return EndpointTable(())
         logger.warning("the database is down: the last known endpoints are used: %s", error)
         self._kept = replace(self._kept, until=monotonic() + _RETRY_SECONDS)
         return self._kept.table

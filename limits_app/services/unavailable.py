@@ -56,8 +56,8 @@ def without_database(error: Exception) -> LimitSet:
     """Return the limits for an entity whose limits are unknown, as the database is down; may raise StoreUnavailable."""
     if conf.get(conf.ENABLED) and conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
         seconds = conf.get(conf.BREAKER_PROBE_SECONDS)
-        raise StoreUnavailable(f"the database cannot say which limits hold: {error}", retry_after=seconds) from error
-    logger.warning("the database cannot say which limits hold, so nothing is limited: %s", error)
+        raise StoreUnavailable(f"the limits cannot be read from the database: {error}", retry_after=seconds) from error
+    logger.warning("the limits cannot be read from the database, so nothing is limited: %s", error)
     return _UNLIMITED
 
 

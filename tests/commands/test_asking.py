@@ -336,11 +336,16 @@ def test_the_log_is_listed_the_latest_first_and_shown_in_full() -> None:
     [made] = [line for line in run("audit list --object 'resource other'").out.splitlines() if "policy" in line]
     assert " ..." in made
     assert "limit connections connections=9" in run("audit list --object 'resource other' --format csv").out
+    assert run("audit list --object 'policy resource other'").out.splitlines()[1:] == [made]
     assert run("audit list --actor nobody").err == "No changes.\n"
     assert run("audit list --since 2099-01-01").err == "No changes.\n"
     run("resource delete api --yes")
     assert "no effect" in run("audit list --most 1").out
-    assert "limit tpm" in run("audit show 4").out
+    shown = run("audit show 4")
+    assert "limit tpm" in shown.out
+    event = AuditEvent.objects.get(number=4)
+    assert shown.err == f"{event.when:%Y-%m-%d %H:%M} UTC, {event.actor}: a long story\n"
+    assert run("audit show 5").err.endswith(": no reason\n")
 
 
 def test_a_broken_log_is_an_answer_of_no() -> None:

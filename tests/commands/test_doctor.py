@@ -247,7 +247,7 @@ def test_entities_without_a_row_are_counted() -> None:
 
 def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
     refused("api", timedelta(minutes=5))
-    assert found("D022")[0].endswith("but usage was rolled up never")
+    assert found("D022")[0].endswith("but usage was never rolled up")
     used("api", timedelta(hours=9))
     assert "for the hour from" in found("D022")[0]
     used("api", timedelta(hours=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 
 import pytest
@@ -31,6 +32,7 @@ def _denied(entity: str, at: datetime) -> None:
         ("", ["user:7", "user:8"]),
         ("--since today", ["user:7"]),
         ("--since yesterday --until today", ["user:8"]),
+        ("--since 00:00", ["user:7"]),
         ("--entity user:8", ["user:8"]),
         ("--resource api --key call_count --most 1", ["user:7"]),
     ],
@@ -47,10 +49,19 @@ def test_why_is_a_sentence_and_names_the_event_of_the_policy() -> None:
     at = f"{localtime(now()):%H:%M}"
     ran = run(f"why user:7 --at {at}")
     assert "3 times: user:7 reached the limit of 100 requests per minute on api." in ran.out
-    assert "The policy is that of audit event" in ran.out
+    assert re.search(r"The policy is that of audit event (\d+) \(limits audit show \1\)\.", ran.out)
+    assert run("why user:7").out == ran.out
     nothing = run("why user:7 --at 2026-01-31T10:03 --resource api")
     assert (nothing.code, nothing.out) == (0, "")
     assert "No request of user:7 was rejected in the minute 2026-01-31 10:03." in nothing.err
+
+
+def test_why_without_rejections_names_other_causes() -> None:
+    limits.acquire("api", entity="user:8").release()
+    limits.roll_up()
+    nothing = run("why bob").err
+    assert "No request of bob was rejected in the last hour. `limits denials` lists those of 48 hours." in nothing
+    assert "note: there is no recorded usage of the entity 'bob': check the spelling" in nothing
 
 
 def test_a_clock_time_that_is_ahead_is_that_of_yesterday() -> None:

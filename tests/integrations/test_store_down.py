@@ -88,13 +88,25 @@ def test_endpoints_are_those_known_last_while_the_database_is_down(
 ) -> None:
     endpoint(limit("api"), "/")
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
-    with connection.execute_wrapper(_closed), pytest.raises(OperationalError):
+    with connection.execute_wrapper(_closed), pytest.raises(StoreUnavailable, match="server closed"):
         endpoints.current()
     known = endpoints.current()
     with connection.execute_wrapper(_closed):
         assert endpoints.current() is known
         assert endpoints.current() is known
     assert caplog.text.count("the last known endpoints are used") == 1
+
+
+@pytest.mark.parametrize(("unresolved", "status"), [("block", 503), ("allow", 200)])
+def test_without_known_endpoints_the_setting_decides_while_the_database_is_down(
+    serve: Any, ask: Ask, settings: Settings, unresolved: str, status: int
+) -> None:
+    serve({"": fine})
+    endpoint(limit("api"), "/")
+    settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": unresolved}
+    endpoints.clear()
+    with connection.execute_wrapper(_closed):
+        assert ask().status_code == status
 
 
 def _closed(*args: object) -> object:

@@ -538,7 +538,7 @@ def test_while_the_database_is_down_a_setting_decides_about_the_unknown(settings
             assert admitted(3) == 3
             assert async_to_sync(_ask)()
             return
-        with pytest.raises(StoreUnavailable, match="the database cannot say which limits hold") as caught:
+        with pytest.raises(StoreUnavailable, match="the limits cannot be read from the database") as caught:
             limits.acquire("api", entity="a")
         assert caught.value.retry_after == 0.5
     assert limits.store_health()["default"].state is BreakerState.CLOSED

@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -21,11 +22,13 @@ from limits_app.admin.pages.common import page
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.notation import parse_limit
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
+from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
+from limits_app.usage import never_used
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -196,7 +199,7 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     if request.method == "POST":
         form = SimpleLimitForm(request.POST)
-        if form.is_valid() and "_preview" not in request.POST and _saved(request, form, instance):
+        if form.is_valid() and "_preview" not in request.POST and _saved(site, request, form, instance):
             return HttpResponseRedirect(reverse(f"{site.name}:app_list", args=["limits_app"]))
     else:
         form = SimpleLimitForm(initial=_initial(request, instance))
@@ -223,7 +226,7 @@ def _needed(instance: Endpoint | Policy | None) -> list[str]:
     return needed
 
 
-def _saved(request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
+def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
     limit = form.limit
     try:
         simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
@@ -234,8 +237,14 @@ def _saved(request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Pol
         return False
     except ValidationError as error:
         form.add_error(None, error)
+        if (found := simple_limits.conflict(limit)) is not None:
+            url = reverse(f"{site.name}:limits_app_{found._meta.model_name}_change", args=[found.pk])
+            form.add_error(None, format_html('<a href="{}">{}</a>', url, found))
         return False
     messages.success(request, gettext("Saved: %s") % simple_limits.sentence(limit))
+    if limit.who == Who.ENTITY and not is_pattern(limit.entity) and never_used([limit.entity]):
+        hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
+        messages.warning(request, hint % {"name": limit.entity})
     return True
 
 

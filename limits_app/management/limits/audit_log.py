@@ -6,6 +6,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from textwrap import shorten
 from typing import Final
 
+from django.db.models import Q
+
 from limits_app import audit
 from limits_app.management.limits.arguments import AGES, age, positive
 from limits_app.management.limits.output import Format, Output
@@ -21,7 +23,10 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 def _list(options: Namespace, out: Output) -> ExitCode:
     events = AuditEvent.objects.order_by("-number")
-    given = {"object_label": options.object, "actor": options.actor, "when__gte": options.since}
+    if options.object is not None:
+        kind, _, label = options.object.partition(" ")
+        events = events.filter(Q(object_label=options.object) | Q(object_type=kind, object_label=label))
+    given = {"actor": options.actor, "when__gte": options.since}
     events = events.filter(**{field: value for field, value in given.items() if value is not None})
     found = list(events[: options.most])
     most = _SHORTENED if out.form is Format.TABLE else None
@@ -33,6 +38,7 @@ def _list(options: Namespace, out: Output) -> ExitCode:
 def _show(options: Namespace, out: Output) -> ExitCode:
     event = _found(options.number)
     out.show(change_table([event]), data=_data(event))
+    out.note(f"{event.when:%Y-%m-%d %H:%M %Z}, {event.actor or event.source}: {event.reason or 'no reason'}")
     return ExitCode.OK
 
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from limits_app.management.limits.arguments import AGES, age, entity_name, key, minute, positive, resource_name
+from django.utils.timezone import now
+
+from limits_app.management.limits.arguments import AGES, entity_name, key, minute, positive, resource_name
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, note_unused
 from limits_app.management.limits.tables import Table
 from limits_app.services.rejections import Rejection, rejections
 
 _MOST: Final = 100
+_TIMES: Final = f"a minute of the last 24 hours (10:03), or {AGES}"
 _COLUMNS: Final = ("minute", "entity", "name", "resource", "limit", "count", "why", "audit_event")
 
 
@@ -32,18 +35,24 @@ def _denials(options: Namespace, out: Output) -> ExitCode:
 
 
 def _why(options: Namespace, out: Output) -> ExitCode:
-    since = options.at.replace(second=0, microsecond=0)
-    until = since + timedelta(minutes=1)
+    since, until, time = now() - timedelta(hours=1), None, "last hour"
+    if options.at is not None:
+        since = options.at.replace(second=0, microsecond=0)
+        until = since + timedelta(minutes=1)
+        time = f"minute {since:%Y-%m-%d %H:%M}"
     found = rejections(options.resource, entity=options.entity, since=since, until=until)
-    nothing = f"No request of {options.entity} was rejected in the minute {since:%Y-%m-%d %H:%M}."
+    nothing = f"No request of {options.entity} was rejected in the {time}. `limits denials` lists those of 48 hours."
     out.show(_table(found, nothing), text="\n".join(map(_sentence, found)) if found else None)
+    if not found:
+        note_unused(options.entity, out)
     return ExitCode.OK
 
 
 def _sentence(found: Rejection) -> str:
-    source = "" if found.event_number is None else f" The policy is that of audit event {found.event_number}."
-    times = "Once" if found.count.count == 1 else f"{found.count.count} times"
-    return f"{times}: {found.why}{source}"
+    number = found.event_number
+    source = "" if number is None else f" The policy is that of audit event {number} (limits audit show {number})."
+    times = "once" if found.count.count == 1 else f"{found.count.count} times"
+    return f"{found.count.minute:%Y-%m-%d %H:%M %Z}, {times}: {found.why}{source}"
 
 
 def _table(found: Sequence[Rejection], nothing: str) -> Table:
@@ -64,8 +73,8 @@ def _table(found: Sequence[Rejection], nothing: str) -> Table:
 
 
 def _takes_denials(parser: ArgumentParser) -> None:
-    parser.add_argument("--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 48h")
-    parser.add_argument("--until", type=age, metavar="WHEN", help=AGES)
+    parser.add_argument("--since", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is 48h")
+    parser.add_argument("--until", type=minute, metavar="WHEN", help=_TIMES)
     parser.add_argument("--entity", metavar="ENTITY", help="an empty value selects the site itself")
     parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
     parser.add_argument("--key", type=key, metavar="KEY", help="only this limit")
@@ -75,9 +84,7 @@ def _takes_denials(parser: ArgumentParser) -> None:
 
 def _takes_why(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
-    parser.add_argument(
-        "--at", type=minute, required=True, metavar="WHEN", help=f"a minute of the last 24 hours (10:03), or {AGES}"
-    )
+    parser.add_argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour")
     parser.add_argument("--resource", type=resource_name, metavar="RESOURCE", help="only this resource")
 
 
@@ -88,5 +95,8 @@ DENIALS: Final = Subcommand(
     ("denials --since 10m", "denials --since yesterday --until today --entity user:42"),
 )
 WHY: Final = Subcommand(
-    "say why an entity was rejected in a minute", _why, _takes_why, ("why user:7 --at 10:03", "why user:7 --at 5m")
+    "say why an entity was rejected, in the last hour or in a minute",
+    _why,
+    _takes_why,
+    ("why user:7", "why user:7 --at 10:03"),
 )

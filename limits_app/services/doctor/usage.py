@@ -83,9 +83,9 @@ def _late(last: Any, using: str) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D022",
             Severity.WARNING,
-            f"requests were refused until {refused:%Y-%m-%d %H:%M}, but usage was rolled up "
-            + ("never" if last is None else f"for the hour from {last:%Y-%m-%d %H:%M} last"),
-            "Run manage.py limits snapshot by a timer, or look whether the worker that does it still runs.",
+            f"requests were rejected until {refused:%Y-%m-%d %H:%M}, but usage was "
+            + ("never rolled up" if last is None else f"last rolled up for the hour from {last:%Y-%m-%d %H:%M}"),
+            "Schedule manage.py limits snapshot every minute, or check that the worker that does it is running.",
         )
 
 

@@ -134,8 +134,20 @@ def test_a_mistake_is_named_at_its_field_and_nothing_is_made(
 def test_limits_that_exist_are_not_replaced(admin: Client) -> None:
     limits.set_resource_limits("api", ["calls=5/min"])
     response = post(admin, what="resource", resource="api", who="client")
-    assert "There are limits for this already" in response.content.decode()
+    page = response.content.decode()
+    assert "There are limits for this already" in page
+    assert f'<a href="/admin/limits_app/policy/{Policy.objects.get().pk}/change/">resource api</a>' in page
     assert limits.list_resources()["api"][0].capacity == 5
+
+
+@pytest.mark.parametrize(("entity", "is_warned"), [("ann", True), ("user:7", False), ("key:*", False)])
+def test_an_entity_without_usage_may_be_misspelled(admin: Client, entity: str, is_warned: bool) -> None:
+    limits.set_resource_limits("api", ["calls=5/min"])
+    limits.acquire("api", entity="user:7").release()
+    limits.roll_up()
+    post(admin, what="resource", resource="api", who="entity", entity=entity)
+    page = admin.get("/admin/limits_app/").content.decode()
+    assert ("No request has used the identifier" in page) == is_warned
 
 
 def test_the_preview_saves_nothing(admin: Client) -> None:
