@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -18,13 +19,6 @@ from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
-
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
-
-    ResourceChoice = forms.ModelChoiceField[Resource]
-else:
-    ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
 
@@ -164,9 +158,9 @@ def of_entity(form: type[forms.Form], *, totals: bool = False) -> type[forms.For
     return OfEntity
 
 
-def _resource(*, required: bool) -> ResourceChoice:
+def _resource(*, required: bool) -> forms.Field:
     """Find a resource by typing."""
-    return ResourceChoice(
+    return forms.ModelChoiceField(
         Resource.objects.all(),
         label=_("Resource"),
         required=required,

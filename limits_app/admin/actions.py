@@ -6,31 +6,27 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import router, transaction
-from django.template.response import TemplateResponse
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_entity
+from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
 from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern
 from limits_app.services.dropped import dropped_by_each
 from limits_app.services.limit_words import limit_key, limit_name
-
-if TYPE_CHECKING:
-    from django import forms
-    from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
-
-    from limits_app.admin.base import AuditedAdmin
 
 MOST_ROWS: Final = 500
 """Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
@@ -91,20 +87,15 @@ class ConfirmedAction:
         return None
 
     def _asked(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], form: forms.Form) -> HttpResponse:
-        context = {
-            **page.admin_site.each_context(request),
-            "title": self.short_description,
-            "opts": page.opts,
+        context: dict[str, Any] = {
             "rows": rows,
             "note": self._note(rows),
-            "form": form,
             "back": reverse(f"{page.admin_site.name}:{page.opts.app_label}_{page.opts.model_name}_changelist"),
-            "media": page.media + form.media,
             "action": self.__name__,
             "checkbox": ACTION_CHECKBOX_NAME,
             "token": request.POST.get("token") or uuid.uuid4().hex,
         }
-        return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+        return confirmation(page, request, form, title=self.short_description, **context)
 
     def _done(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], says: dict[str, Any]) -> None:
         token = request.POST.get("token", "")[:64] or uuid.uuid4().hex

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.base import RobustListAdmin
+from limits_app.admin.base import ReadOnly, RobustListAdmin
 from limits_app.alerts import NotDelivered, send_test
 from limits_app.models import Alert, AlertRule
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-    from django.urls import URLPattern
-
-    Form = forms.ModelForm[AlertRule]
-else:
-    Form = forms.ModelForm  # it takes no parameter when the code runs
 
 _CONFIDENTIAL = ("target", "secret")
 
 
-class AlertRuleForm(Form):
+class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """Never shows the stored secret, and keeps it when the field is left empty."""
 
     class Meta:
         model = AlertRule
-        fields = "__all__"
+        fields = [
+            "name",
+            "enabled",
+            "kind",
+            "percent",
+            "rejections",
+            "resource",
+            "entity",
+            "channel",
+            "target",
+            "secret",
+        ]
         widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"})}
 
     def clean_secret(self) -> str:
@@ -86,8 +89,8 @@ class AlertRuleAdmin(RobustListAdmin):
             self.message_user(request, warning, messages.WARNING)
 
 
-class AlertAdmin(RobustListAdmin):
-    """Alerts, read-only."""
+class AlertAdmin(ReadOnly, RobustListAdmin):
+    """The alerts."""
 
     list_display = ["created_at", "rule", "about", "attempts", "next_attempt_at", "sent_at", "last_error"]
     list_filter = [("sent_at", admin.EmptyFieldListFilter)]
@@ -100,15 +103,3 @@ class AlertAdmin(RobustListAdmin):
     def text(self, alert: Alert) -> str:
         """The text of the alert."""
         return str(alert.payload["text"])
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Alerts cannot be added."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Alerts cannot be changed."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Alerts cannot be deleted."""
-        return False

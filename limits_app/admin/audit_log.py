@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin import AllValuesFieldListFilter
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import FieldDoesNotExist, PermissionDenied
-from django.http import Http404, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.defaultfilters import yesno
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
-from limits_app.admin.base import RobustListAdmin
+from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
 from limits_app.audit.reverting import MODELS
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent
 from limits_app.services.limit_words import limit_name
-
-if TYPE_CHECKING:
-    from django.contrib.admin.views.main import ChangeList
-    from django.http import HttpRequest, HttpResponse
-    from django.urls import URLPattern
-    from django.utils.safestring import SafeString
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -123,7 +118,7 @@ _TABLE: Final = (
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
-class AuditEventAdmin(RobustListAdmin):
+class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 
     list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
@@ -172,18 +167,6 @@ class AuditEventAdmin(RobustListAdmin):
             return self._confirmation(request, event, form)
         self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Events cannot be added, changed or deleted."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: AuditEvent | None = None) -> bool:
-        """Events cannot be added, changed or deleted."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: AuditEvent | None = None) -> bool:
-        """Events cannot be added, changed or deleted."""
-        return False
 
     @admin.display(description=_("type of object"), ordering="object_type")
     def kind(self, event: AuditEvent) -> str:
@@ -241,17 +224,10 @@ class AuditEventAdmin(RobustListAdmin):
             audit.revert(event, force=force)
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
-        context = {
-            **self.admin_site.each_context(request),
-            "title": gettext("Revert event %(number)s?") % {"number": event.number},
-            "opts": self.opts,
-            "event": event,
-            "form": form,
-            "differences": self.differences(
-                AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
-            ),
-        }
-        return TemplateResponse(request, "admin/limits_app/auditevent/revert.html", context)
+        title = gettext("Revert event %(number)s?") % {"number": event.number}
+        reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
+        context = {"event": event, "differences": self.differences(reverting)}
+        return confirmation(self, request, form, title=title, template="auditevent/revert", **context)
 
 
 def _readable(snapshot: Any) -> SafeString:

@@ -6,17 +6,20 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import SEARCH_VAR
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, router
-from django.http import HttpResponseRedirect
+from django.db.models import QuerySet
+from django.forms import Form
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import escape
 from django.utils.translation import gettext
@@ -26,23 +29,10 @@ from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.models.snapshots import snapshots
 
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-
-if TYPE_CHECKING:
-    from django.contrib.admin.views.main import ChangeList
-    from django.db.models import QuerySet
-    from django.http import HttpRequest
-
-    Admin = ModelAdmin[Any]
-else:
-    Admin = ModelAdmin  # it takes no parameter when the code runs
-
-
 _NUL = "\0"
 
 
-class RobustListAdmin(Admin):
+class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """A list that handles all invalid filter values in the same way."""
 
     class Media:
@@ -67,18 +57,10 @@ class RobustListAdmin(Admin):
         return super().get_search_results(request, queryset, search_term)
 
 
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-
-    AnyAdmin = ModelAdmin[Any]
-else:
-    AnyAdmin = ModelAdmin  # it takes no parameter when the code runs
-
-
 _SENT: Final = "_version"
 
 
-class VersionedAdmin(AnyAdmin):
+class VersionedAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """Rejects a form once if the object has changed since the form was opened, unless the form has no version."""
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
@@ -177,6 +159,42 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
             return nullcontext()
         using = router.db_for_write(self.model)
         return audit.acting(actor=request.user.get_username(), source="admin", using=using)
+
+
+class ReadOnly:
+    """Rows that cannot be added, changed or deleted."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """No one may."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """No one may."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """No one may."""
+        return False
+
+
+def confirmation(
+    page: ModelAdmin[Any],
+    request: HttpRequest,
+    form: Form,
+    *,
+    title: Any,
+    template: str = "confirm_action",
+    **context: Any,
+) -> TemplateResponse:
+    """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
+    known = {
+        **page.admin_site.each_context(request),
+        "title": title,
+        "opts": page.opts,
+        "form": form,
+        "media": page.media + form.media,
+    }
+    return TemplateResponse(request, f"admin/limits_app/{template}.html", known | context)
 
 
 class PartOf:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
@@ -17,14 +16,11 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.action_forms import ReasonForm
+from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-    from django.urls import URLPattern
 
 
 class BlockingAdmin(UsageListAdmin):
@@ -51,16 +47,8 @@ class BlockingAdmin(UsageListAdmin):
             self.message_user(request, said, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request))
         request.current_app = self.admin_site.name
-        context = {
-            **self.admin_site.each_context(request),
-            "title": gettext("Block %(entity)s") % {"entity": identifier},
-            "opts": self.opts,
-            "form": form,
-            "entity": identifier,
-            "back": self._back(request),
-            "media": self.media + form.media,
-        }
-        return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+        title = gettext("Block %(entity)s") % {"entity": identifier}
+        return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request))
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""

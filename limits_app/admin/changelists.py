@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Page, Paginator
 from django.db import connections
-from django.db.models import Q
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -20,23 +22,9 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import amount, bar
 from limits_app.core.errors import LimitsError
 from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope
+from limits_app.resolver import Pair
+from limits_app.services import LimitState, RowState
 from limits_app.services.limit_words import limit_name
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest
-    from django.utils.safestring import SafeString
-
-    from limits_app.resolver import Pair
-    from limits_app.services import LimitState, RowState
-
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponse
-
-    AnyPaginator = Paginator[Any]
-else:
-    AnyPaginator = Paginator  # it takes no parameter when the code runs
-
 
 MOST_COUNTED: Final = 10_000
 """The maximum number of rows that a list counts and pages through; users filter or search for others."""
@@ -52,7 +40,7 @@ class Link(NamedTuple):
     label: str
 
 
-class CappedPaginator(AnyPaginator):
+class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages over the first rows of a list."""
 
     long_ordering: tuple[Any, ...] = ()
@@ -90,7 +78,7 @@ class LargeListAdmin(AuditedAdmin):
     long_ordering: tuple[Any, ...] = ()
     search_help_text = _("Long lists are searched by prefix, short lists by any part of the name.")
 
-    def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> AnyPaginator:
+    def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> Paginator[Any]:
         """Return the paginator; long lists have no default order."""
         paginator = super().get_paginator(request, *args, **options)
         if ORDER_VAR not in request.GET and isinstance(paginator, CappedPaginator):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.action_forms import ReasonForm
-from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.admin.forms import DateTimeField
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Enforcement
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-    from django.urls import URLPattern
 
 
 class EmergencyForm(ReasonForm):
@@ -59,17 +54,8 @@ class EmergencyAdmin(AuditedAdmin):
         confirming = form.is_valid()
         if "confirmed" in request.POST and confirming and self._set(request, form):
             return HttpResponseRedirect(request.path)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": self.opts.verbose_name,
-            "opts": self.opts,
-            "switch": switch,
-            "form": form,
-            "may_change": may_change,
-            "confirming": confirming and not form.non_field_errors(),
-            "media": self.media + form.media,
-        }
-        return TemplateResponse(request, "admin/limits_app/emergency.html", context)
+        context = {"switch": switch, "may_change": may_change, "confirming": confirming and not form.non_field_errors()}
+        return confirmation(self, request, form, title=self.opts.verbose_name, template="emergency", **context)
 
     def _set(self, request: HttpRequest, form: EmergencyForm) -> bool:
         """Set the switch; an error is shown in the form."""

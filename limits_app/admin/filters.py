@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, Q
+from django.contrib.admin.options import ModelAdmin
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models import Limit, LimitKind, PolicyScope, in_scope
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from django.contrib.admin.options import ModelAdmin
-    from django.db.models import QuerySet
-    from django.http import HttpRequest
-
-    from limits_app.models import Policy
+from limits_app.models import Limit, LimitKind, Policy, PolicyScope, in_scope
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),

@@ -6,20 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from django.utils.formats import date_format, number_format
 from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
 from django.utils.timezone import is_naive, localtime
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
 from limits_app.core.notation import limit_text
-
-if TYPE_CHECKING:
-    from django.utils.safestring import SafeString
-
-    from limits_app.models import Limit
+from limits_app.models import Limit
 
 _NEAR: Final = 0.8
 

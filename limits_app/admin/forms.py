@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin
@@ -23,14 +23,9 @@ from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import RateLimitAlgorithm
 from limits_app.core.notation import parse_amount, parse_seconds
-from limits_app.models import Limit, LimitKind, Policy, Resource
+from limits_app.models import Limit, LimitKind
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from django.utils.functional import _StrPromise
 
 
 class JSONField(forms.JSONField):
@@ -56,7 +51,7 @@ class JSONField(forms.JSONField):
         return InvalidJSONInput(data) if parsed is None else parsed
 
 
-def checked_datetime(moment: datetime, problem: str | _StrPromise) -> datetime:
+def checked_datetime(moment: datetime, problem: Any) -> datetime:
     """Give a moment in UTC, as databases keep it; ValidationError with the problem where UTC has none such."""
     try:
         return moment if is_naive(moment) else moment.astimezone(UTC)
@@ -122,12 +117,6 @@ class SecondsField(AmountField):
     read = staticmethod(parse_seconds)
 
 
-if TYPE_CHECKING:
-    LimitModelForm = forms.ModelForm[Limit]
-else:
-    LimitModelForm = forms.ModelForm  # it takes no parameter when the code runs
-
-
 LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
     ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
     ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
@@ -145,7 +134,7 @@ _ALGORITHM_HELP: Final = _(
 _Readable = Callable[[Limit], str]
 
 
-class LimitForm(LimitModelForm):
+class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """With numbers as people write them: 10, not 10.000."""
 
     class Meta:
@@ -193,13 +182,7 @@ def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ..
     return tuple(tuple(READABLE.get(name, name) for name in line) for line in fields)
 
 
-if TYPE_CHECKING:
-    PolicyModelForm = forms.ModelForm[Policy]
-else:
-    PolicyModelForm = forms.ModelForm  # it takes no parameter when the code runs
-
-
-class PolicyForm(PolicyModelForm):
+class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """Asks for confirmation before a policy in force is no longer enforced, or for fewer entities."""
 
     confirm_weaker = forms.BooleanField(
@@ -222,13 +205,7 @@ class PolicyForm(PolicyModelForm):
         return cleaned
 
 
-if TYPE_CHECKING:
-    ResourceModelForm = forms.ModelForm[Resource]
-else:
-    ResourceModelForm = forms.ModelForm  # it takes no parameter when the code runs
-
-
-class ResourceForm(ResourceModelForm):
+class ResourceForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """A store that was removed from the settings stays selected until another one is chosen."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from diff_match_patch import diff_match_patch
 from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied, ValidationError
 from django.db import router
-from django.http import Http404, HttpResponse, HttpResponseRedirect
-from django.urls import path, reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext
@@ -31,10 +31,6 @@ from limits_app.core.notation import limit_text
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, Resource
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest
-    from django.urls import URLPattern
 
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
-from django.http import HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import Boosted, GrantForm
 from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions, dropped_limits_warning
-from limits_app.admin.base import PartOf
+from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
@@ -30,12 +30,9 @@ from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm
 from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.models.fields import in_site_time
-from limits_app.services import PlannedBoost, PolicyStatus
+from limits_app.resolver import Pair
+from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.dropped import overriding_block
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponse
-    from django.urls import URLPattern
 
 
 class BoostPageAdmin(StatePermissions, UsageListAdmin):
@@ -68,16 +65,8 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
             boosts = services.planned_boosts(rows, says["factor"], says["until"])
         if form.is_valid() and (self._boosted(request, form, boosts) if boosts else self._granted(request, form)):
             return HttpResponseRedirect(self._next(request))
-        context = {
-            **self.admin_site.each_context(request),
-            "title": gettext("Grant a boost"),
-            "opts": self.opts,
-            "form": form,
-            "boosts": boosts,
-            "back": self._next(request),
-            "media": self.media + form.media,
-        }
-        return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+        title = gettext("Grant a boost")
+        return confirmation(self, request, form, title=title, boosts=boosts, back=self._next(request))
 
     def _boosted(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
         """Boost the policies that can be boosted, once the list of changes was confirmed."""
@@ -130,22 +119,6 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         return True
 
 
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.forms import ModelForm
-    from django.http import HttpRequest
-    from django.utils.safestring import SafeString
-
-    from limits_app.resolver import Pair
-    from limits_app.services import RowState
-
-    LimitForms = BaseInlineFormSet[Limit, Policy, ModelForm[Limit]]
-    Inline = admin.StackedInline[Limit, Policy]
-else:
-    LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
-    Inline = admin.StackedInline
-
-
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
@@ -167,7 +140,7 @@ _NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
 """States that do not depend on the store."""
 
 
-class LimitFormSet(LimitForms):
+class LimitFormSet(BaseInlineFormSet):  # type: ignore[type-arg]  # generic only in its type stubs
     """The limits of one policy, or of a member of a pool."""
 
     def clean(self) -> None:
@@ -195,7 +168,7 @@ def _is_kept(form: Any) -> bool:
     return not deleted and (form.instance.pk is not None or form.has_changed())
 
 
-class LimitInline(PartOf, Inline):
+class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """Limits belong to their policy: the permission to change the policy covers them."""
 
     whole = "policy"

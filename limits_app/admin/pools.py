@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import QuerySet
 from django.forms import CharField, ModelForm, Textarea
+from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -24,21 +26,11 @@ from limits_app.services import definitions
 from limits_app.services.limit_words import limit_name
 from limits_app.services.pools import member_use
 
-if TYPE_CHECKING:
-    from django.db.models import QuerySet
-    from django.http import HttpRequest
-
-    Inline = admin.TabularInline[PoolMember, Pool]
-    MemberModelForm = ModelForm[PoolMember]
-else:
-    Inline = admin.TabularInline  # they take no parameters when the code runs
-    MemberModelForm = ModelForm
-
 _NEW_MEMBERS: Final = 3
 """How many empty rows the form of a new pool has."""
 
 
-class MemberForm(MemberModelForm):
+class MemberForm(ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """A member with its limits as one text."""
 
     limits_text = CharField(
@@ -65,7 +57,7 @@ class MemberForm(MemberModelForm):
 
     def save(self, commit: bool = True) -> PoolMember:
         """Save the member, and its limits if their text was changed."""
-        member = super().save(commit)
+        member: PoolMember = super().save(commit)
         if commit and "limits_text" in self.changed_data:
             definitions.save(_definition(member, self.cleaned_data["limits_text"]))
         return member
@@ -75,7 +67,7 @@ def _definition(member: PoolMember, text: str) -> definitions.Definition:
     return definitions.read(member, {"limits": text.split()}, partial=True, alone=True)
 
 
-class MemberInline(PartOf, Inline):
+class MemberInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """The members of a pool with their limits as text; the page of a member has the limits as fields."""
 
     whole = "pool"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.db import router
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -23,19 +25,10 @@ from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
+from limits_app.resolver import Pair
+from limits_app.services import RowState
 from limits_app.services.doctor.endpoints import SiteUrls
 from limits_app.usage import never_used
-
-if TYPE_CHECKING:
-    from django.http import HttpRequest
-    from django.utils.safestring import SafeString
-
-    from limits_app.resolver import Pair
-    from limits_app.services import RowState
-
-    Inline = admin.TabularInline[PlanGroup, Plan]
-else:
-    Inline = admin.TabularInline  # it takes no parameters when the code runs
 
 _MOST_RESOURCES: Final = 3
 """Of how many resources a list shows what an entity uses."""
@@ -93,7 +86,7 @@ def _has_several_stores() -> bool:
     return len(conf.get(conf.STORES)) > 1
 
 
-class PlanGroupInline(PartOf, Inline):
+class PlanGroupInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """The Django groups whose users are on a plan."""
 
     whole = "plan"

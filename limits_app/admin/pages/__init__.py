@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
-from django.urls import path
+from django.http import HttpRequest
+from django.urls import URLPattern, path
 
-from limits_app.admin.pages.common import EXPLAIN, USAGE, may
+from limits_app.admin.base import ReadOnly
+from limits_app.admin.pages.common import EXPLAIN, USAGE, View, may
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
@@ -19,31 +21,9 @@ from limits_app.admin.pages.usage import usage_page
 
 __all__ = ["ExplainAdmin", "LiveAdmin", "OverviewAdmin", "RejectionsAdmin", "UsageAdmin"]
 
-if TYPE_CHECKING:
-    from django.http import HttpRequest
-    from django.urls import URLPattern
 
-    from limits_app.admin.pages.common import View
-
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    ModelAdmin = admin.ModelAdmin  # it takes no parameters when the code runs
-
-
-class PagesAdmin(ModelAdmin):
+class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages in place of the list and forms of a model, so that the menu of the admin has an entry for them."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Rows cannot be added, changed or deleted."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Rows cannot be added, changed or deleted."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Rows cannot be added, changed or deleted."""
-        return False
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may view usage, of which rejections are a part."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.validators import validate_text
 from limits_app.services.usage import roll_up
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
 
 View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
 

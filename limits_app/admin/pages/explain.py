@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext
@@ -16,24 +18,18 @@ from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
+from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver import CODE, PolicyStatus
+from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_name
 from limits_app.usage import never_used
 
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
-    from django.utils.functional import _StrPromise
-
-    from limits_app.core.outcome import LimitStatus
-    from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
-
 _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""
 
-_LEVELS: Final[Mapping[str, _StrPromise]] = {
+_LEVELS: Final[Mapping[str, Any]] = {
     ENTITY_FLAGS: _("the entity itself"),
     **{scope.value: scope.label for scope in PolicyScope},
     PolicyScope.ENTITY_ON_RESOURCE: _("entity on this resource"),
@@ -41,7 +37,7 @@ _LEVELS: Final[Mapping[str, _StrPromise]] = {
     PolicyScope.PATTERN_ON_RESOURCE: _("pattern on this resource"),
     CODE: _("code"),
 }
-_STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {
+_STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
     PolicyStatus.COUNTS: _("active"),
     PolicyStatus.EXTENDED: _("extended"),
     PolicyStatus.REPLACED: _("overridden"),
@@ -50,7 +46,7 @@ _STANDINGS: Final[Mapping[PolicyStatus, _StrPromise]] = {
     PolicyStatus.SHADOW: _("shadow mode"),
     PolicyStatus.OFF: _("off"),
 }
-_MEMBERS: Final[Mapping[MemberStanding, _StrPromise]] = {
+_MEMBERS: Final[Mapping[MemberStanding, Any]] = {
     MemberStanding.SERVES: _("would serve"),
     MemberStanding.STANDS_BY: _("standby"),
     MemberStanding.REFUSES: _("rejects"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import Http404, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -29,10 +30,6 @@ from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
 from limits_app.usage import never_used
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
 
 _ROWS: Final = (1, 2, 3)
 _MOST_SUGGESTED: Final = 200

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -23,12 +26,6 @@ from limits_app.services.emergency import emergency
 from limits_app.services.limit_words import limit_name
 from limits_app.services.status import store_health
 from limits_app.usage import most_rejected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
 
 _MOST: Final = 5
 _SOON: Final = timedelta(days=7)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -19,10 +20,6 @@ from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simulation import STEP_SECONDS
 from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, Proposed, forecast
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite, ModelAdmin
-    from django.http import HttpRequest, HttpResponse
 
 _HOUR_SECONDS: Final = 3600
 

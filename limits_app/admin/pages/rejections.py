@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -18,10 +20,6 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rejections import Rejection, rejections
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest, HttpResponse
 
 _PER_PAGE: Final = 100
 _LAST_PAGE: Final = 100

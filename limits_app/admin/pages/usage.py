@@ -6,11 +6,12 @@ import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.contrib.admin import AdminSite
 from django.db.models import Max
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
@@ -22,13 +23,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.services.limit_words import limit_name
 from limits_app.services.usage import usage
-
-if TYPE_CHECKING:
-    from django.contrib.admin import AdminSite
-    from django.http import HttpRequest
-    from django.utils.functional import _StrPromise
-
-    from limits_app.usage import Use
+from limits_app.usage import Use
 
 _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
@@ -49,7 +44,7 @@ class Time:
         return [self.since + number * step for number in range(-((self.since - self.until) // step))]
 
 
-_SPANS: Final[dict[str, tuple[_StrPromise, int]]] = {
+_SPANS: Final[dict[str, tuple[Any, int]]] = {
     "today": (_("Today"), 0),
     "yesterday": (_("Yesterday"), 1),
     "day": (_("24 hours"), 1),
