@@ -15,7 +15,6 @@ from django.utils.timezone import is_naive, localtime
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
-from limits_app.core.notation import limit_text
 from limits_app.models import Limit
 
 _NEAR: Final = 0.8
@@ -96,6 +95,6 @@ def limits_text(limits: Iterable[Limit]) -> str:
 
 def _written(limit: Limit) -> str:
     try:
-        return limit_text(limit.definition(), shared=limit.shared)
+        return limit.text()
     except InvalidLimit:  # written without validation: show the stored value
         return str(limit)

@@ -27,8 +27,8 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.changelists import LargeListAdmin, Link
-from limits_app.core.notation import limit_text
-from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
 
@@ -117,11 +117,11 @@ class Limits(Field):  # type: ignore[misc]
         if instance is None:
             return []
         of_file: list[str] | None = instance.__dict__.get("limits_to_be")
-        return _notations(instance.limits.all() if instance.pk else ()) if of_file is None else of_file
+        return limit_texts(instance.limits.all() if instance.pk else ()) if of_file is None else of_file
 
     def save(self, instance: Any, row: Mapping[str, Any], is_m2m: bool = False, **options: Any) -> None:
         """Store the limits of the file; raises ValueError for invalid ones."""
-        instance.limits_to_be = _notations(definitions.read_limits(self.clean(row)))
+        instance.limits_to_be = limit_texts(definitions.read_limits(self.clean(row)))
 
 
 class Table(ModelResource):  # type: ignore[misc]
@@ -157,7 +157,7 @@ class Resources(Table):
 
     class Meta(Table.Meta):
         model = Resource
-        fields = ("name", "description", "pool", "store")
+        fields = definitions.FIELDS[Resource]
         import_id_fields = ("name",)
 
 
@@ -170,7 +170,7 @@ class Entities(Table):
 
     class Meta(Table.Meta):
         model = Entity
-        fields = ("identifier", "name", "parent", "plan", "cascade", "unlimited", "blocked", "metadata")
+        fields = definitions.FIELDS[Entity]
         import_id_fields = ("identifier",)
 
 
@@ -186,24 +186,7 @@ class Policies(Table):
 
     class Meta(Table.Meta):
         model = Policy
-        fields = (
-            "resource",
-            "entity",
-            "plan",
-            "counted",
-            "effect",
-            "extends",
-            "enforcement",
-            "rollout_percent",
-            "valid_from",
-            "valid_until",
-            "weekly_hours",
-            "time_zone",
-            "on_unavailable",
-            "slice_seconds",
-            "reason",
-            "limits",
-        )
+        fields = (*definitions.FIELDS[Policy], "limits")
         import_id_fields = ("resource", "entity", "plan", "counted", "valid_from", "weekly_hours")
 
     def before_import(self, dataset: Any, **options: Any) -> None:
@@ -253,10 +236,6 @@ TABLES: Final[Mapping[type[Any], type[Table]]] = {
     Policy: Policies,
     Endpoint: Endpoints,
 }
-
-
-def _notations(limits: Iterable[Limit]) -> list[str]:
-    return [limit_text(one.definition(), shared=one.shared) for one in sorted(limits, key=lambda one: str(one.key))]
 
 
 _GUARD: Final = "'"

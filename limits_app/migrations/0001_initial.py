@@ -407,9 +407,9 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', limits_app.models.fields.ExactTextField(help_text='The name in code, such as “bedrock/claude”; it may be the name of a resource. Case-sensitive.', max_length=64, unique=True, validators=[limits_app.models.validators.validate_resource_name], verbose_name='name')),
+                ('description', models.TextField(blank=True, help_text='A description for other administrators.', validators=[limits_app.models.validators.validate_text], verbose_name='description')),
                 ('load_balancing', models.CharField(choices=[('round_robin', 'round robin: in turn'), ('random', 'random'), ('weighted', 'weighted: in proportion to the weights'), ('least_loaded', 'least loaded: the member with the largest free share'), ('failover', 'failover: in order, the next one if one is full')], default='round_robin', help_text='How the first member for a request is chosen.', max_length=16, verbose_name='load balancing')),
                 ('failover', models.BooleanField(default=True, help_text='If that member is full, try the others before the request is rejected or waits.', verbose_name='failover')),
-                ('description', models.TextField(blank=True, help_text='A description for other administrators.', validators=[limits_app.models.validators.validate_text], verbose_name='description')),
             ],
             options={
                 'verbose_name': 'pool',
@@ -444,8 +444,8 @@ class Migration(migrations.Migration):
             name='Limit',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(choices=[('rate', 'rate'), ('call', 'calls'), ('quota', 'quota'), ('resource', 'permits')], default='rate', help_text='A rate limits units per window, calls limit requests per window, a quota limits units per calendar period or session, permits limit concurrent use.', max_length=16, verbose_name='kind')),
                 ('key', limits_app.models.fields.ExactTextField(blank=True, help_text='The key in requests, such as “tpm”. Limits of requests always have the key “call_count”.', max_length=64, verbose_name='key')),
+                ('kind', models.CharField(choices=[('rate', 'rate'), ('call', 'calls'), ('quota', 'quota'), ('resource', 'permits')], default='rate', help_text='A rate limits units per window, calls limit requests per window, a quota limits units per calendar period or session, permits limit concurrent use.', max_length=16, verbose_name='kind')),
                 ('capacity', models.DecimalField(decimal_places=3, help_text='Maximum per window or period, or maximum concurrent use. To reject every request, use a “blocked” policy.', max_digits=16, verbose_name='capacity')),
                 ('window_seconds', models.DecimalField(blank=True, decimal_places=3, help_text='Length of the window in seconds: 60 is a minute, 3600 an hour, 86400 a day. Not for permits.', max_digits=16, null=True, verbose_name='per (seconds)')),
                 ('algorithm', models.CharField(blank=True, choices=[('token_bucket', 'token bucket'), ('leaky_bucket', 'leaky bucket'), ('sliding_window', 'sliding window'), ('fixed_window', 'fixed window'), ('gcra', 'GCRA')], help_text='Leave empty for a token bucket. Not for permits.', max_length=16, verbose_name='algorithm')),

@@ -9,10 +9,10 @@ from typing import Final
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
+from limits_app.models.fields import aware
 from limits_app.models.policy_rules import Enforcement
 from limits_app.models.validators import validate_text
 
@@ -101,5 +101,4 @@ def emergency(using: str, now: datetime) -> Emergency:
     row = EmergencySwitch.objects.using(using).first()
     if row is None:
         return ENFORCED
-    until = timezone.make_aware(row.until) if row.until and timezone.is_naive(row.until) else row.until
-    return Emergency(Enforcement(row.mode), row.reason, until).at(now)
+    return Emergency(Enforcement(row.mode), row.reason, row.until and aware(row.until)).at(now)

@@ -58,6 +58,11 @@ _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
+def aware(moment: datetime) -> datetime:
+    """A datetime with its time zone, which sites without USE_TZ leave out: it is the default one."""
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+
 def in_site_time(moment: datetime) -> datetime:
     """A datetime that is aware or naive according to USE_TZ."""
     is_aware = timezone.is_aware(timezone.now())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final, Self
 
@@ -15,6 +16,7 @@ from limits_app.core.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, QuotaPeriod, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
+from limits_app.core.notation import Noted, limit_text
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_rules import COLUMNS, CONSTRAINTS, LimitKind, amount_of, definition_of, wrong_fields
@@ -55,6 +57,12 @@ class Limit(Configuration):
         blank=True,
         related_name="limits",
     )
+    key = ExactTextField(
+        _("key"),
+        max_length=64,
+        blank=True,
+        help_text=_("The key in requests, such as “tpm”. Limits of requests always have the key “call_count”."),
+    )
     kind = models.CharField(
         _("kind"),
         max_length=16,
@@ -64,12 +72,6 @@ class Limit(Configuration):
             "A rate limits units per window, calls limit requests per window, a quota limits units per calendar period "
             "or session, permits limit concurrent use."
         ),
-    )
-    key = ExactTextField(
-        _("key"),
-        max_length=64,
-        blank=True,
-        help_text=_("The key in requests, such as “tpm”. Limits of requests always have the key “call_count”."),
     )
     capacity = models.DecimalField(
         _("capacity"),
@@ -181,6 +183,14 @@ class Limit(Configuration):
         """Return the row as an immutable value; raises InvalidLimit for a row that violates the constraints."""
         return definition_of(*[getattr(self, column) for column in COLUMNS])
 
+    def noted(self) -> Noted:
+        """Return its definition, and whether all entities share it."""
+        return Noted(self.definition(), self.shared)
+
+    def text(self) -> str:
+        """Return it in text notation, such as `tpm=400k/min`."""
+        return limit_text(self.definition(), shared=self.shared)
+
     def summary(self) -> str:
         """Describe it, such as “1000 / 60 s (token bucket)”, “5 per month (UTC), soft” or “10 at once”."""
         return gettext("%(words)s, soft") % {"words": self._words()} if self.soft else self._words()
@@ -266,6 +276,11 @@ class Limit(Configuration):
                 gettext("A policy with the effect “%(effect)s” cannot have limits: remove this one, or use “limits”.")
                 % {"effect": PolicyEffect(effect).label}
             )
+
+
+def limit_texts(rows: Iterable[Limit]) -> list[str]:
+    """Return limits in text notation, in the order of their keys."""
+    return [row.text() for row in sorted(rows, key=lambda row: str(row.key))]
 
 
 def _field_of(error: InvalidLimit, key: str) -> str:

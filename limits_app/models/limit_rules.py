@@ -17,6 +17,7 @@ from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
+from limits_app.core.notation import Noted
 
 
 class LimitKind(models.TextChoices):
@@ -215,15 +216,20 @@ def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definiti
     return CallLimit(*rate) if kind == LimitKind.CALL else RateLimit(key, *rate)
 
 
+def noted_in(limit: Mapping[str, Any]) -> Noted:
+    """Return the limit of a snapshot; raises InvalidLimit if it is invalid."""
+    columns: list[Any] = [limit.get(column) for column in COLUMNS]
+    return Noted(definition_of(*columns), bool(limit.get("shared")))
+
+
 def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
     """Raise IntegrityError if one of the limits of a snapshot is invalid.
 
     Database constraints do not cover keys and time zones.
     """
     for limit in limits:
-        columns: list[Any] = [limit.get(column) for column in COLUMNS]
         try:
-            definition_of(*columns)
+            noted_in(limit)
         except ValueError as error:
             raise IntegrityError(str(error)) from error
 

@@ -211,7 +211,8 @@ def check_neighbours(policy: Policy) -> None:
     elif policy.weekly_hours:
         own = WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
         scheduled = others.filter(valid_from=None).exclude(weekly_hours="")
-        overlapping = next((other for other in scheduled if _overlaps(own, other)), None)
+        hours = ((other, WeeklyHours.stored(other.weekly_hours, other.time_zone)) for other in scheduled)
+        overlapping = next((other for other, others in hours if own.overlaps(others)), None)
     else:
         return
     if overlapping is not None:
@@ -268,10 +269,3 @@ def check_spans(keys: Collection[Any], using: str) -> None:
 def _meet(spans: Iterable[Any]) -> bool:
     """Whether a policy begins before the end of the previous one."""
     return any(end is None or end > begin for (*_, end), (*_, begin, _) in pairwise(spans))
-
-
-def _overlaps(hours: WeeklyHours, other: Policy) -> bool:
-    try:
-        return hours.overlaps(WeeklyHours.parse(other.weekly_hours, other.time_zone))
-    except ValueError:
-        return False  # invalid hours are never in force

@@ -49,6 +49,9 @@ class Pool(Configuration):
         validators=[validate_resource_name],
         help_text=_("The name in code, such as “bedrock/claude”; it may be the name of a resource. Case-sensitive."),
     )
+    description = models.TextField(
+        _("description"), blank=True, validators=[validate_text], help_text=_("A description for other administrators.")
+    )
     load_balancing = models.CharField(
         _("load balancing"),
         max_length=16,
@@ -60,9 +63,6 @@ class Pool(Configuration):
         _("failover"),
         default=True,
         help_text=_("If that member is full, try the others before the request is rejected or waits."),
-    )
-    description = models.TextField(
-        _("description"), blank=True, validators=[validate_text], help_text=_("A description for other administrators.")
     )
 
     class Meta(Configuration.Meta):

@@ -72,7 +72,7 @@ def write_limits(resource: Resource, text: str, using: str) -> None:
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
     stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}
     for key, limit in stored.items():
-        if noted.get(key) == Noted(limit.definition(), limit.shared):
+        if noted.get(key) == limit.noted():
             del noted[key]
         else:
             limit.delete(using=using)

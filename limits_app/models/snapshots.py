@@ -68,25 +68,27 @@ def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
 def _whole(model: Model) -> models.QuerySet[Any]:
     """All objects with the data of a snapshot: one query, and one for each kind of nested object."""
     # Others, such as groups of users, may be in another database.
-    related = [field.name for field in _told(model) if hasattr(field.related_model, "part_of")]
+    related = [field.name for field in fields_of(model) if hasattr(field.related_model, "part_of")]
     parts = [Prefetch(name, queryset=_whole(part)) for name, _, part in parts_of(model)]
     found: models.QuerySet[Any] = model._base_manager.all()
     return (found.select_related(*related) if related else found).prefetch_related(*parts)
 
 
-def _told(model: Model) -> list[models.Field[Any, Any]]:
-    return [field for field in model._meta.concrete_fields if _is_told(model, field)]
-
-
-def _is_told(model: Model, field: Any) -> bool:
-    """Whether a field is set by users."""
-    kept_by_itself = getattr(field, "auto_now", False) or getattr(field, "auto_now_add", False)
-    return not (field.primary_key or kept_by_itself or field.name in model.part_of)
+def fields_of(model: Model) -> list[models.Field[Any, Any]]:
+    """Return the fields of a model without its primary key, automatic times, and the object that it is a part of."""
+    automatic = ("auto_now", "auto_now_add")
+    return [
+        field
+        for field in model._meta.concrete_fields
+        if not (
+            field.primary_key or field.name in model.part_of or any(getattr(field, one, False) for one in automatic)
+        )
+    ]
 
 
 def _own(item: Configuration) -> Snapshot:
     implied = {name: _plain(getattr(item, name)) for name in item.implied}
-    return implied | {field.name: _value(item, field.name) for field in _told(type(item))}
+    return implied | {field.name: _value(item, field.name) for field in fields_of(type(item))}
 
 
 def _value(item: Configuration, name: str) -> object:
@@ -104,7 +106,7 @@ def _described(item: Any) -> Snapshot:
 def _shortly(part: Configuration) -> Snapshot:
     """A nested object without fields that have an empty default value."""
     unsaid = {
-        field.name for field in _told(type(part)) if _value(part, field.name) in _EMPTY and _is_default(part, field)
+        field.name for field in fields_of(type(part)) if _value(part, field.name) in _EMPTY and _is_default(part, field)
     }
     return {name: value for name, value in _described(part).items() if name not in unsaid}
 

@@ -41,6 +41,14 @@ class WeeklyHours:
         spans = sorted(span for entry in text.lower().split(";") for span in _spans(entry.strip()))
         return cls(tuple(_merged(spans)), zone_named(zone))
 
+    @classmethod
+    def stored(cls, text: str, zone: str) -> WeeklyHours:
+        """Read hours of a row; invalid ones, which were written without the validation of the model, never hold."""
+        try:
+            return cls.parse(text, zone)
+        except ValueError:
+            return cls.NEVER
+
     def holds(self, moment: datetime) -> bool:
         """Whether the local time is inside the hours."""
         local = moment.astimezone(self.zone)

@@ -104,7 +104,7 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     ends = Q(valid_until=None) | Q(valid_until__gt=timezone.now())
     if Policy.objects.using(home()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
-    before = tuple(Noted(one.definition(), one.shared) for one in policy.limits.all())
+    before = tuple(one.noted() for one in policy.limits.all())
     try:
         after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
     except InvalidLimit as error:  # too large

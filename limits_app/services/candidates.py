@@ -229,7 +229,7 @@ def _kind(row: Candidate) -> str:
 
 
 def _limits_of(policy: Policy) -> str:
-    return " ".join(limit_text(row.definition(), shared=row.shared) for row in policy.limits.all())
+    return " ".join(row.text() for row in policy.limits.all())
 
 
 def _normal(text: str) -> list[str]:

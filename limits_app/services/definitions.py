@@ -32,6 +32,7 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
+from limits_app.models.snapshots import fields_of
 from limits_app.services.field_values import Find, column_value, nearest
 
 Path = tuple[str | int, ...]
@@ -39,62 +40,8 @@ Path = tuple[str | int, ...]
 
 FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
     {
-        Pool: ("name", "description", "load_balancing", "failover"),
-        PoolMember: ("name", "weight", "order", "config", "enabled"),
-        Resource: ("name", "description", "pool", "store"),
-        Plan: ("name", "description", "priority"),
-        Entity: ("identifier", "name", "parent", "plan", "cascade", "unlimited", "blocked", "metadata"),
-        Policy: (
-            "resource",
-            "entity",
-            "plan",
-            "counted",
-            "effect",
-            "extends",
-            "enforcement",
-            "rollout_percent",
-            "valid_from",
-            "valid_until",
-            "weekly_hours",
-            "time_zone",
-            "on_unavailable",
-            "slice_seconds",
-            "reason",
-        ),
-        Limit: (
-            "key",
-            "kind",
-            "capacity",
-            "window_seconds",
-            "algorithm",
-            "burst",
-            "max_hold_seconds",
-            "period",
-            "time_zone",
-            "session_seconds",
-            "soft",
-            "shared",
-        ),
-        Endpoint: (
-            "name",
-            "description",
-            "path",
-            "view_name",
-            "methods",
-            "counted_by",
-            "header",
-            "limits",
-            "resource",
-            "amounts",
-            "exempt_staff",
-            "exempt_superusers",
-            "exempt_groups",
-            "exempt_networks",
-            "exempt_entities",
-            "order",
-            "stop",
-            "enabled",
-        ),
+        model: tuple(field.name for field in fields_of(model) if field.editable)
+        for model in (Pool, PoolMember, Resource, Plan, Entity, Policy, Limit, Endpoint)
     }
 )
 """The fields that a definition of a model can have."""
@@ -108,10 +55,7 @@ _OWNERS: Final[Mapping[type[Configuration], str]] = {Pool: "pool", PoolMember: "
 """The field in which a part refers to the row that it is a part of."""
 
 _REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
-    Resource: ("pool",),
-    Entity: ("parent", "plan"),
-    Policy: ("resource", "entity", "plan"),
-    Endpoint: ("resource",),
+    model: tuple(name for name in names if model._meta.get_field(name).is_relation) for model, names in FIELDS.items()
 }
 """The fields in which a definition names other rows."""
 
@@ -243,7 +187,7 @@ class _Reader:
             parts = self.parts(row, data.get(part_name, ()), inner)
         if isinstance(row, Policy):
             if parts is None:  # the stored limits have to go with the new fields
-                parts = self.parts(row, [Noted(one.definition(), one.shared) for one in row.limits.all()], inner)
+                parts = self.parts(row, [one.noted() for one in row.limits.all()], inner)
             if not (parts or wrong or row.effect != PolicyEffect.LIMITS or self._has_errors(inner)):
                 self._wrong(inner, _NO_LIMITS)
         return Definition(row, parts)
@@ -341,7 +285,7 @@ class _Reader:
 
 def _named_rows(row: Configuration) -> Iterator[tuple[str, Configuration]]:
     """The rows that a definition names, as far as they are read already."""
-    for name in _REFERENCES.get(type(row), ()):
+    for name in _REFERENCES[type(row)]:
         column: Any = row._meta.get_field(name)
         if (found := column.get_cached_value(row, None)) is not None:
             yield name, found

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from django.db.models import Q
-from django.utils import timezone
 
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
+from limits_app.models.fields import aware
 
 Scope = tuple[str, str]
 """Names of the resource, and of the entity or plan; empty for all of them."""
@@ -220,8 +220,8 @@ def _ruling(policy: Policy) -> Ruling:
         extends=policy.extends,
         is_enforced=policy.enforcement == Enforcement.ENFORCE,
         rollout_percent=policy.rollout_percent,
-        begins=_aware(policy.valid_from),
-        ends=_aware(policy.valid_until),
+        begins=policy.valid_from and aware(policy.valid_from),
+        ends=policy.valid_until and aware(policy.valid_until),
         is_weekly=bool(policy.weekly_hours),
     )
 
@@ -241,8 +241,3 @@ def _by_key(policies: Iterable[Ruling]) -> Iterator[tuple[str, Ruling]]:
         for key in policy.keys:
             found.setdefault(key, policy)
     yield from found.items()
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    """A time with its time zone, which sites without USE_TZ omit."""
-    return timezone.make_aware(moment) if moment is not None and timezone.is_naive(moment) else moment

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import router
-from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
@@ -26,8 +25,8 @@ from limits_app.models import (
     Resource,
     Verb,
 )
-from limits_app.models.fields import in_site_time
-from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.fields import aware, in_site_time
+from limits_app.models.limit_rules import noted_in
 from limits_app.models.patterns import patterns_of, specificity
 from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
@@ -120,7 +119,7 @@ class _Version:
 
     def matches(self, count: DenialCount) -> bool:
         """Whether it applied to the entity and the resource, and was enforced at that time; all plans match."""
-        state, at = self.state, _aware(count.last)
+        state, at = self.state, aware(count.last)
         if (state["counted"] == Counted.TOTAL) == bool(count.resource):  # totals are those of no resource
             return False
         if state["resource"] not in (None, count.resource) or state["entity"] not in (None, *_subjects(count)):
@@ -128,7 +127,7 @@ class _Version:
         if state["enforcement"] != Enforcement.ENFORCE or not state["rollout_percent"]:
             return False
         start, end = (parse_datetime(state[name] or "") for name in ("valid_from", "valid_until"))
-        if (start is not None and at < _aware(start)) or (end is not None and at >= _aware(end)):
+        if (start is not None and at < aware(start)) or (end is not None and at >= aware(end)):
             return False
         hours = state["weekly_hours"]
         return not hours or WeeklyHours.parse(hours, state["time_zone"]).holds(at)
@@ -137,8 +136,7 @@ class _Version:
         """Its limit of this key."""
         for one in self.state["limits"]:
             if one["key"] == count.key and bool(one.get("shared")) == (count.bucket == Bucket.SHARED):
-                columns: list[Any] = [one.get(column) for column in COLUMNS]
-                return definition_of(*columns)
+                return noted_in(one).limit
         return None
 
     def explains(self, count: DenialCount) -> bool:
@@ -166,7 +164,7 @@ class _History:
 
     def _version(self, key: int, moment: datetime) -> _Version | None:
         events = self._events.get(key, [])
-        earlier = [event for event in events if _aware(event.when) <= moment]
+        earlier = [event for event in events if aware(event.when) <= moment]
         if earlier:
             event = earlier[-1]
             return _Version(key, event.after, event.pk, event.number) if event.after else None
@@ -208,7 +206,7 @@ def _candidates(counts: Sequence[DenialCount], using: str) -> Iterable[int]:
 def _deleted(counts: Sequence[DenialCount], plans: Collection[Plan]) -> Iterable[int]:
     """Primary keys of the policies of these scopes that were deleted since the first of the rejections."""
     log = AuditEvent.objects.filter(object_type="policy", verb=Verb.DELETE, object_label__in=_labels(counts, plans))
-    since = min(_aware(one.minute) for one in counts)
+    since = min(aware(one.minute) for one in counts)
     found = log.filter(when__gte=in_site_time(since)).order_by("-number").values_list("object_id", flat=True)
     return map(int, found[:_MOST_EVENTS])
 
@@ -229,7 +227,7 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
 
 def _rejection(count: DenialCount, client: Entity, history: _History) -> Rejection:
     unknown = Rejection(count, client.name, None, None, None, None)
-    found = [one for one in history.at(_aware(count.last)) if one.matches(count) and one.explains(count)]
+    found = [one for one in history.at(aware(count.last)) if one.matches(count) and one.explains(count)]
     if client.plan is not None or count.bucket == Bucket.SHARED:
         plan = None if client.plan is None else client.plan.name
         found = [one for one in found if one.state["plan"] in (None, plan)]
@@ -239,7 +237,3 @@ def _rejection(count: DenialCount, client: Entity, history: _History) -> Rejecti
     if one.state["plan"] is not None and client.plan is None:
         return unknown  # a client can have a plan from its parent, its groups or the request
     return Rejection(count, client.name, one.limit(count), one.policy_id, one.event_id, one.event_number)
-
-
-def _aware(moment: datetime) -> datetime:
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment

@@ -170,7 +170,7 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
     if row.resource is None and row.counted != Counted.TOTAL:
         return None
     what = What.EVERYTHING if row.resource is None else What.RESOURCE
-    limits = [Noted(one.definition(), one.shared) for one in row.limits.all()]
+    limits = [one.noted() for one in row.limits.all()]
     if len({one.shared for one in limits}) != 1:
         return None
     entity = "" if row.entity is None else row.entity.identifier

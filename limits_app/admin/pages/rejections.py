@@ -18,6 +18,7 @@ from limits_app.admin.formatting import amount, moment
 from limits_app.admin.pages.common import EXPLAIN, USAGE, check, may, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket
+from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rejections import Rejection, rejections
 
@@ -76,7 +77,7 @@ def _time(text: str) -> datetime | None:
     found = parse_datetime(text)
     if found is None:
         raise ValueError(text)
-    return timezone.make_aware(found) if timezone.is_naive(found) else found
+    return aware(found)
 
 
 def _spans(asked: dict[str, str]) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from limits_app.admin.formatting import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
+from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_name
 from limits_app.services.usage import usage
 from limits_app.usage import Use
@@ -209,7 +210,7 @@ def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
 
 def _in_utc(start: datetime | None) -> datetime:
     moment = start or datetime.min.replace(tzinfo=UTC)
-    return (timezone.make_aware(moment) if timezone.is_naive(moment) else moment).astimezone(UTC)
+    return aware(moment).astimezone(UTC)
 
 
 def _totals(uses: Iterable[Use]) -> dict[str, str]:

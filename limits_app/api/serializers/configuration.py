@@ -22,6 +22,7 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
+from limits_app.models.audit_log import CONTENT
 from limits_app.models.fields import ExactTextField
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions
@@ -181,20 +182,7 @@ class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
 
     class Meta:
         model = AuditEvent
-        fields = (
-            "id",
-            "number",
-            "when",
-            "actor",
-            "source",
-            "verb",
-            "object_type",
-            "object_id",
-            "object_label",
-            "before",
-            "after",
-            "reason",
-        )
+        fields = ("id", "number", *(name for name in CONTENT if name != "idempotency_key"))
         read_only_fields = fields
 
 

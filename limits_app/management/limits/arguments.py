@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from django.utils.dateparse import parse_datetime
-from django.utils.timezone import is_naive, localtime, make_aware, now
+from django.utils.timezone import localtime, now
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import aware, in_site_time
 
 T = TypeVar("T")
 
@@ -62,8 +62,7 @@ def _moment(text: str) -> datetime:
             f"{text!r} is not a valid date or time: use for example 2026-01-31 or 2026-01-31T12:00+01:00"
         )
     try:
-        aware = make_aware(found) if is_naive(found) else found
-        return in_site_time(aware.astimezone(UTC))  # as databases store it
+        return in_site_time(aware(found).astimezone(UTC))  # as databases store it
     except OverflowError:
         raise InvalidLimit(f"{text!r} is out of range: must be in the years 1 to 9999 in UTC") from None
 

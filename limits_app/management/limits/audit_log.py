@@ -14,6 +14,7 @@ from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, change_table, changes_of, changing, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
+from limits_app.models.audit_log import CONTENT
 
 _EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "changes", "reason")
 _SHORTENED: Final = 80
@@ -106,8 +107,8 @@ def _change(one: audit.Difference) -> str:
 
 
 def _data(event: AuditEvent) -> dict[str, object]:
-    names = ("number", "when", "actor", "source", "verb", "object_type", "object_id", "object_label")
-    return {name: getattr(event, name) for name in (*names, "before", "after", "reason", "digest")}
+    names = ("number", *(name for name in CONTENT if name != "idempotency_key"), "digest")
+    return {name: getattr(event, name) for name in names}
 
 
 def _known(text: str) -> tuple[int, str]:

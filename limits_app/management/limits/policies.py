@@ -5,14 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from django.db import router
 from django.db.models import Q, QuerySet
 
 from limits_app import services as limits
 from limits_app.conf import OnUnavailable
-from limits_app.core.notation import limit_text
 from limits_app.management.limits.arguments import (
     entity_name,
     limits_and_effect,
@@ -26,16 +25,12 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments, note_unused
 from limits_app.management.limits.tables import Table
 from limits_app.models import Counted, Enforcement, Policy, Resource
+from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
-
-
-def notation_of(rows: Iterable[Any]) -> list[str]:
-    """Rows of limits in text notation, ordered by key."""
-    return [limit_text(row.definition(), shared=row.shared) for row in sorted(rows, key=lambda row: str(row.key))]
 
 
 def _names(options: Namespace) -> dict[str, str]:
@@ -128,7 +123,7 @@ def _table(policies: Iterable[Policy]) -> Table:
     rows = [
         (
             str(policy),
-            notation_of(policy.limits.all()) or [str(policy.effect)],
+            limit_texts(policy.limits.all()) or [str(policy.effect)],
             policy.extends,
             str(policy.enforcement),
             policy.rollout_percent,

@@ -13,10 +13,10 @@ from django.db.models import ProtectedError, QuerySet
 from limits_app.core.errors import UnknownPool
 from limits_app.management.limits.arguments import positive, resource_name
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.policies import notation_of
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail
 from limits_app.management.limits.tables import Table
 from limits_app.models import Configuration, LoadBalancing, Pool, PoolMember, Resource
+from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
 
 R = TypeVar("R", Pool, Resource)
@@ -41,7 +41,7 @@ def _list(options: Namespace, out: Output) -> ExitCode:
 def _get(options: Namespace, out: Output) -> ExitCode:
     members = _found(options.pool).members.prefetch_related("limits")
     rows = [
-        (one.name, one.order, one.weight, one.enabled, notation_of(one.limits.all()), json.dumps(one.config))
+        (one.name, one.order, one.weight, one.enabled, limit_texts(one.limits.all()), json.dumps(one.config))
         for one in members
     ]
     out.show(Table(_MEMBERS, rows, f"The pool {options.pool} has no members."))

@@ -18,7 +18,7 @@ from limits_app.core.notation import limit_text
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.tables import Table
 from limits_app.models import AuditEvent, Verb
-from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.limit_rules import noted_in
 from limits_app.models.patterns import is_pattern
 from limits_app.usage import never_used
 
@@ -137,15 +137,10 @@ def _readable(told: Snapshot | None) -> Snapshot:
     readable: dict[str, Any] = {}
     for name, value in (told or {}).items():
         if name == "limits" and not isinstance(value, str):  # the limits of a rule for URLs are a text
-            readable |= {f"limit {limit['key']}": _limit_text(limit) for limit in value}
+            noted = map(noted_in, value)
+            readable |= {f"limit {one.limit.key}": limit_text(one.limit, shared=one.shared) for one in noted}
         elif isinstance(value, list):
             readable[name] = [_readable(one) if isinstance(one, dict) else one for one in value]
         else:
             readable[name] = value
     return readable
-
-
-def _limit_text(told: Snapshot) -> str:
-    columns: list[Any] = [told.get(column) for column in COLUMNS]
-    definition = definition_of(*columns)
-    return limit_text(definition, shared=bool(told.get("shared")))

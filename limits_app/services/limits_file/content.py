@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.utils import timezone
 
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text, parse_limit
 from limits_app.models import Configuration, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, PoolMember, Resource
+from limits_app.models.fields import aware
 from limits_app.services import definitions
 from limits_app.services.definitions import FIELDS, PARTS, Definition, InvalidDefinition, Path
 from limits_app.services.limits_file.document import Document, InvalidFile, Problem, read_document
@@ -308,13 +308,7 @@ def cached_text(shared: bool, limit: LimitDefinition) -> str:
 def plain_value(field: Any, value: Any) -> Any:
     """The value of a field as plain data, of a row or of a query."""
     if isinstance(field, models.DateTimeField):
-        return _moment(value)
+        return "" if value is None else aware(value).astimezone(UTC).isoformat()
     if field.is_relation:
         return "" if value is None else str(value)
     return value.value if isinstance(value, models.Choices) else value
-
-
-def _moment(value: datetime | None) -> str:
-    if value is None:
-        return ""
-    return (timezone.make_aware(value) if timezone.is_naive(value) else value).astimezone(UTC).isoformat()

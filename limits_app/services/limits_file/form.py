@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
-from typing import Annotated, Any, ClassVar, Final, Literal
+from functools import partial
+from typing import Annotated, Any, Final, Literal
 
+from django.db import models
 from django.utils.dateparse import parse_datetime
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model, model_validator
 
 from limits_app.core.amounts import shown
-from limits_app.models import Configuration, Endpoint, Entity, Plan, Policy, Pool, PoolMember, Resource
-from limits_app.services.definitions import Path
+from limits_app.services.definitions import FIELDS, Path
 from limits_app.services.field_values import nearest
+from limits_app.services.limits_file.content import LIMITS, MEMBERS, SECTIONS, Section
 
 
 def _zoned(value: object) -> datetime:
@@ -26,26 +28,11 @@ def _zoned(value: object) -> datetime:
 
 
 Moment = Annotated[datetime, PlainValidator(_zoned, json_schema_input_type=datetime)]
+_MOMENT: Final[Any] = Moment | None
 Limits = Annotated[
     list[Annotated[str, Field(max_length=256)]],
     Field(description="Limits as text, such as rpm=1000/min or connections=10."),
 ]
-
-
-def _describe(schema: dict[str, Any], section: type[Any]) -> None:
-    """Add the help texts, lengths and choices of the model's fields."""
-    fields = {field.name: field for field in section.row._meta.concrete_fields}
-    for name, described in schema["properties"].items():
-        described.pop("title", None)
-        if name not in fields:
-            continue
-        described["description"] = str(fields[name].help_text)
-        if fields[name].choices:
-            words = [str(word) for word, _ in fields[name].choices]
-            described["enum"] = ["", *words] if fields[name].blank else words
-        if not (fields[name].blank or fields[name].has_default()):
-            schema.setdefault("required", []).append(name)
-            described.pop("default", None)
 
 
 class _Fields(BaseModel):
@@ -59,133 +46,71 @@ class _Fields(BaseModel):
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
-class Section(_Fields):
-    """An object of a limits file."""
-
-    model_config = ConfigDict(json_schema_extra=_describe)
-    row: ClassVar[type[Configuration]]
-
-
-class MemberSection(Section):
-    """A member of a pool."""
-
-    row = PoolMember
-    weight: int = 1
-    order: int = 100
-    config: dict[str, Any] = {}
-    enabled: bool = True
-    limits: Limits = []
+def _type_of(column: Any) -> Any:
+    """The type of a value in a file: dates as text, and other rows by their names."""
+    match column:
+        case models.BooleanField():
+            return bool
+        case models.IntegerField():
+            return int
+        case models.JSONField():
+            return dict[str, Any]
+        case models.DateTimeField():
+            return _MOMENT
+        case _:
+            return str
 
 
-class PoolSection(Section):
-    """A pool with its members by their names."""
-
-    row = Pool
-    description: str = ""
-    load_balancing: str = "round_robin"
-    failover: bool = True
-    members: dict[str, MemberSection | None] = {}
-
-
-class ResourceSection(Section):
-    """A resource."""
-
-    row = Resource
-    description: str = ""
-    pool: str = ""
-    store: str = ""
+def _describe(section: Section, schema: dict[str, Any]) -> None:
+    """Add the help texts and choices of the columns."""
+    for name in section.fields if section.named else FIELDS[section.model]:
+        column, described = section.field(name), schema["properties"][name]
+        described["description"] = str(column.help_text)
+        if column.choices:
+            described["enum"] = [*([""] if column.blank else []), *(str(word) for word, _ in column.choices)]
+        if not (column.blank or column.has_default()):
+            schema.setdefault("required", []).append(name)
+            described.pop("default", None)
+    for described in schema["properties"].values():
+        described.pop("title", None)
 
 
-class PlanSection(Section):
-    """A plan."""
-
-    row = Plan
-    description: str = ""
-    priority: int = 0
-
-
-class EntitySection(Section):
-    """An entity."""
-
-    row = Entity
-    name: str = ""
-    parent: str = ""
-    plan: str = ""
-    cascade: bool = False
-    unlimited: bool = False
-    blocked: bool = False
-    metadata: dict[str, Any] = {}
+def _model(section: Section) -> type[BaseModel]:
+    """The form of the objects of a section, of the columns of their model."""
+    names = section.fields if section.named else FIELDS[section.model]
+    fields: dict[str, Any] = {
+        name: (kind := _type_of(section.field(name)), section.default(name) if kind is not _MOMENT else None)
+        for name in names
+    }
+    if section.has_limits:
+        fields[LIMITS] = (Limits, [])
+    if section.parts is not None:
+        fields[section.parts.name] = (_objects_of(section.parts), {})
+    options = {"json_schema_extra": partial(_describe, section)}
+    name, doc = f"{section.model.__name__}Section", section.model.__doc__
+    return create_model(name, __base__=_Fields, __doc__=doc, __cls_kwargs__=options, **fields)
 
 
-class PolicySection(Section):
-    """A policy with its limits."""
-
-    row = Policy
-    resource: str = ""
-    entity: str = ""
-    plan: str = ""
-    counted: str = "each"
-    valid_from: Moment | None = None
-    valid_until: Moment | None = None
-    weekly_hours: str = ""
-    time_zone: str = ""
-    effect: str = "limits"
-    extends: bool = False
-    enforcement: str = "enforce"
-    rollout_percent: int = 100
-    on_unavailable: str = ""
-    slice_seconds: int = 0
-    reason: str = ""
-    limits: Limits = []
+def _objects_of(section: Section) -> Any:
+    """The type of all objects of a section: by their names, or a list."""
+    model = _MODELS[section.name]
+    return dict[str, model | None] if section.named else list[model]  # type: ignore[valid-type]
 
 
-class EndpointSection(Section):
-    """A rule about requests."""
-
-    row = Endpoint
-    name: str = ""
-    resource: str = ""
-    description: str = ""
-    path: str = ""
-    view_name: str = ""
-    methods: str = ""
-    counted_by: str = "entity"
-    header: str = ""
-    limits: str = ""
-    amounts: dict[str, Any] = {}
-    exempt_staff: bool = False
-    exempt_superusers: bool = False
-    exempt_groups: str = ""
-    exempt_networks: str = ""
-    exempt_entities: str = ""
-    order: int = 100
-    stop: bool = False
-    enabled: bool = True
+_MODELS: Final[dict[str, type[BaseModel]]] = {}
+for _section in (MEMBERS, *SECTIONS.values()):
+    _MODELS[_section.name] = _model(_section)
 
 
-class LimitsFile(_Fields):
-    """Limits as a file."""
-
+class _File(_Fields):
     model_config = ConfigDict(title="Limits as a file")
 
     version: Annotated[Literal[1], Field(description="The version of this format.")] = 1
     name: Annotated[str, Field(min_length=1, max_length=64, description="Whose objects these are.")] = "limits"
-    pools: dict[str, PoolSection | None] | None = None
-    resources: dict[str, ResourceSection | None] | None = None
-    plans: dict[str, PlanSection | None] | None = None
-    entities: dict[str, EntitySection | None] | None = None
-    policies: list[PolicySection] | None = None
-    endpoints: list[EndpointSection] | None = None
 
 
-_SECTIONS: Final[Mapping[str, type[BaseModel]]] = {
-    "pools": PoolSection,
-    "resources": ResourceSection,
-    "plans": PlanSection,
-    "entities": EntitySection,
-    "policies": PolicySection,
-    "endpoints": EndpointSection,
-}
+_sections: dict[str, Any] = {name: (_objects_of(section) | None, None) for name, section in SECTIONS.items()}
+LimitsFile = create_model("LimitsFile", __base__=_File, __doc__="Limits as a file.", **_sections)
 _MESSAGES: Final[Mapping[str, str]] = {
     "bool_type": "Write true or false, not {shown}.",
     "int_type": "Write a whole number, not {shown}.",
@@ -227,4 +152,4 @@ def _known(path: Path) -> list[str]:
     """The fields that an object can have at a path, whose last step is not one of them."""
     if len(path) == 1:
         return [*LimitsFile.model_fields]
-    return [*(MemberSection if "members" in path[2:-1] else _SECTIONS[str(path[0])]).model_fields]
+    return [*_MODELS[MEMBERS.name if MEMBERS.name in path[2:-1] else str(path[0])].model_fields]

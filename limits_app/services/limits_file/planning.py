@@ -236,10 +236,7 @@ def _span(policy: Entry) -> tuple[datetime, datetime | None]:
 
 
 def _hours(policy: Entry) -> WeeklyHours:
-    try:
-        return WeeklyHours.parse(policy.key[3], policy.state["time_zone"])
-    except ValueError:
-        return WeeklyHours.NEVER  # written past the validation of the model
+    return WeeklyHours.stored(policy.key[3], policy.state["time_zone"])
 
 
 # ---------------------------------------------------------------- limits that policies drop

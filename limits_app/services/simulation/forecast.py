@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from django.db import router
 from django.db.models import Q, QuerySet, Sum
-from django.utils import timezone
 
 from limits_app.core.algorithms import Rule, compile_rule
 from limits_app.core.amounts import MILLI
@@ -18,7 +17,7 @@ from limits_app.core.clock import EPOCH
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.models import Bucket, Counted, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
 
 STEP_SECONDS: Final = 300
@@ -228,10 +227,5 @@ def _hours(
     found: dict[tuple[str, ...], dict[int, int]] = {name: {} for name in names}
     for *name, start, total in rows:
         if tuple(name) in found:
-            found[tuple(name)][_hour(start)] = total
+            found[tuple(name)][int(aware(start).timestamp()) // 3600] = total
     yield from found.items()
-
-
-def _hour(start: datetime) -> int:
-    moment = timezone.make_aware(start) if timezone.is_naive(start) else start
-    return int(moment.timestamp()) // 3600

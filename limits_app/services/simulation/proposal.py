@@ -157,14 +157,7 @@ def _policy_value(number: int, entry: Entry) -> PolicyValue:
         rollout_percent=state["rollout_percent"],
         valid_from=datetime.fromisoformat(valid_from) if valid_from else None,
         valid_until=datetime.fromisoformat(state["valid_until"]) if state["valid_until"] else None,
-        hours=_hours(hours, state["time_zone"]) if hours else None,
+        hours=WeeklyHours.stored(hours, state["time_zone"]) if hours else None,
         subject=plan or entity,
         specificity=specificity(entity) if is_pattern(entity) else 0,
     )
-
-
-def _hours(text: str, zone: str) -> WeeklyHours:
-    try:
-        return WeeklyHours.parse(text, zone)
-    except ValueError:
-        return WeeklyHours.NEVER  # written past the validation of the model
