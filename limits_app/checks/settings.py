@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app import conf
-from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.conf import OnUnavailable, StoreKind, StoreSettings
 from limits_app.stores.registry import is_redis_cache
 
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
@@ -108,6 +108,14 @@ def reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage
     return [message for check in checks for message in check()]
 
 
+def _stores(kind: StoreKind) -> Iterator[tuple[str, StoreSettings]]:
+    """The aliases and settings of the stores of a kind."""
+    for alias in conf.get(conf.STORES):
+        settings_of_store = conf.store_settings(alias)
+        if settings_of_store.kind is kind:
+            yield alias, settings_of_store
+
+
 def _disabled() -> Iterator[CheckMessage]:
     if not conf.get(conf.ENABLED):
         yield Warning(
@@ -128,12 +136,9 @@ def _local_without_processes() -> Iterator[CheckMessage]:
 
 def _shared_directories() -> Iterator[CheckMessage]:
     aliases: dict[object, str] = {}
-    for alias in conf.get(conf.STORES):
-        chosen = conf.store_settings(alias)
+    for alias, chosen in _stores(StoreKind.PROCESS):
         first = aliases.setdefault(chosen.state_dir, alias)
-        if chosen.kind is not StoreKind.PROCESS:
-            continue
-        if first != alias and conf.store_settings(first).kind is StoreKind.PROCESS:
+        if first != alias:
             yield Warning(
                 f"the process stores {first!r} and {alias!r} use the same directory and therefore the same state",
                 hint=f"Set a different STATE_DIR for {alias!r}.",
@@ -144,14 +149,13 @@ def _shared_directories() -> Iterator[CheckMessage]:
 def _no_file_locks() -> Iterator[CheckMessage]:
     if find_spec("fcntl") is not None or find_spec("msvcrt") is not None:
         return
-    for alias in conf.get(conf.STORES):
-        if conf.store_settings(alias).kind is StoreKind.PROCESS:
-            yield Warning(
-                f"the process store {alias!r} is on a system whose Python has neither fcntl nor msvcrt",
-                hint="Use another store: without file locks, the permits of a process that was killed return only when "
-                "their leases expire, and two processes must not open the store at the same time.",
-                id="limits_app.W057",
-            )
+    for alias, _settings in _stores(StoreKind.PROCESS):
+        yield Warning(
+            f"the process store {alias!r} is on a system whose Python has neither fcntl nor msvcrt",
+            hint="Use another store: without file locks, the permits of a process that was killed return only when "
+            "their leases expire, and two processes must not open the store at the same time.",
+            id="limits_app.W057",
+        )
 
 
 def _several_machines() -> Iterator[CheckMessage]:
@@ -162,15 +166,14 @@ def _several_machines() -> Iterator[CheckMessage]:
     expected = conf.get(conf.EXPECTED_PROCESSES) or 0
     if expected > _PROCESSES_PER_CORE * (os.cpu_count() or 1):
         reasons.append(f"LIMITS['EXPECTED_PROCESSES'] is {expected}, too many for this machine")
-    for alias in conf.get(conf.STORES) if reasons else ():
-        if conf.store_settings(alias).kind is StoreKind.PROCESS:
-            yield Warning(
-                f"the process store {alias!r} is shared by the processes of one machine or container, but "
-                f"{' and '.join(reasons)}",
-                hint="Use a store in Redis or in the database: with the process store each pod and each machine "
-                "admits all of every limit. Silence this check where there is exactly one.",
-                id="limits_app.W058",
-            )
+    for alias, _settings in _stores(StoreKind.PROCESS) if reasons else ():
+        yield Warning(
+            f"the process store {alias!r} is shared by the processes of one machine or container, but "
+            f"{' and '.join(reasons)}",
+            hint="Use a store in Redis or in the database: with the process store each pod and each machine "
+            "admits all of every limit. Silence this check where there is exactly one.",
+            id="limits_app.W058",
+        )
 
 
 def _ignored_exceptions() -> Iterator[CheckMessage]:
@@ -203,10 +206,8 @@ def _databases() -> Iterator[tuple[str, BaseDatabaseWrapper]]:
 
 
 def _databases_used() -> Iterator[tuple[str, str]]:
-    for alias in conf.get(conf.STORES):
-        chosen = conf.store_settings(alias)
-        if chosen.kind is StoreKind.DATABASE:
-            yield alias, chosen.using or DEFAULT_DB_ALIAS
+    for alias, chosen in _stores(StoreKind.DATABASE):
+        yield alias, chosen.using or DEFAULT_DB_ALIAS
 
 
 def missing_databases() -> Iterator[CheckMessage]:
@@ -222,8 +223,8 @@ def missing_databases() -> Iterator[CheckMessage]:
 
 def missing_packages() -> Iterator[CheckMessage]:
     """Report stores whose packages are not installed."""
-    for alias in conf.get(conf.STORES):
-        if conf.store_settings(alias).kind is StoreKind.REDIS and find_spec("redis") is None:
+    for alias, _settings in _stores(StoreKind.REDIS):
+        if find_spec("redis") is None:
             yield Error(
                 f"the store {alias!r} requires the Redis client, which is not installed",
                 hint="pip install 'limits-app[redis]'",
@@ -233,12 +234,9 @@ def missing_packages() -> Iterator[CheckMessage]:
 
 def missing_caches() -> Iterator[CheckMessage]:
     """Report Redis stores whose cache is missing or does not use Redis."""
-    for alias in conf.get(conf.STORES):
-        chosen = conf.store_settings(alias)
-        if chosen.kind is not StoreKind.REDIS or chosen.url:
-            continue
+    for alias, chosen in _stores(StoreKind.REDIS):
         cache = chosen.cache or DEFAULT_CACHE_ALIAS
-        if not is_redis_cache(cache):
+        if not (chosen.url or is_redis_cache(cache)):
             yield Error(
                 f"the store {alias!r} uses the cache {cache!r}, which is not defined in CACHES or does not use Redis",
                 hint="Set CACHE to a Redis cache of Django or django-redis, or give the store a URL.",
@@ -304,19 +302,17 @@ def _believed_crowds() -> Iterator[CheckMessage]:
 
 
 def _memory_store() -> Iterator[CheckMessage]:
-    for alias in conf.get(conf.STORES):
-        if conf.store_settings(alias).kind is StoreKind.MEMORY:
-            yield Warning(
-                f"the store {alias!r} is in memory: each process counts separately",
-                hint="Use a store that processes share, unless the site has exactly one process.",
-                id="limits_app.W044",
-            )
+    for alias, _settings in _stores(StoreKind.MEMORY):
+        yield Warning(
+            f"the store {alias!r} is in memory: each process counts separately",
+            hint="Use a store that processes share, unless the site has exactly one process.",
+            id="limits_app.W044",
+        )
 
 
 def _temporary_directory() -> Iterator[CheckMessage]:
-    for alias in conf.get(conf.STORES):
-        chosen = conf.store_settings(alias)
-        if chosen.kind is StoreKind.PROCESS and chosen.state_dir is None:
+    for alias, chosen in _stores(StoreKind.PROCESS):
+        if chosen.state_dir is None:
             yield Warning(
                 f"the store {alias!r} uses the temporary directory, which may be cleaned up or private to each process",
                 hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site can access.",
