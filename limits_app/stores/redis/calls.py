@@ -30,7 +30,7 @@ from limits_app.stores.redis.records import (
     lease_member,
 )
 
-_FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
+_FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 _NUMBER_BYTES: Final = 8
@@ -50,7 +50,7 @@ class Script:
 @lru_cache(maxsize=1024)
 def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     """Return the script of a verb for limits of these algorithms; `usage` is one for scopes that count."""
-    needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
+    needed = {_FILES.get(name, name) for name in algorithms - {"blocked"}}
     return Script(["prelude", *sorted(needed), verb])
 
 
@@ -169,7 +169,8 @@ class PreparedPlan:
         self.description = self._description()
         self.reader = RecordsReader(self.codecs, [(self._position(limit), limit) for limit in self.limits])
         holder = "16s" if self.has_permits else ""
-        self._numbers = Struct(f"<{1 + len(self.limits)}d{holder}{self.calendars.size}d")
+        self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
+        """How the numbers of a request are packed."""
         self.acquire = AcquireCall([self], calls)
         keys = [*self.keys, *(names.finished_usage(self.tag) if self.counts_usage else [])]
         script, channel = _script("settle", self.algorithms), names.channel
@@ -183,17 +184,10 @@ class PreparedPlan:
             for verb in (b"credit" if plan.is_credit else b"settle", b"undo")
         ]
 
-    def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = (), index: int = 0) -> bytes:
-        """Return the numbers of a request: its index among several, its amounts, its holder, and its boundaries."""
-        amounts = self.amounts(amounts)
-        if self.has_permits:
-            return self._numbers.pack(index, *amounts, holder, *boundaries)
-        return self._numbers.pack(index, *amounts, *boundaries)
-
-    @property
-    def numbers_size(self) -> int:
-        """The size of the numbers, in bytes."""
-        return self._numbers.size
+    def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
+        """Return the numbers of a request: its amounts, its holder, and its boundaries."""
+        holders = (holder,) if self.has_permits else ()
+        return self.layout.pack(*self.amounts(amounts), *holders, *boundaries)
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
@@ -253,7 +247,7 @@ class AcquireCall(Prepared):
         head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
         for plan in plans:
             version = -1 if plan.version is None else plan.version
-            head += pack("<4d", 1 + len(keys), version, place, plan.numbers_size)
+            head += pack("<4d", 1 + len(keys), version, place, plan.layout.size)
             keys += plan.keys
             place += len(plan.description)
         if any(plan.counts_usage for plan in plans):
@@ -296,12 +290,12 @@ class Calls:
         """
         time = self.clock.time if now is None else now
         numbers, known = b"", list[tuple[int, int]]()
-        for index, (claim, plan) in enumerate(zip(claims, acquire.plans, strict=True)):
+        for claim, plan in zip(claims, acquire.plans, strict=True):
             boundaries: Sequence[int] = ()
             if plan.has_quotas:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 known.append(right)
-            numbers += plan.numbers(claim.amounts, self.holder(claim) if plan.has_permits else b"", boundaries, index)
+            numbers += plan.numbers(claim.amounts, self.holder(claim) if plan.has_permits else b"", boundaries)
         if known:
             numbers += pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
         return ScriptCall(acquire, (time, 0), numbers)
@@ -337,10 +331,6 @@ class Calls:
         chosen = _script(verb, frozenset(["usage"] if verb in {"collect", "records"} else []))
         prepared = Prepared(chosen, keys, self.constants + plan, reply_key)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
-
-    def set_aside(self, plan: PreparedPlan) -> ScriptCall:
-        """Return the call that renames the keys of a plan's scopes that another program has written."""
-        return self.script("set_aside", plan.keys, b"", *map(self.names.type_of, plan.keys))
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""

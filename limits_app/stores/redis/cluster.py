@@ -23,7 +23,7 @@ from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.redis.calls import Command, PreparedPlan
 from limits_app.stores.redis.connections import Connections
-from limits_app.stores.redis.exactly_once import Slots, Unanswered
+from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.opening import TAGS, open_store, tag_of
 from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.store import RedisStore
@@ -70,9 +70,6 @@ class ClusterConnections:
         for _ in range(_MOST_MOVES):
             try:
                 return self._connections(call.key).run(call)
-            except Unanswered:
-                self._update_nodes()
-                raise
             except StoreUnavailable as error:
                 if not isinstance(error.__cause__, _MOVED):
                     self._update_nodes()

@@ -49,7 +49,6 @@ local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 10000
 -- `rejected` has functions without a verb that change the record to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
 local algorithms, rejected = {}, {}
-function algorithms.blocked() end -- as BlockedRule in core/algorithms/rule.py
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.

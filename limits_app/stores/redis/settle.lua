@@ -1,22 +1,21 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: settle, credit or undo, the channel on which returned amounts are announced, after its
--- length, and the request as in acquire.lua. The numbers, after an unused one: the changes, the holder, and the boundaries
--- of calendars.
+-- The plan: settle, credit or undo, the channel on which returned amounts are announced, after its length, and the
+-- request as in acquire.lua. The numbers: the changes, the holder, and the boundaries of calendars.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
 local verb, channel
 verb, channel, plan_at = unpack_from('<sdc0', plan, plan_at)
 local scopes, limits, at, has_new = load_scopes(plan_at, 1, charged_at)
 if not scopes then return 'C' end
-local number_at = 41
+local number_at = 33
 after_amounts = number_at + limits * 8
 
 for _ = 1, limits do
   local change, name, scope, place, a, b, c, key, usage, parts, _
   name, scope, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
   change, number_at = unpack_from('<d', numbers, number_at)
-  if change ~= 0 and name ~= 'blocked' then
+  if change ~= 0 and name ~= 'blocked' then -- which has no state
     scope = scopes[scope]
     local full_at = algorithms[name](verb, scope.record, place, change, a, b, c, KEYS[key])
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true

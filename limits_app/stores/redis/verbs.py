@@ -100,14 +100,12 @@ class Verbs:
         self._unfinished: dict[Claim, Unfinished] = {}
 
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
-        if any(claim.plan.is_blocked for claim in claims):
-            return self._acquire_one_by_one(claims, emptiest_first=emptiest_first, failover=failover)
-        if len(claims) == 1:
+        is_blocked = any(claim.plan.is_blocked for claim in claims)
+        if len(claims) == 1 and not is_blocked:
             return self._acquire_one(claims[0])
-        acquire = self._choice(claims, emptiest_first=emptiest_first, failover=failover) if self.one_step else None
-        if acquire is not None:
-            return self._decide(claims, acquire)
-        return self._acquire_one_by_one(claims, emptiest_first=emptiest_first, failover=failover)
+        how = {"emptiest_first": emptiest_first, "failover": failover}
+        acquire = self._choice(claims, **how) if self.one_step and not is_blocked else None
+        return self._acquire_one_by_one(claims, **how) if acquire is None else self._decide(claims, acquire)
 
     def _acquire_one_by_one(
         self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool
@@ -140,7 +138,7 @@ class Verbs:
             forgotten = self._rejections.forgotten
             call = self._calls.acquire(claims, acquire, charged[0].at if charged else None)
             try:
-                reply: bytes = yield from self._answered(call, acquire.plans)
+                reply: bytes = yield call
                 if reply[0] in _DECIDED:
                     admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
                     if has_new_scope:
@@ -148,6 +146,9 @@ class Verbs:
                             yield from self._define(acquire)
                     call.finish(self._slots)
                     return admitted
+            except RecordUnavailable as error:
+                yield from self._set_aside(error, acquire.plans)
+                raise
             except BaseException:
                 for claim in claims if call.slot is not None else ():
                     claim.admitted = None
@@ -258,19 +259,20 @@ class Verbs:
         if left.call is not None:
             left.call.finish(self._slots)  # it had no effect
         left.call = call
-        return (yield from self._answered(call, [left.charged[-1].plan]))
-
-    def _answered(self, call: ScriptCall, plans: Sequence[PreparedPlan]) -> Steps[bytes]:
-        """Send a call; where keys have another type, they are set aside, so that the next request finds none."""
         try:
             reply: bytes = yield call
         except RecordUnavailable as error:
-            for plan in plans:
-                with suppress(StoreUnavailable):  # such as of a user that may not rename keys
-                    for name in (yield self._calls.set_aside(plan)):
-                        logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
+            yield from self._set_aside(error, [left.charged[-1].plan])
             raise
         return reply
+
+    def _set_aside(self, error: RecordUnavailable, plans: Sequence[PreparedPlan]) -> Steps[None]:
+        """Rename keys that another program has written with another type, so that the next request finds none."""
+        for plan in plans:
+            with suppress(StoreUnavailable):  # such as of a user that may not rename keys
+                call = self._calls.script("set_aside", plan.keys, b"", *map(self._names.type_of, plan.keys))
+                for name in (yield call):
+                    logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
 
     def _peek(self, claim: Claim) -> Steps[None]:
         yield from self._records.peek(claim, [group.scope_indexes for group in self._groups(claim.plan)])
