@@ -4,7 +4,7 @@ A key is `v1:<resource>:<entity>`: the name of a resource cannot contain a colon
 length or `-`, so that two scopes never share a key, and stores have no personal data in their keys.
 `*<limit>` after it names a limit with one bucket for all entities, `!<digest>` a request with an idempotency key
 (with `+<resource>` for each further resource of the request), and `~` at the end policies in shadow mode.
-`><limit>` after it names the queue of waiters for a limit.
+`><limit>` after it names the queue of waiters for a limit, and `^` the cool-down of the upstream of a resource.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 """
@@ -23,6 +23,8 @@ RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
 IDEMPOTENCY_LEVEL: Final = "idempotency"
 """The level of the limit that admits an idempotency key once."""
+UPSTREAM_LEVEL: Final = "upstream"
+"""The level of the cool-down of a resource's upstream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ def member_scope(pool: str, member: str) -> Scope:
 def shadow_scope(scope: Scope) -> Scope:
     """Return the scope of policies in shadow mode, beside the enforced ones."""
     return replace(scope, key=f"{scope.key}~")
+
+
+def upstream_scope(resource: str) -> Scope:
+    """Return the scope of the cool-down of a resource's upstream; stores keep nothing in it."""
+    return replace(scope_of(resource, None), key=f"{scope_of(resource, None).key}^", shared=True)
 
 
 def line_scope(scope: Scope, key: str) -> Scope:

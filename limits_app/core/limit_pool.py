@@ -191,9 +191,7 @@ class LimitPool:
 
     def cooled_at(self, index: int, seconds: float) -> int:
         """The end of a cool-down of a set that begins now, in microseconds of its store's clock; 0 for 0 seconds."""
-        limit_set, duration = self._set_at(index), checked_timeout(seconds, "seconds must be a number")
-        if duration is None:
-            raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
+        limit_set, duration = self._set_at(index), checked_seconds(seconds)
         return limit_set.store.clock() + round(duration * _SECOND) if duration else 0
 
     def cooling_seconds(self, index: int) -> float:
@@ -315,6 +313,14 @@ class LimitPool:
     def _busy(self) -> bool:
         """Whether others wait already."""
         return any(store.line.busy or store.line.competitors for store in self._stores)
+
+
+def checked_seconds(seconds: float) -> float:
+    """Return the length of a cool-down; InvalidRequest unless it is a number of seconds, 0 or more."""
+    duration = checked_timeout(seconds, "seconds must be a number")
+    if duration is None:
+        raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
+    return duration
 
 
 def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:

@@ -345,8 +345,12 @@ class ResourceLimit:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Rejects every request: the effect of a policy that is blocked."""
+    """Rejects every request: the effect of a policy that is blocked.
 
+    `until` is the end of a cool-down, in microseconds of the clock of the store; None for no end.
+    """
+
+    until: int | None = None
     key: ClassVar[str] = "blocked"
     capacity: ClassVar[int] = 0
     ceiling: ClassVar[int] = 0

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from limits_app.core.algorithms import Rule, State
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import Amount
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from limits_app.core.store import Store
 
 _SECOND = 1_000_000
-_NEVER, _CAPACITY = attrgetter("never"), attrgetter("capacity")
+_NEVER = attrgetter("never")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
@@ -90,7 +91,7 @@ class Outcome:
     @property
     def blocked(self) -> bool:
         """Whether the entity or the resource is blocked, and not rate limited."""
-        return 0 in map(_CAPACITY, self.violations)
+        return any(status.capacity == 0 and status.retry_after is None for status in self.violations)
 
     @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
@@ -113,8 +114,10 @@ class Outcome:
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{where}"
         if status.total:
             what = f"{status.key!r} over all resources{where}"
-        if status.capacity == 0:
+        if status.capacity == 0 and status.retry_after is None:
             return f"everything{where} is blocked"
+        if status.capacity == 0:
+            return f"the upstream of {status.resource} cools down: retry in {status.retry_after:g} s"
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"
         when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
@@ -137,10 +140,11 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
     rule, now, scope = limit.rule, claim.decided_at, limit.scope.scope
     never = amount > rule.most_parts
     retry_after: float | None = 0.0
-    if never or (rejected and (rule.is_permit or isinstance(rule.limit, Blocked))):
+    if never or (rejected and rule.is_permit):
         retry_after = None
     elif rejected:
-        retry_after = rule.wait(state, now, amount) / _SECOND
+        wait_us = rule.wait(state, now, amount)
+        retry_after = None if wait_us == NEVER_US else wait_us / _SECOND
     return LimitStatus(
         key=rule.key,
         resource=scope.resource,

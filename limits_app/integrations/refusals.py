@@ -110,6 +110,8 @@ def _exceeded(outcome: Outcome) -> _Refusal:
     seconds = max(_PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
+    if rejecting is not None and rejecting.capacity == 0:  # a cool-down
+        used_up = gettext("The service behind this resource is busy.")
     return _Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),

@@ -28,7 +28,7 @@ from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, membershi
 from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
-from limits_app.models.pool import Pool
+from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
 from limits_app.models.weekly_hours import WeeklyHours
 
@@ -75,6 +75,8 @@ _QUERY: Final = """
            (SELECT q.name FROM request k JOIN {resource} r ON r.name = k.resource JOIN {pool} q ON q.id = r.pool_id
             WHERE k.number = s.number),
            (SELECT r.store FROM request k JOIN {resource} r ON r.name = k.resource WHERE k.number = s.number),
+           (SELECT o.until FROM request k JOIN {cooldown} o ON o.pool = k.resource
+            WHERE k.number = s.number AND o.member = ''),
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
            p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
            d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}
@@ -116,6 +118,7 @@ class _Row(NamedTuple):
     plan: str | None
     pool: str | None
     store: str | None
+    cooling_until: int | None
     policy_id: int | None
     resource_id: int | None
     effect: str
@@ -217,7 +220,8 @@ def _chain(entity: str | None, rows: Sequence[_Row], connection: BaseDatabaseWra
         name = entity if level == 0 or own is None else own.identifier
         links.append(EntityPolicies(name, (*_flags(own), *_policy_values(found, connection), *everybody)))
     store = rows[0].store
-    return PolicyChain(links, rows[0].pool, store or None, known=store is not None)
+    cooling_until = rows[0].cooling_until or 0
+    return PolicyChain(links, rows[0].pool, store or None, known=store is not None, cooling_until=cooling_until)
 
 
 def _flags(row: _Row | None) -> Iterable[PolicyValue]:
@@ -328,7 +332,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
     )
 
 
-_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch, Candidate)
+_TABLES: Final = (Policy, Limit, Resource, Entity, Pool, Plan, PlanGroup, EmergencySwitch, Candidate, CoolDown)
 _ABOUT: Final = (("resource_id", "place"), ("entity_id", "s"), ("plan_id", "s"))
 
 

@@ -57,7 +57,8 @@ class EntityPolicies:
 class PolicyChain:
     """The entities that are charged, the entity itself first, the name of the pool that serves the resource (None: no
     pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
-    the resource has a row. `emergency` is the emergency switch, as it is in force.
+    the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling_until` is the end of a
+    cool-down of the resource, in microseconds since 1970; 0 for none.
     """
 
     links: list[EntityPolicies]
@@ -65,6 +66,7 @@ class PolicyChain:
     store: str | None = None
     known: bool = True
     emergency: Emergency = ENFORCED
+    cooling_until: int = 0
 
 
 class Subject(NamedTuple):

@@ -166,6 +166,7 @@ class CoolDown(models.Model):
 
     `until` is in microseconds since 1970, by the clock of the store. It belongs to names, as usage does, so that it
     neither locks the rows of the pool nor changes the version of the configuration.
+    Without a member, it is about the resource with the name `pool`.
     """
 
     pool = ExactTextField(max_length=64)
@@ -188,14 +189,17 @@ def cool_downs(pool: str) -> dict[str, int]:
     return dict(rows.values_list("member", "until"))
 
 
-def keep_cool_down(pool: str, member: str, until: int) -> None:
-    """Store until when a member is not used; of several ends the latest counts, and 0 ends the cool-down."""
+def keep_cool_down(pool: str, member: str, until: int) -> bool:
+    """Store until when a member is not used; of several ends the latest counts, and 0 ends the cool-down.
+
+    Returns whether that has changed anything.
+    """
     rows = CoolDown.objects.using(router.db_for_write(CoolDown))
+    found = rows.filter(pool=pool, member=member)
     if not until:
-        rows.filter(pool=pool, member=member).delete()
-        return
-    rows.bulk_create([CoolDown(pool=pool, member=member, until=until)], ignore_conflicts=True)
-    rows.filter(pool=pool, member=member, until__lt=until).update(until=until)
+        return found.delete()[0] > 0
+    rows.bulk_create([CoolDown(pool=pool, member=member, until=0)], ignore_conflicts=True)
+    return found.filter(until__lt=until).update(until=until) > 0
 
 
 _MEMBER: Final = ("name", "weight", "config", "enabled")

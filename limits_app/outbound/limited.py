@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -37,6 +37,7 @@ class Limits(Protocol):
 class LimitedClient(WrappingClient):
     """Acquires the amounts of a request from limits, sends it, and updates the acquisition with the used amounts.
 
+    `report` is called with the seconds for which the upstream refuses requests, or has nothing left.
     The observer receives how long each request waited for the limits, under `name`.
     """
 
@@ -46,20 +47,27 @@ class LimitedClient(WrappingClient):
         limits: Limits,
         *,
         usage: Usage = as_requested,
+        report: Callable[[float], Awaitable[None]] | None = None,
         name: str = "limits",
         observer: Observer = silent,
+        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(client)
         self.name = name
         self._limits = limits
         self._usage = usage
+        self._report = report
         self._observer = observer
+        self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; also raises LimitTimeout when the limits do not allow the request in time."""
         async with _acquired(self._limits, request) as (acquisition, waited):
             self._observer.note(Waited(self.name, waited))
             response = await self._client.send(request)
+            pause = _pause(response, self._unix_seconds())
+            if pause and self._report is not None:
+                await self._report(pause)
             acquisition.update(self._usage(request, response))
             return response
 
@@ -144,12 +152,17 @@ class PooledClient(Closable):
             except Unavailable as error:
                 await self._pool.acool_down(self._indices[name], error.retry_after)
                 raise
-            hints = hints_of(response, unix_seconds=self._unix_seconds())
-            pause = hints.empty_seconds if response.ok else hints.retry_after
+            pause = _pause(response, self._unix_seconds())
             if pause:
                 await self._pool.acool_down(self._indices[name], pause)
             acquisition.update(self._usage(request, response))
             return response
+
+
+def _pause(response: Response, unix_seconds: float) -> float | None:
+    """Return for how many seconds the upstream has asked not to be used."""
+    hints = hints_of(response, unix_seconds=unix_seconds)
+    return hints.empty_seconds if response.ok else hints.retry_after
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import time
 from typing import Final, cast
@@ -105,6 +105,7 @@ def resolve(
     versions = StoreVersions(store)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
     found, members, store_version = _read(Subject(resource, entity, plan), at, versions)
+    cooling_us = max(found.cooling_until - round(at.timestamp() * 1_000_000), 0)
     links = [without_others(link, at) for link in found.links]
     if default_limits:
         own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
@@ -113,6 +114,8 @@ def resolve(
     is_lifted = switch.mode != Enforcement.ENFORCE
     choices, shadows = _chosen(links, at, switch.mode)
     dates = [date for date in (switch.until, *(changes_at(link, at) for link in links)) if date is not None]
+    if cooling_us:
+        dates.append(at + timedelta(microseconds=cooling_us))
     resolved = compiled(
         resource,
         choices,
@@ -121,6 +124,7 @@ def resolve(
         members=members.without_limits() if members is not None and is_lifted else members,
         changes_at=min(dates).timestamp() if dates else None,
         is_lifted=is_lifted,
+        cooling_us=cooling_us,
     )
     return Resolution(resource, entity, choices, shadows, resolved, found.known, switch)
 

@@ -8,9 +8,20 @@ from typing import Final, NamedTuple
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope, shared_total_scope, total_scope
+from limits_app.core.keys import (
+    UPSTREAM_LEVEL,
+    Scope,
+    scope_of,
+    shadow_scope,
+    shared_scope,
+    shared_total_scope,
+    total_scope,
+    upstream_scope,
+)
 from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
@@ -171,17 +182,23 @@ def compiled(
     members: PoolMembers | None = None,
     changes_at: float | None = None,
     is_lifted: bool = False,
+    cooling_us: int = 0,
 ) -> ResolvedSet:
     """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one.
 
-    `is_lifted` says that the emergency switch or the settings lift all limits.
+    `is_lifted` says that the emergency switch or the settings lift all limits. The upstream of the resource cools down
+    for `cooling_us` microseconds.
     """
     store = store_version.store
+    scopes = scopes_of(resource, choices, store)
+    if cooling_us and not is_lifted:
+        schema = schema_of((Blocked(store.clock() + cooling_us),))
+        scopes.append(ScopedLimits(upstream_scope(resource), schema, UPSTREAM_LEVEL))
     shadow_scopes = [
         replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, store, counts_usage=False)
     ]
     return ResolvedSet.of(
-        scopes_of(resource, choices, store),
+        scopes,
         store_version,
         members,
         resource=resource,

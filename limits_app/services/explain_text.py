@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
@@ -77,6 +78,9 @@ def _head(explanation: Explanation) -> Iterator[str]:
         yield emergency_text(explanation.emergency)
     if not explanation.known:
         yield "No resource has this name."
+    for status in explanation.outcome.violations:
+        if status.level == UPSTREAM_LEVEL:
+            yield f"Its upstream cools down for {status.retry_after:g} s."
     yield from (f"Code also sets other limits here: {text}." for text in explanation.other_code_limits)
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from math import ceil
 from typing import cast
 
 from asgiref.sync import sync_to_async
+from django.db import DatabaseError, InterfaceError
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest, LimitTimeout
 from limits_app.core.keys import check_resource
-from limits_app.core.limit_pool import Foreseen, LimitPool
+from limits_app.core.limit_pool import Foreseen, LimitPool, checked_seconds
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
-from limits_app.resolver import PooledSet, pool_resolver
+from limits_app.models import changes, keep_cool_down
+from limits_app.resolver import PooledSet, home, pool_resolver, resolver
 from limits_app.resolver.balancers import balancers
 from limits_app.services.request import Request
+
+logger = logging.getLogger("limits_app")
 
 
 def pool(name: str) -> NamedPool:
@@ -28,20 +34,44 @@ def pool(name: str) -> NamedPool:
     return NamedPool(check_resource(name))
 
 
-def report_upstream(pool: str, member: str | int, *, retry_after: float, remaining: float | None = None) -> None:
+def report_upstream(
+    name: str, member: str | int | None = None, *, retry_after: float, remaining: float | None = None
+) -> None:
     """Report that an upstream refuses the requests of a pool's member for `retry_after` seconds, or 0: serves again.
 
-    No process uses the member until then: this one at once, others within a second. Of several reports the one that
-    ends last counts. With `remaining`, what the upstream still admits in that time, nothing happens unless it is 0.
+    No process uses the member until then: this one at once, others within a second. Without `member` it is about the
+    resource of this name, whose requests all processes reject until then, from the next acquire on; its end is rounded
+    up to a whole second. Of several reports the one that ends last counts.
+    With `remaining`, what the upstream still admits in that time, nothing happens unless it is 0.
     Raises UnknownPool, and InvalidRequest for an invalid number or a member that is not enabled.
     """
-    if remaining is None or remaining <= 0:
-        NamedPool(check_resource(pool)).cool_down(member, retry_after)
+    check_resource(name)
+    if remaining is not None and remaining > 0:
+        return
+    if member is None:
+        _cool_resource(name, checked_seconds(retry_after))
+    else:
+        NamedPool(name).cool_down(member, retry_after)
 
 
-async def areport_upstream(pool: str, member: str | int, *, retry_after: float, remaining: float | None = None) -> None:
+async def areport_upstream(
+    name: str, member: str | int | None = None, *, retry_after: float, remaining: float | None = None
+) -> None:
     """`report_upstream` for asyncio."""
-    await sync_to_async(report_upstream)(pool, member, retry_after=retry_after, remaining=remaining)
+    await sync_to_async(report_upstream)(name, member, retry_after=retry_after, remaining=remaining)
+
+
+def _cool_resource(resource: str, seconds: float) -> None:
+    """Store the cool-down, and make the limits of all processes stale where that has changed it.
+
+    Rounded to whole seconds, the reports of many rejected requests are one change.
+    """
+    until = ceil(resolver.clock() + seconds) * 1_000_000 if seconds else 0
+    try:
+        if keep_cool_down(resource, "", until):
+            changes.announce(home())
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
 
 
 def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats]]:

@@ -140,8 +140,9 @@ def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
         ({"retry_after": 0.000001}, "'k' has 5 of 10 left, 6 requested: retry in 1e-06 s"),
         ({"retry_after": None}, "'k' has 5 of 10 left, 6 requested: retry when a permit is given back"),
         ({"never": True, "retry_after": None, "requested": 11}, "'k' can never admit 11: its most is 10"),
-        ({"key": "blocked", "capacity": 0, "resource": "api", "entity": "u"}, "everything for u is blocked"),
-        ({"key": "blocked", "capacity": 0}, "everything is blocked"),
+        ({"capacity": 0, "retry_after": None, "resource": "api", "entity": "u"}, "everything for u is blocked"),
+        ({"capacity": 0, "retry_after": None}, "everything is blocked"),
+        ({"capacity": 0, "resource": "api"}, "the upstream of api cools down: retry in 1.5 s"),
     ],
 )
 def test_one_sentence_for_people(status: dict[str, Any], expected: str) -> None:

@@ -112,6 +112,16 @@ def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
     }
 
 
+def test_a_resource_whose_upstream_cools_down_is_busy() -> None:
+    services.report_upstream("api", retry_after=30)
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire("api", entity="ann")
+    response = answer(caught.value)
+    assert response.status_code == 429
+    assert 25 <= int(response["Retry-After"]) <= 31
+    assert json.loads(response.content)["detail"].startswith("The service behind this resource is busy. Try again in")
+
+
 def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
     error = refused(RateLimit("tpm", 10, 60), requested={"tpm": 11})
     assert isinstance(error, NeverAdmissible)

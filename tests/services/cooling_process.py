@@ -2,6 +2,7 @@
 
 `prepare` makes the site, `report MEMBER SECONDS` reports an upstream, and `acquire` tells which member serves a request
 of the resource on each store, a second after the last command. Seconds pass by the clock of the balancers alone.
+`cool SECONDS` reports the upstream of a resource without a pool, and `plain` tells whether it admits a request.
 The environment has the URL of a Redis server.
 """
 
@@ -26,7 +27,7 @@ django.setup()
 from django.core.management import call_command  # noqa: E402 - only once Django is set up
 
 from limits_app import CallLimit, limits  # noqa: E402 - the same
-from limits_app.models import Limit, Pool, PoolMember, Resource  # noqa: E402 - the same
+from limits_app.models import Limit, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
 from limits_app.resolver.balancers import balancers  # noqa: E402 - the same
 
 STORES = ["default", "database", "redis"]
@@ -41,6 +42,8 @@ def prepare() -> str:
         Limit.from_definition(member, CallLimit(1_000, 86_400)).save()
     for store in STORES:
         Resource.objects.create(name=store, pool=pool, store="" if store == "default" else store)
+        Resource.objects.create(name=f"plain/{store}", store="" if store == "default" else store)
+    Limit.from_definition(Policy.objects.create(), CallLimit(1_000, 86_400)).save()
     return "done"
 
 
@@ -48,6 +51,11 @@ def acquire(passed: int) -> str:
     """The members that serve the next request of each resource."""
     balancers.clock = lambda: monotonic() + passed
     return "".join([str(limits.acquire(store).config["member"]) for store in STORES])
+
+
+def plain() -> str:
+    """Whether each resource without a pool admits a request."""
+    return "".join(["-+"[limits.try_acquire(f"plain/{store}").successful] for store in STORES])
 
 
 for number, line in enumerate(sys.stdin):
@@ -58,6 +66,12 @@ for number, line in enumerate(sys.stdin):
             answer = acquire(number)
         case ["report", member, seconds]:
             limits.report_upstream("regions", member, retry_after=float(seconds))
+            answer = "done"
+        case ["plain"]:
+            answer = plain()
+        case ["cool", seconds]:
+            for store in STORES:
+                limits.report_upstream(f"plain/{store}", retry_after=float(seconds))
             answer = "done"
     sys.stdout.write(f"{answer}\n")
     sys.stdout.flush()

@@ -24,7 +24,7 @@ from limits_app.core.limits import CallLimit  # noqa: E402 - the same
 from limits_app.models import Entity, Plan, Policy  # noqa: E402 - the same
 from limits_app.usage import evaluations  # noqa: E402 - the same
 
-FEW, MANY, CANDIDATE = 1_000_000, 2_000_000, 300
+FEW, MANY, CANDIDATE = 10**9, 2 * 10**9, 300
 SWITCHED, ENDED = 1, 4
 SLOT = struct.Struct("<qq")
 
@@ -41,8 +41,8 @@ def prepare() -> str:
     return "done"
 
 
-def change(number: int) -> None:
-    """Promote a candidate, and switch limits off; or undo both."""
+def change_candidate(number: int) -> None:
+    """Promote a candidate, or revert it."""
     policy = Policy.objects.get(resource__name="api", plan=None)
     if number % 2:
         limits.set_candidate(policy, [CallLimit(MANY, 86_400)])
@@ -81,7 +81,7 @@ def load(shared: mmap.mmap) -> str:
         stale += found != ([] if is_odd and before[1] == SWITCHED else [MANY if is_odd else FEW])
 
 
-KINDS = {"change": ((SWITCHED, switch), (2, change)), "change_plan": ((3, change_plan),)}
+KINDS = {"switch": (SWITCHED, switch), "candidate": (2, change_candidate), "plan": (3, change_plan)}
 
 
 def main(verb: str, number: int, shared: mmap.mmap) -> str:
@@ -95,11 +95,11 @@ def main(verb: str, number: int, shared: mmap.mmap) -> str:
             limits.try_acquire("traffic", entity="user:1")
         evaluations.flush()
         return "done"
-    for kind, make in KINDS[verb]:
-        for count in range(1, number + 1):
-            SLOT.pack_into(shared, 0, -1, kind)
-            make(count)
-            SLOT.pack_into(shared, 0, count, kind)
+    kind, make = KINDS[verb]
+    for count in range(1, number + 1):
+        SLOT.pack_into(shared, 0, -1, kind)
+        make(count)
+        SLOT.pack_into(shared, 0, count, kind)
     SLOT.pack_into(shared, 0, 0, ENDED)
     return "done"
 

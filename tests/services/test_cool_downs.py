@@ -6,19 +6,23 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, transaction
 
-from limits_app import limits
-from limits_app.core.errors import InvalidRequest, UnknownPool
+from limits_app import LimitSet, limits
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
 from limits_app.models import CoolDown, keep_cool_down
+from limits_app.outbound import LimitedClient, Request, Response
+from limits_app.resolver import resolver
 from limits_app.resolver.balancers import Balancers, balancers
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
+from tests.services.wall import Wall
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -105,6 +109,9 @@ def test_a_member_with_something_left_is_used(remaining: float | None, member: s
         (NAME, "a", -1, InvalidRequest),
         (NAME, "a", None, InvalidRequest),
         ("other", "a", 1, UnknownPool),
+        (NAME, None, -1, InvalidRequest),
+        (NAME, None, None, InvalidRequest),
+        ("no resource", None, 1, InvalidLimit),
     ],
 )
 def test_an_invalid_report_changes_nothing(pool: str, member: Any, retry_after: Any, error: type[Exception]) -> None:
@@ -112,6 +119,89 @@ def test_an_invalid_report_changes_nothing(pool: str, member: Any, retry_after: 
     with pytest.raises(error):
         limits.report_upstream(pool, member, retry_after=retry_after)
     assert not CoolDown.objects.exists()
+
+
+def test_a_resource_without_a_pool_cools_down_and_its_waiters_wait(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "clock", Wall())
+    limits.set_resource_limits("chat", [CALLS])
+    assert limits.try_acquire("chat", entity="user:1")
+    limits.report_upstream("chat", retry_after=29.2)
+    limits.report_upstream("chat", retry_after=10, remaining=3)
+    outcome = limits.try_acquire("chat", entity="user:1").outcome
+    assert outcome == limits.check("chat", entity="user:1") == limits.explain("chat", entity="user:1").outcome
+    assert (outcome.allowed, outcome.blocked, outcome.retry_after) == (False, False, 30)
+    assert outcome.summary() == "the upstream of chat cools down: retry in 30 s"
+    assert "Its upstream cools down for 30 s." in str(limits.explain("chat", entity="user:1"))
+    assert limits.status("chat", entity="user:1").limits["call_count"]["used"] == 1
+    with pytest.raises(LimitExceeded):
+        limits.acquire("chat", timeout=29)
+    assert limits.try_acquire("other")
+    limits.set_emergency("off", reason="a test")
+    assert limits.try_acquire("chat")
+    limits.set_emergency("enforce")
+    assert not limits.try_acquire("chat")
+    limits.report_upstream("chat", retry_after=0)
+    assert limits.try_acquire("chat")
+
+
+def test_a_cool_down_of_a_resource_ends_by_itself(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = Wall()
+    monkeypatch.setattr(resolver, "clock", wall)
+    limits.report_upstream("chat", retry_after=30)
+    held = limits.limit_set("chat")
+    assert not held.try_acquire()
+    wall.advance(seconds=30)
+    clock.advance(30)
+    assert held.try_acquire()
+    assert limits.acquire("chat")
+    assert limits.acquire("chat", timeout=None)
+
+
+def test_reports_of_many_rejected_requests_are_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = Wall()
+    monkeypatch.setattr(resolver, "clock", wall)
+    store = limits.limit_set("chat").store
+    limits.report_upstream("chat", retry_after=30)
+    version = store.version()
+    for _ in range(9):
+        wall.advance(milliseconds=1)
+        limits.report_upstream("chat", retry_after=29.9)
+    limits.report_upstream("chat", retry_after=20)
+    assert store.version() == version
+
+
+def test_while_the_database_fails_a_resource_does_not_cool_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> bool:
+        raise DatabaseError("down")
+
+    monkeypatch.setattr("limits_app.services.pools.keep_cool_down", fail)
+    limits.report_upstream("chat", retry_after=30)
+    assert "chat does not cool down, because the database is unavailable: down" in caplog.text
+    assert limits.try_acquire("chat")
+
+
+def test_a_client_without_a_pool_reports_by_itself() -> None:
+    answers = [Response(status=200), Response(status=429, headers={"Retry-After": "30"})]
+
+    class Model:
+        async def send(self, request: Request) -> Response:
+            return answers.pop(0)
+
+        async def aclose(self) -> None: ...
+
+    async def follow() -> None:
+        report = partial(limits.areport_upstream, "chat")
+        client = LimitedClient(Model(), LimitSet([CALLS]), report=lambda seconds: report(retry_after=seconds))
+        assert (await client.send(Request(path="/"))).ok
+        assert await limits.atry_acquire("chat")
+        assert (await client.send(Request(path="/"))).refused
+        assert not await limits.atry_acquire("chat")
+
+    asyncio.run(follow())
 
 
 def test_the_longest_cool_down_is_kept(seconds: Seconds) -> None:
@@ -219,6 +309,13 @@ def test_all_processes_know_which_member_cools_down(tmp_path: Path) -> None:
             assert answers(processes, "acquire") == ["bbb"] * PROCESSES
             assert answers(processes[:1], "report a 0") == ["done"]
             assert answers(processes, "acquire") == ["aaa"] * PROCESSES
+            for number in range(20):  # the next acquire of another process
+                first, second = processes[number % 2 :: 2][:2]
+                assert answers([second], "plain") == ["+++"]
+                assert answers([first], f"cool {100 + number}") == ["done"]
+                assert answers(processes, "plain") == ["---"] * PROCESSES
+                assert answers([second], "cool 0") == ["done"]
+                assert answers(processes, "plain") == ["+++"] * PROCESSES
         finally:
             for process in processes:
                 process.communicate(timeout=20)

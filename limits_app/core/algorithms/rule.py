@@ -99,17 +99,18 @@ class Rule(ABC):
 
 
 class BlockedRule(Rule):
-    """Rejects every request until the configuration changes; its state is empty."""
+    """Rejects every request until the configuration changes, or a cool-down ends; its state is empty."""
 
     def __init__(self, limit: Blocked) -> None:
         super().__init__(limit, (), 1, 1)
         self.lua = ("blocked",)
+        self._until = limit.until
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        return None
+        return None if self._until is None or now < self._until else ()
 
     def wait(self, state: State, now: int, amount: int) -> int:
-        return NEVER_US
+        return NEVER_US if self._until is None else max(self._until - now, 0)
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         return ()
