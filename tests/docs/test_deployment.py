@@ -37,6 +37,8 @@ def problems(**options: Any) -> list[str | None]:
 def test_every_manifest_has_a_kind_and_a_name() -> None:
     kinds = {name: one["kind"] for name, one in MANIFESTS.items() if name != "compose.yaml" and one["metadata"]["name"]}
     assert kinds == {
+        "redis.yaml": "StatefulSet",
+        "redis-service.yaml": "Service",
         "limits.yaml": "ConfigMap",
         "migrate.yaml": "Job",
         "web.yaml": "Deployment",
@@ -50,6 +52,14 @@ def test_the_expected_processes_are_replicas_times_workers() -> None:
     (processes,) = [one["value"] for one in container["env"] if one["name"] == "LIMITS_PROCESSES"]
     workers = container["command"][container["command"].index("--workers") + 1]
     assert int(processes) == deployment["replicas"] * int(workers)
+
+
+def test_redis_on_kubernetes_has_the_options_of_the_compose_file_and_the_address_of_all_pods() -> None:
+    (redis,) = MANIFESTS["redis.yaml"]["spec"]["template"]["spec"]["containers"]
+    assert redis["args"] == MANIFESTS["compose.yaml"]["services"]["redis"]["command"]
+    service = MANIFESTS["redis-service.yaml"]
+    address = f"redis://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/0"
+    assert re.findall(r"LIMITS_REDIS_URL, value: \"(.*)\"", PAGE.read_text()) == [address] * 3
 
 
 @pytest.mark.usefixtures("site")
