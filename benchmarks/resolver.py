@@ -90,7 +90,7 @@ def _memory(effort: Effort) -> Iterable[Line]:
         before, grown = _resident_bytes(), dict[int, int]()
         with _without_queries():
             for number in range(many):
-                resolver.get(_RESOURCE, f"user:{number}")
+                resolver.get((_RESOURCE, f"user:{number}", (), None))
                 if number + 1 in {few, many}:
                     gc.collect()
                     grown[number + 1] = _resident_bytes() - before

@@ -90,15 +90,13 @@ class Resolver:
         self._lock = Lock()
         self._key_locks: dict[Key, _KeyLock] = {}
 
-    def cached(
-        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
-    ) -> ResolvedSet | None:
+    def cached(self, key: Key) -> ResolvedSet | None:
         """The cached set; None where it is missing, outdated, or its store may be available again.
 
         Also None where the cool-downs of its pool have to be read, which `get` does.
         """
         try:
-            entry = self._entries.get((resource, entity, default_limits, plan))
+            entry = self._entries.get(key)
         except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
         if entry is None:
@@ -113,9 +111,7 @@ class Resolver:
         self._hits += 1
         return resolved
 
-    def get(
-        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
-    ) -> ResolvedSet:
+    def get(self, key: Key) -> ResolvedSet:
         """The cached set, else a new one; threads that need the same set read the database once.
 
         The set is not `available` while its store is down. A result is not cached while a transaction of this thread
@@ -123,9 +119,10 @@ class Resolver:
         set is used, even if expired; OperationalError or InterfaceError where there is none.
         Raises InvalidLimit for invalid arguments.
         """
-        found = self.cached(resource, entity, default_limits, plan)
+        found = self.cached(key)
         if found is not None:
             return found
+        resource, entity, default_limits, plan = key
         check_names(resource, entity)
         check_plan(plan)
         key = resource, entity, checked_defaults(default_limits), plan
@@ -134,29 +131,19 @@ class Resolver:
             if entry is not None and entry.pool is not None:
                 balancers.read_cool_downs(entry.pool)
             # Another thread may have resolved it in the meantime.
-            return self.cached(*key) or self._resolved(key)
+            return self.cached(key) or self._resolved(key)
 
-    def latest(
-        self, resource: str, entity: str | None, default_limits: Limits = (), plan: str | None = None
-    ) -> ResolvedSet:
+    def latest(self, key: Key) -> ResolvedSet:
         """`get` for the current version of the configuration; StoreUnavailable while the store is down."""
         while True:
-            found = self.get(resource, entity, default_limits, plan)
+            found = self.get(key)
             limit_set = found.in_store()
             if limit_set.version == limit_set.store.version():
                 return found
-            self.forget(resource, entity, default_limits, plan, found)
+            self.forget(key, found)
 
-    def forget(  # noqa: PLR0917 - a key, and the set that it was resolved to
-        self,
-        resource: str,
-        entity: str | None,
-        default_limits: Limits = (),
-        plan: str | None = None,
-        stale: ResolvedSet | None = None,
-    ) -> None:
+    def forget(self, key: Key, stale: ResolvedSet | None = None) -> None:
         """Drop a set from the cache, unless it was resolved again since `stale`."""
-        key = (resource, entity, tuple(default_limits), plan)
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None and stale in {None, entry.resolved}:

@@ -27,7 +27,7 @@ def limit_set(
     Raises InvalidLimit (a ValueError) for an invalid resource or entity, and StoreUnavailable while the store is down:
     policies for that case apply to the other functions only.
     """
-    return resolver.latest(*key_of(resource, entity, default_limits, plan)).limit_set
+    return resolver.latest(key_of(resource, entity, default_limits, plan)).limit_set
 
 
 def try_acquire(

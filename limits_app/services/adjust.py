@@ -143,7 +143,7 @@ def _places(resource: str | None, entity: str | None, plan: str | None) -> dict[
     if resource is None:
         now = timezone.now()
         return {alias: total_scopes(entity, resilient_store(alias).open(), now, plan) for alias in aliases()}
-    found = resolver.latest(resource, entity, (), plan)
+    found = resolver.latest((resource, entity, (), plan))
     return {found.alias: [one for one in found.own if not one.scope.total]}
 
 

@@ -13,6 +13,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
 from limits_app.resolver import Key, Limits, latest_code_limits, resolver
+from limits_app.resolver.resolution import checked_defaults
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
@@ -46,10 +47,13 @@ class AcquireOptions(TryOptions, total=False):
     timeout: float | None
 
 
-def key_of(resource: str, entity: EntityName, default_limits: Limits | str, plan: str | None) -> Key:
-    """Return the key of the resolver for the arguments of a verb."""
-    limits = _read_limits(default_limits) if isinstance(default_limits, str) else default_limits
-    return resource, entity_name(entity), limits, plan
+def key_of(resource: str, entity: EntityName, default_limits: Limits | str = (), plan: str | None = None) -> Key:
+    """Return the key of the resolver for the arguments of a verb; raises InvalidLimit for invalid default limits."""
+    if isinstance(default_limits, str):
+        default_limits = _read_limits(default_limits)
+    elif not isinstance(default_limits, tuple):  # such as a list, which cannot be looked up
+        default_limits = checked_defaults(default_limits)
+    return resource, entity_name(entity), default_limits, plan
 
 
 @lru_cache(maxsize=1024)
@@ -69,7 +73,7 @@ def known_amounts(
 
     Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
     """
-    resolved = resolver.get(resource, entity, latest_code_limits(resource), plan)
+    resolved = resolver.get((resource, entity, latest_code_limits(resource), plan))
     keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
     renamed = {
         CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in requested.items()

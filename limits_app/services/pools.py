@@ -193,7 +193,7 @@ class NamedPool:
 
 
 def _resolved(name: str, alias: str | None) -> PooledSet:
-    return cast("PooledSet", pool_resolver.latest(name, alias).limit_set)
+    return cast("PooledSet", pool_resolver.latest((name, alias, (), None)).limit_set)
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

@@ -25,7 +25,7 @@ from limits_app.core.errors import (
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
-from limits_app.resolver import Key, Limits, MemberSet, PooledSet, ResolvedSet, resolver
+from limits_app.resolver import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow
@@ -44,15 +44,11 @@ _IN_A_COROUTINE: Final = (
 class Source(Protocol):
     """Resolves the effective limits of a key, and drops stale ones from its cache."""
 
-    def cached(
-        self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, /
-    ) -> ResolvedSet | None: ...
+    def cached(self, key: Key, /) -> ResolvedSet | None: ...
 
-    def get(self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, /) -> ResolvedSet: ...
+    def get(self, key: Key, /) -> ResolvedSet: ...
 
-    def forget(  # noqa: PLR0917 - a key, and the set that it was resolved to
-        self, resource: str, entity: str | None, default_limits: Limits, plan: str | None, stale: ResolvedSet | None, /
-    ) -> None: ...
+    def forget(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
 
 
 class Request:
@@ -118,7 +114,7 @@ class Request:
             try:
                 limits = self._fallback
                 if limits is None:
-                    limits = self._limits(self._source.cached(*self._key) or self._source.get(*self._key))
+                    limits = self._limits(self._source.cached(self._key) or self._source.get(self._key))
                 requested = self._requested
                 return use(limits, requested(limits) if callable(requested) else requested)
             except SynchronousOnlyOperation as error:
@@ -132,7 +128,7 @@ class Request:
             try:
                 limits = self._fallback
                 if limits is None:
-                    resolved = self._source.cached(*self._key) or await sync_to_async(self._source.get)(*self._key)
+                    resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
                     limits = self._limits(resolved)
                 return await use(limits, amounts_for(limits, self._requested))
             except _RECOVERABLE as error:
@@ -146,7 +142,7 @@ class Request:
         """Prepare the next try after an error; raise where another try cannot help."""
         fallback, self._fallback, self._shadow = self._fallback, None, None
         if isinstance(error, StaleConfiguration):
-            self._source.forget(*self._key, self._resolved)
+            self._source.forget(self._key, self._resolved)
         elif isinstance(error, LimitExceeded):
             if fallback is not None and self._resolved is not None:
                 check_share(error, self._resolved)

@@ -100,20 +100,20 @@ class SharesSource:
         """The request for all shares."""
         return Request(self.shares[0].key, self.amounts, self)
 
-    def cached(self, *_key: object) -> ResolvedSet | None:
+    def cached(self, _key: Key) -> ResolvedSet | None:
         """The cached limits of all shares; None unless all of them are of one version of one store."""
-        sets = tuple([found for share in self.shares if (found := resolver.cached(*share.key)) is not None])
+        sets = tuple([found for share in self.shares if (found := resolver.cached(share.key)) is not None])
         if len(sets) < len(self.shares) or len({(one.alias, one.limit_set.version) for one in sets}) > 1:
             return None
         self._sets = sets
         return _joined(sets, self._prefixes)
 
-    def get(self, *_key: object) -> ResolvedSet:
+    def get(self, _key: Key) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
-        sets = tuple([resolver.get(*share.key) for share in self.shares])
+        sets = tuple([resolver.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
-            self.forget()
-            sets = tuple([resolver.get(*share.key) for share in self.shares])
+            self.forget(_key)
+            sets = tuple([resolver.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):
             where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
             raise InvalidRequest(
@@ -125,10 +125,10 @@ class SharesSource:
             raise StaleConfiguration("the shares of a request are of different configurations")
         return _joined(sets, self._prefixes)
 
-    def forget(self, *_key: object) -> None:
+    def forget(self, _key: Key, _stale: object = None) -> None:
         """Drop the limits of all shares from the cache."""
         for share, resolved in zip(self.shares, self._sets or [None] * len(self.shares), strict=True):
-            resolver.forget(*share.key, stale=resolved)
+            resolver.forget(share.key, resolved)
         self._sets = ()
 
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:

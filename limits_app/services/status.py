@@ -86,14 +86,14 @@ def _read(
     resource: str, entity: str | None, plan: str | None
 ) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
-    default_limits = latest_code_limits(resource)
+    key = resource, entity, latest_code_limits(resource), plan
     while True:
-        found = resolver.get(resource, entity, default_limits, plan)
+        found = resolver.get(key)
         try:
             limits = found.in_store()
             return found.alias, _with_slices(found.alias, limits), _members(limits)
         except StaleConfiguration:
-            resolver.forget(resource, entity, default_limits, plan, found)
+            resolver.forget(key, found)
 
 
 def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from limits_app import conf
 from limits_app.core.clock import Clock
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.outcome import Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
@@ -85,7 +85,10 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
         ids = "" if request is None else request.request_id
         with self._lock:
             for status in outcome.violations:
-                self._add(_denied(status, now), Times(1, now, now, ids))
+                who = status.entity if status.member is None else status.member
+                bucket = bucket_of(shared=status.shared, member=status.member)
+                denied = Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
+                self._add(denied, Times(1, now, now, ids))
         self._schedule_writing()
 
     def _empty(self) -> dict[Denied, Times]:
@@ -125,12 +128,6 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
         if denied.bucket != Bucket.OTHERS:
             return self._most
         return self._most + _MOST_OTHERS if denied.minute else float("inf")
-
-
-def _denied(status: LimitStatus, now: float) -> Denied:
-    who = status.entity if status.member is None else status.member
-    bucket = bucket_of(shared=status.shared, member=status.member)
-    return Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
 
 
 def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,7 @@ def _slots() -> object:
     """The free permits, without asking the database."""
     from limits_app.resolver import resolver
 
-    kept = resolver.cached("api", "ann")
+    kept = resolver.cached(("api", "ann", (), None))
     assert kept is not None
     return kept.limit_set.get_stats()["slots"]["available"]
 

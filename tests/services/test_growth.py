@@ -68,7 +68,7 @@ def passengers(own: Resolver) -> int:
 def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     own, found = Resolver(), []
-    threads = in_threads(8, lambda: found.append(own.get("api", "user:1")))
+    threads = in_threads(8, lambda: found.append(own.get(("api", "user:1", (), None))))
     assert slow.begun.wait(20)
     while passengers(own) < 8:
         pass
@@ -82,28 +82,28 @@ def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
 
 def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: SlowResolving) -> None:
     own = Resolver()
-    [thread] = in_threads(1, lambda: own.get("api", "user:1"))
+    [thread] = in_threads(1, lambda: own.get(("api", "user:1", (), None)))
     assert slow.begun.wait(20)
     slow.may_end.set()
-    assert isinstance(own.get("api", "user:2"), ResolvedSet)
+    assert isinstance(own.get(("api", "user:2", (), None)), ResolvedSet)
     thread.join(20)
     assert slow.count == 2
 
 
 def test_whoever_finds_out_late_forgets_nothing_that_is_fresh() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
-    stale = resolver.get("api", None)
-    resolver.forget("api", None, (), stale)
-    fresh = resolver.get("api", None)
-    resolver.forget("api", None, (), stale)
-    assert resolver.cached("api", None) is fresh
-    resolver.forget("api", None)
-    assert resolver.cached("api", None) is None
+    stale = resolver.get(("api", None, (), None))
+    resolver.forget(("api", None, (), None), stale)
+    fresh = resolver.get(("api", None, (), None))
+    resolver.forget(("api", None, (), None), stale)
+    assert resolver.cached(("api", None, (), None)) is fresh
+    resolver.forget(("api", None, (), None))
+    assert resolver.cached(("api", None, (), None)) is None
 
 
 def test_a_child_does_not_wait_for_key_locks_of_its_parent(slow: SlowResolving) -> None:
     own = Resolver()
-    [thread] = in_threads(1, lambda: own.get("api", None))
+    [thread] = in_threads(1, lambda: own.get(("api", None, (), None)))
     assert slow.begun.wait(20)
     child = os.fork()
     if not child:
@@ -117,7 +117,7 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 50}
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     own = Resolver()
-    layouts = {id(own.get("api", f"user:{number}").limit_set.scoped[0].schema) for number in range(500)}
+    layouts = {id(own.get(("api", f"user:{number}", (), None)).limit_set.scoped[0].schema) for number in range(500)}
     assert len(layouts) == 1
     assert own.info().size == 50
     assert own._key_locks == {}
@@ -131,7 +131,7 @@ def test_memory_stays_where_it_was_however_many_entities_come(settings: Settings
     tracemalloc.start()
     try:
         for number in range(1000):
-            own.get("api", f"user:{number}")
+            own.get(("api", f"user:{number}", (), None))
             if number in {199, 999}:
                 gc.collect()
                 kept.append(tracemalloc.get_traced_memory()[0])
@@ -201,14 +201,14 @@ def copied(row: Model, times: int, **columns: str) -> None:
 @pytest.mark.parametrize("name", [["api"], {}, 5, None])
 def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
     own = Resolver()
-    assert own.cached(name, None) is None
+    assert own.cached((name, None, (), None)) is None
     with pytest.raises(InvalidLimit):
-        own.get(name, None)
+        own.get((name, None, (), None))
     assert own.info().size == 0
     assert own._key_locks == {}
 
 
 def test_default_limits_may_be_a_list() -> None:
     own = Resolver()
-    first = own.get("api", None, [CallLimit(1, 60)])  # type: ignore[arg-type]  # as callers write it
-    assert own.get("api", None, (CallLimit(1, 60),)) is first
+    first = own.get(("api", None, [CallLimit(1, 60)], None))  # type: ignore[arg-type]  # as callers write it
+    assert own.get(("api", None, (CallLimit(1, 60),), None)) is first

@@ -14,7 +14,7 @@ CALLS = CallLimit(10, 60)
 
 
 def lasting(resource: str, entity: str | None) -> list[bool]:
-    return [scoped.lasting for scoped in resolver.get(resource, entity).limit_set.scoped]
+    return [scoped.lasting for scoped in resolver.get((resource, entity, (), None)).limit_set.scoped]
 
 
 def test_state_lasts_where_the_limits_were_set_for_the_entity() -> None:

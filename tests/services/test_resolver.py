@@ -199,15 +199,15 @@ def test_what_is_kept_is_bounded(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 10}
     own = Resolver()
     for number in range(100):
-        own.get("api", f"user:{number}")
+        own.get(("api", f"user:{number}", (), None))
     assert own.info() == (0, 100, 10)
-    own.get("api", "user:99")
+    own.get(("api", "user:99", (), None))
     assert own.info() == (1, 100, 10)
-    own.get("api", "user:0")
+    own.get(("api", "user:0", (), None))
     assert own.info() == (1, 101, 10)
     own.clear()
     assert own.info().size == 0
-    own.get("api", "user:0")
+    own.get(("api", "user:0", (), None))
     assert own.info() == (1, 102, 1)
 
 
@@ -215,7 +215,7 @@ def test_calls_that_bring_limits_of_their_own_each_have_theirs() -> None:
     own, capacities = Resolver(), (1, 2, 1, 2)
 
     def found(capacity: int) -> int:
-        [limit] = own.get("api", "user:1", (CallLimit(capacity, 60),)).limit_set
+        [limit] = own.get(("api", "user:1", (CallLimit(capacity, 60),), None)).limit_set
         return int(limit.ceiling)
 
     with CaptureQueriesContext(connection) as queries:
@@ -233,12 +233,12 @@ def test_a_call_may_bring_a_block() -> None:
 def test_what_is_forgotten_is_asked_anew_and_nothing_else(forgotten: int) -> None:
     own, brought = Resolver(), {number: (CallLimit(number, 60),) for number in (1, 2)}
     for default_limits in brought.values():
-        own.get("api", "user:1", default_limits)
-    own.forget("api", "user:1", brought[forgotten])
+        own.get(("api", "user:1", default_limits, None))
+    own.forget(("api", "user:1", brought[forgotten], None))
     assert own.info() == (0, 2, 1)
-    own.get("api", "user:1", brought[3 - forgotten])
+    own.get(("api", "user:1", brought[3 - forgotten], None))
     assert own.info() == (1, 2, 1)
-    own.get("api", "user:1", brought[forgotten])
+    own.get(("api", "user:1", brought[forgotten], None))
     assert own.info() == (1, 3, 2)
 
 
@@ -247,7 +247,7 @@ def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_quer
     own = Resolver()
     with django_assert_num_queries(3):
         for _ in range(3):
-            own.get("api", None)
+            own.get(("api", None, (), None))
 
 
 def test_what_bypasses_the_app_counts_once_nothing_is_kept_any_more() -> None:
@@ -279,7 +279,7 @@ def test_many_policies_are_found_by_their_index(django_assert_num_queries: Djang
     Resource.objects.bulk_create(Resource(name=f"r{number}") for number in range(2000))
     Policy.objects.bulk_create(Policy(resource=resource) for resource in Resource.objects.all())
     with CaptureQueriesContext(connection) as queries:
-        resolver.get("r1", "user:1")
+        resolver.get(("r1", "user:1", (), None))
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + queries[0]["sql"])
         plan = [row[3] for row in cursor.fetchall()]

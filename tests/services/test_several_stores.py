@@ -150,7 +150,7 @@ def test_a_pool_is_counted_in_the_store_of_the_resource_that_it_serves() -> None
     assert whole(limits.status("far").members["eu"]["call_count"]["used"]) == 2
     assert not limits.pool("regions").try_acquire()
     resolver.clear()
-    assert resolver.get("far", "a").members is resolver.get("farther", "a").members
+    assert resolver.get(("far", "a", (), None)).members is resolver.get(("farther", "a", (), None)).members
 
 
 def test_a_resource_that_moves_starts_anew_at_once_and_finds_what_it_left() -> None:
@@ -239,7 +239,9 @@ def test_resources_in_one_store_are_charged_together_wherever_that_is(settings: 
     stores["shared"].down = False
     settings.LIMITS = {**settings.LIMITS, "STORE": "shared"}
     Resource.objects.filter(name="farther").update(store="")
-    assert resolver.latest("farther", None).alias == resolver.latest("far", None).alias == "shared"
+    assert (
+        resolver.latest(("farther", None, (), None)).alias == resolver.latest(("far", None, (), None)).alias == "shared"
+    )
 
 
 def test_resources_that_moved_together_are_charged_together_at_once() -> None:

@@ -172,7 +172,7 @@ def test_an_amount_that_the_shadow_cannot_have_is_no_trouble() -> None:
 
 def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow(CallLimit(1, 60))
-    tried = resolver.get("api", None).shadow
+    tried = resolver.get(("api", None, (), None)).shadow
 
     def unreachable(claim: object) -> Any:
         raise StoreUnavailable("connection refused")

@@ -80,7 +80,7 @@ def told() -> Iterator[list[str]]:
 def on_api(policy: str, *given: Limit) -> None:
     """Set limits on `api`, and what happens while the store is down; known to this process."""
     limits.set_resource_limits("api", given or [CallLimit(8, 60)], on_unavailable=policy)
-    resolver.get("api", "a")
+    resolver.get(("api", "a", (), None))
 
 
 def admitted(times: int, entity: str = "a") -> int:
@@ -450,7 +450,7 @@ def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwar
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
     give_up(store)
     assert admitted(3) == 3
-    kept = resolver.cached("api", "a")
+    kept = resolver.cached(("api", "a", (), None))
     assert kept is not None
     with pytest.raises(StaleConfiguration):
         kept.limit_set.try_acquire()

@@ -126,9 +126,9 @@ def test_a_change_counts_from_the_next_acquire_on() -> None:
 def test_shares_of_different_configurations_are_resolved_again() -> None:
     limit("api", CallLimit(9, 60))
     limit("exports", CallLimit(9, 60))
-    resolver.get("api", "ann")
+    resolver.get(("api", "ann", (), None))
     limit("exports", CallLimit(1, 60))
-    resolver.get("exports", "ann")
+    resolver.get(("exports", "ann", (), None))
     shares = [Share("api", "ann"), Share("exports", "ann")]
     assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
 
