@@ -99,7 +99,7 @@ class Boosted(models.TextChoices):
     ENTITY = "entity", _("one user, key, tenant or IP address")
     RESOURCE = "resource", _("everybody on a resource")
     PLAN = "plan", _("everybody on a plan")
-    EVERYBODY = "everybody", _("everybody: all permanent policies")
+    EVERYBODY = "everybody", _("everybody, by all permanent policies")
 
 
 class GrantForm(BoostForm):
@@ -164,6 +164,6 @@ def _resource(*, required: bool) -> forms.Field:
         Resource.objects.all(),
         label=_("Resource"),
         required=required,
-        help_text="" if required else _("Leave empty to apply to each resource separately."),
+        help_text="" if required else _("Leave empty for the limits of all resources."),
         widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
     )

@@ -34,7 +34,7 @@ _SOURCES: Final[Mapping[str, Any]] = {
     "code": _("code"),
     "command": _("command"),
     "import": _("import"),
-    "service": _("function of the app"),
+    "service": _("app function"),
 }
 _OTHER_KINDS: Final[Mapping[str, Any]] = {"state": _("usage"), "auditevent": _("audit log")}
 

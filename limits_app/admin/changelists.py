@@ -191,7 +191,7 @@ class UsageListAdmin(LargeListAdmin):
             return gettext("unknown")
         return format_html_join("", "{}", ((self.state_in_words(row, state),) for state in row.states)) or "-"
 
-    @admin.display(description=_("source"))
+    @admin.display(description=_("limits from"))
     def source(self, row: Any) -> str:
         """Show where the limits were set, and whether there are others in shadow mode."""
         if row.states is None:

@@ -126,9 +126,9 @@ LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
 _NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
 
 _ALGORITHM_HELP: Final = _(
-    "The most in one window: sliding window, the capacity; token bucket, leaky bucket and GCRA, the capacity and the "
-    "burst, which is up to twice the capacity; fixed window, twice the capacity across a boundary. Leave empty for a "
-    "sliding window for requests, and a token bucket for rates. Not for permits."
+    "Sliding window: never more than the capacity in the time. Fixed window: up to twice as much where two windows "
+    "meet. Token bucket, leaky bucket and GCRA: up to the capacity and the burst. Leave empty for a sliding window for "
+    "requests, and a token bucket for units. Only for units and requests."
 )
 
 _Readable = Callable[[Limit], str]

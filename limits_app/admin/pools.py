@@ -36,7 +36,7 @@ class MemberForm(ModelForm):  # type: ignore[type-arg]  # generic only in its ty
     limits_text = CharField(
         label=_("limits"),
         required=False,
-        help_text=_("Such as “calls=100/min tokens=400k/min”. All users of the member share them."),
+        help_text=_("Such as “100/min tokens=400k/min”. All users of the member share them."),
         widget=Textarea(attrs={"rows": 3, "cols": 24, "aria-label": _("limits")}),
     )
 

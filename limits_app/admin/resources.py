@@ -127,7 +127,7 @@ class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
 
-    @admin.display(description=_("cascade"), ordering="cascade")
+    @admin.display(description=_("counts for parent"), ordering="cascade")
     def cascades(self, entity: Entity) -> str:
         """Say yes, or show a dash."""
         return gettext("yes") if entity.cascade else "-"

@@ -49,13 +49,13 @@ class AlertRule(models.Model):
         _("threshold in percent"),
         null=True,
         blank=True,
-        help_text=_("For thresholds: one of LIMITS['NEAR_THRESHOLDS']. One alert is sent for each limit and window."),
+        help_text=_("For a limit that reaches a threshold: one of LIMITS['NEAR_THRESHOLDS'], by default 80."),
     )
     rejections = models.PositiveIntegerField(
         _("rejections per minute"),
         null=True,
         blank=True,
-        help_text=_("For rejections: an alert is sent above this number, at most one an hour for each entity."),
+        help_text=_("For many rejections: an alert is sent above this number, at most one an hour for each entity."),
     )
     resource = models.CharField(
         _("resource"),

@@ -247,7 +247,12 @@ class AuditEvent(models.Model):
 
     number = models.BigIntegerField(_("number"), unique=True, editable=False)
     previous = models.CharField(_("digest of the previous event"), max_length=64, blank=True, editable=False)
-    digest = models.CharField(_("digest"), max_length=64, editable=False)
+    digest = models.CharField(
+        _("digest"),
+        max_length=64,
+        editable=False,
+        help_text=_("Computed from this event and the previous digest: shows that no event was changed or removed."),
+    )
     when = models.DateTimeField(_("when"), default=timezone.now, db_index=True, editable=False)
     actor = models.TextField(_("actor"), blank=True, help_text=_("The user or program that made the change."))
     source = models.CharField(_("source"), max_length=32, help_text=_("Where the change was made, such as “admin”."))

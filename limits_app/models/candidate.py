@@ -73,13 +73,13 @@ class Candidate(Configuration):
     limits = models.TextField(
         _("limits"),
         validators=[validate_text, validate_limits],
-        help_text=_("Limits instead of those of the policy, such as “calls=100/min tokens=1M/day”."),
+        help_text=_("Limits instead of those of the policy, such as “100/min tokens=1M/day”."),
     )
     percent = models.PositiveSmallIntegerField(
-        _("applied to (%)"),
+        _("tried on (%)"),
         default=100,
         validators=_PERCENT,
-        help_text=_("Percentage of entities for which it is evaluated; always the same ones."),
+        help_text=_("Percentage of entities on which it is tried, without rejecting; always the same ones."),
     )
     revert_percent = models.PositiveSmallIntegerField(
         _("revert above (percent rejected)"),
@@ -92,7 +92,7 @@ class Candidate(Configuration):
         _("watch for (minutes)"),
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(1440)],
-        help_text=_("How long after the promotion rejections are counted for that."),
+        help_text=_("How long after the promotion rejections are watched for that."),
     )
     reason = models.TextField(_("reason"), blank=True, default="", validators=[validate_text])
     state = models.CharField(

@@ -46,7 +46,7 @@ _LIMITS_OR_RESOURCE: Final = _("Enter either limits or a resource.")
 class CountedBy(models.TextChoices):
     """Who is counted by a rule: what has a counter of its own."""
 
-    ENTITY = "entity", _("the entity of the request")
+    ENTITY = "entity", _("the client: user, API key or IP address")
     USER = "user", _("the user")
     IP = "ip", _("the IP address")
     API_KEY = "api_key", _("the API key")
@@ -166,7 +166,7 @@ class Endpoint(Configuration):
         null=True,
         blank=True,
         related_name="endpoints",
-        help_text=_("The resource that matching requests use, instead of limits of this rule alone."),
+        help_text=_("Count these requests with all others of a resource, instead of by limits of this rule alone."),
     )
     amounts = models.JSONField(
         _("amounts per request"),
@@ -198,12 +198,12 @@ class Endpoint(Configuration):
     order = models.PositiveIntegerField(
         _("order"),
         default=100,
-        help_text=_("Rules apply in ascending order; all that match a request charge it."),
+        help_text=_("Rules with smaller numbers come first. A request counts in every rule that it matches."),
     )
     stop = models.BooleanField(
         _("skip later rules"),
         default=False,
-        help_text=_("Requests that this rule charges are not charged by later rules."),
+        help_text=_("Requests that count in this rule do not count in later ones."),
     )
     enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Uncheck to disable this rule."))
 

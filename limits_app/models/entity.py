@@ -78,7 +78,7 @@ class Entity(Configuration):
         _("unlimited"),
         default=False,
         help_text=_(
-            "Exempt from all limits, whatever the policies are; limits of a parent it cascades to still apply."
+            "Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply."
         ),
     )
     blocked = models.BooleanField(

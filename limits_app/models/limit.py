@@ -58,10 +58,10 @@ class Limit(Configuration):
         related_name="limits",
     )
     key = ExactTextField(
-        _("key"),
+        _("unit"),
         max_length=64,
         blank=True,
-        help_text=_("The key in requests, such as “tpm”. Limits of requests always have the key “call_count”."),
+        help_text=_("What is counted: the key in code, such as “tokens”. Leave empty for requests (“call_count”)."),
     )
     kind = models.CharField(
         _("kind"),
@@ -69,8 +69,8 @@ class Limit(Configuration):
         choices=LimitKind.choices,
         default=LimitKind.RATE,
         help_text=_(
-            "A rate limits units per window, calls limit requests per window, a quota limits units per calendar period "
-            "or session, permits limit concurrent use."
+            "Units, such as tokens, or requests: how many in any time of a fixed length. Quota: units per calendar "
+            "period. Concurrent use: how many at the same time."
         ),
     )
     capacity = models.DecimalField(
@@ -78,7 +78,7 @@ class Limit(Configuration):
         max_digits=16,
         decimal_places=3,
         help_text=_(
-            "Maximum per window or period, or maximum concurrent use. To reject every request, use a “blocked” policy."
+            "How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."
         ),
     )
     window_seconds = models.DecimalField(
@@ -87,56 +87,60 @@ class Limit(Configuration):
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Length of the window in seconds: 60 is a minute, 3600 an hour, 86400 a day. Not for permits."),
+        help_text=_("60 is a minute, 3600 an hour, 86400 a day. Only for units and requests."),
     )
     algorithm = models.CharField(
         _("algorithm"),
         max_length=16,
         choices=ALGORITHMS,
         blank=True,
-        help_text=_("Leave empty for a token bucket. Not for permits."),
+        help_text=_("Leave empty for a token bucket. Only for units and requests."),
     )
     burst = models.DecimalField(
-        _("burst"),
+        _("burst size"),
         max_digits=16,
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Maximum burst. Leave empty for the capacity. Not for windows and permits."),
+        help_text=_("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
     )
     max_hold_seconds = models.DecimalField(
-        _("permit timeout (s)"),
+        _("freed after (seconds)"),
         max_digits=16,
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Seconds until a permit is reclaimed. Leave empty for no timeout. Only for permits."),
+        help_text=_(
+            "When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."
+        ),
     )
     period = models.CharField(
-        _("period"),
+        _("calendar period"),
         max_length=8,
         choices=PERIODS,
         blank=True,
-        help_text=_("Calendar period of a quota; weeks start on Monday. Only for quotas."),
+        help_text=_("Weeks start on Monday. Only for quotas."),
     )
     time_zone = ExactTextField(
         _("time zone"),
         max_length=LONGEST_ZONE_NAME,
         blank=True,
-        help_text=_("Time zone of the period, such as “Europe/Berlin”. Leave empty for UTC. Only for periods."),
+        help_text=_("Time zone of the calendar period, such as “Europe/Berlin”. Leave empty for UTC."),
     )
     session_seconds = models.DecimalField(
-        _("session length (s)"),
+        _("from first use (seconds)"),
         max_digits=16,
         decimal_places=3,
         null=True,
         blank=True,
-        help_text=_("Length of a session in seconds from first use, such as 18000, instead of a period."),
+        help_text=_(
+            "Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."
+        ),
     )
     soft = models.BooleanField(
         _("report only"),
         default=False,
-        help_text=_("Report usage above the limit without rejecting requests. Not for permits."),
+        help_text=_("Report usage above the limit without rejecting requests. Not for concurrent use."),
     )
 
     shared = models.BooleanField(
@@ -155,7 +159,7 @@ class Limit(Configuration):
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.summary()}"
+        return f"{LimitKind.CALL.label if self.kind == LimitKind.CALL else self.key}: {self.summary()}"
 
     @classmethod
     def from_definition(cls, owner: Policy | PoolMember, definition: Definition, *, shared: bool = False) -> Self:
@@ -238,7 +242,7 @@ class Limit(Configuration):
             self.definition()
         except InvalidLimit as error:
             if not self.key:
-                raise ValidationError({"key": gettext("Enter a key, such as “tpm”, for use in requests.")}) from error
+                raise ValidationError({"key": gettext("Enter what is counted, such as “tokens”.")}) from error
             message = str(error).removeprefix(f"limit {self.key!r}: ")
             raise ValidationError({_field_of(error, self.key): message}) from error
         self._check_owner()

@@ -23,10 +23,10 @@ from limits_app.core.notation import Noted
 class LimitKind(models.TextChoices):
     """What a limit counts."""
 
-    RATE = "rate", _("rate")
-    CALL = "call", _("calls")
+    RATE = "rate", _("units")
+    CALL = "call", _("requests")
     QUOTA = "quota", _("quota")
-    RESOURCE = "resource", _("permits")
+    RESOURCE = "resource", _("concurrent use")
 
 
 _RATE: Final = ("window_seconds", "algorithm", "burst")
@@ -52,7 +52,7 @@ def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[st
         if field in given
     }
     if "soft" in wrong:
-        wrong["soft"] = gettext("Permits cannot be soft: the number of permits is fixed.")
+        wrong["soft"] = gettext("Concurrent use cannot be reported only: untick it.")
     if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in given:
         wrong["window_seconds"] = gettext("Enter the length of the window in seconds: 60 is a minute, 3600 an hour.")
     if kind is LimitKind.QUOTA:
@@ -60,7 +60,9 @@ def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[st
     if algorithm in _WITHOUT_BURST and "burst" in given:
         wrong["burst"] = gettext("Not allowed for this algorithm: leave it empty, or choose another algorithm.")
     if (kind is LimitKind.CALL) != (key == CallLimit.key):
-        wrong["key"] = gettext("The key “call_count” is reserved for the kind “calls”: choose another key or kind.")
+        wrong["key"] = gettext(
+            "The unit “call_count” is reserved for the kind “requests”: choose another unit or kind."
+        )
     return wrong
 
 
@@ -72,11 +74,11 @@ def _fitting(field: str) -> str:
 def _wrong_times(given: Collection[str]) -> dict[str, str]:
     """The errors of the period or session of a quota."""
     if "period" not in given and "session_seconds" not in given:
-        return {"period": gettext("Choose a period, or enter the length of a session in seconds.")}
+        return {"period": gettext("Choose a calendar period, or enter the seconds from the first use.")}
     if "session_seconds" not in given:
         return {}
     return {
-        field: gettext("Not allowed with a session: leave it or the session empty.")
+        field: gettext("Not allowed with seconds from the first use: leave one of them empty.")
         for field in ("period", "time_zone")
         if field in given
     }
@@ -125,7 +127,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         name="limits_app_limit_key",
         condition=~Q(key="")
         & ((Q(kind=LimitKind.CALL) & Q(key=CallLimit.key)) | (~Q(kind=LimitKind.CALL) & ~Q(key=CallLimit.key))),
-        violation_error_message=_("A limit must have a key; “call_count” is reserved for calls."),
+        violation_error_message=_("A limit must have a unit; “call_count” is reserved for requests."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_capacity",

@@ -39,7 +39,7 @@ class Plan(Configuration):
     priority = models.PositiveIntegerField(
         _("priority"),
         default=0,
-        help_text=_("If the groups of a user have several plans, the one with the highest priority applies."),
+        help_text=_("If a user is in groups on several plans, the plan with the highest priority applies."),
     )
 
     class Meta(Configuration.Meta):
@@ -75,8 +75,8 @@ class PlanGroup(Configuration):
 
     class Meta(Configuration.Meta):
         default_permissions = ()  # the permissions of the plan apply to its groups
-        verbose_name = _("group of a plan")
-        verbose_name_plural = _("groups of a plan")
+        verbose_name = _("user group on a plan")
+        verbose_name_plural = _("user groups on a plan")
         ordering = ["pk"]  # the table of groups may be in another database
 
     def __str__(self) -> str:

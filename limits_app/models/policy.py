@@ -114,7 +114,7 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Leave empty to apply to all resources."),
+        help_text=_("What is limited, such as an API or a model. Leave empty for all resources."),
     )
     entity = models.ForeignKey(
         Entity,
@@ -123,7 +123,7 @@ class Policy(Configuration):
         null=True,
         blank=True,
         related_name="policies",
-        help_text=_("Leave empty to apply to every user, key or IP address without a more specific policy."),
+        help_text=_("Who is limited. Leave empty for every user, key or IP address without a more specific policy."),
     )
     plan = models.ForeignKey(
         Plan,
@@ -135,13 +135,13 @@ class Policy(Configuration):
         help_text=_("Applies to the entities on this plan, each with its own counters; not together with an entity."),
     )
     counted = models.CharField(
-        _("counted"),
+        _("usage is counted"),
         max_length=8,
         choices=Counted.choices,
         default=Counted.EACH,
         help_text=_(
-            "A policy for all resources is a default for each of them, or a total that applies in addition to the "
-            "policies of the resources."
+            "For a policy without a resource. Separately: the default for each resource. Together: one total, in "
+            "addition to the limits of each resource."
         ),
     )
     effect = models.CharField(
@@ -152,9 +152,12 @@ class Policy(Configuration):
         help_text=_("Blocked rejects all requests, unlimited allows all; neither has limits."),
     )
     extends = models.BooleanField(
-        _("add to the broader policy"),
+        _("keep broader limits too"),
         default=False,
-        help_text=_("Add its limits to those of the next broader policy, by key, instead of replacing them."),
+        help_text=_(
+            "Add these limits to those of the next broader policy, such as that of the plan, the resource or the "
+            "system; these replace limits of the same unit. Otherwise these replace all of them."
+        ),
     )
     enforcement = models.CharField(
         _("enforcement"),
@@ -173,11 +176,9 @@ class Policy(Configuration):
         _("valid from"),
         null=True,
         blank=True,
-        help_text=_("Temporary override: takes precedence over the regular policy between these dates."),
+        help_text=_("Leave empty, except for a temporary policy, which takes precedence over the permanent one."),
     )
-    valid_until = models.DateTimeField(
-        _("valid until"), null=True, blank=True, help_text=_("End of the override; leave empty for no end.")
-    )
+    valid_until = models.DateTimeField(_("valid until"), null=True, blank=True, help_text=_("Leave empty for no end."))
     weekly_hours = models.CharField(
         _("weekly hours"),
         max_length=255,
@@ -200,16 +201,20 @@ class Policy(Configuration):
         choices=_ON_UNAVAILABLE,
         blank=True,
         default="",
-        help_text=_("What to do while the store is unavailable; leave empty for LIMITS['ON_UNAVAILABLE']."),
+        help_text=_(
+            "The store has the counters, for example in Redis. Leave empty for the default of the site, "
+            "LIMITS['ON_UNAVAILABLE']."
+        ),
     )
     slice_seconds = models.PositiveSmallIntegerField(
-        _("local slices (seconds)"),
+        _("count in each process for (seconds)"),
         blank=True,
         default=0,
         validators=[MaxValueValidator(60)],
         help_text=_(
-            "For hot token buckets, GCRA and quotas on Redis or a database: each process charges capacity in advance, "
-            "spends it for up to this time without calling the store, and returns the rest. 0: off."
+            "For very busy limits: each process takes some of the capacity in advance, spends it for up to this time "
+            "without calling the store, and returns the rest. 0: off. Only for token buckets, GCRA and quotas on "
+            "Redis or a database."
         ),
     )
     reason = models.TextField(

@@ -62,7 +62,7 @@ class Pool(Configuration):
     failover = models.BooleanField(
         _("failover"),
         default=True,
-        help_text=_("If that member is full, try the others before the request is rejected or waits."),
+        help_text=_("If the first member is full, try the others before the request is rejected or waits."),
     )
 
     class Meta(Configuration.Meta):
@@ -116,7 +116,7 @@ class PoolMember(Configuration):
         help_text=_("How often it is chosen first, relative to the other members. Only for weighted pools."),
     )
     order = models.PositiveIntegerField(
-        _("order"), default=100, help_text=_("Position in the pool, in ascending order.")
+        _("order"), default=100, help_text=_("Members with smaller numbers come first.")
     )
     config = models.JSONField(
         _("config"),

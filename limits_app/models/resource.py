@@ -36,7 +36,9 @@ class Resource(Configuration):
         null=True,
         blank=True,
         related_name="resources",
-        help_text=_("The pool that serves it: a request then must fit the limits of the resource and of one member."),
+        help_text=_(
+            "For several back ends that can serve it, such as regions: one with room is chosen for each request."
+        ),
     )
     store = ExactTextField(
         _("store"),

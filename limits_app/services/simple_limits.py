@@ -30,7 +30,7 @@ class What(models.TextChoices):
 
     URL = "url", _("a URL")
     RESOURCE = "resource", _("a resource")
-    EVERYTHING = "everything", _("everything, in total")
+    EVERYTHING = "everything", _("all resources together")
 
 
 class Who(models.TextChoices):

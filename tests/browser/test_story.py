@@ -48,7 +48,7 @@ def add_policy(window: Browser, calls: int, **dates: str) -> None:
     for field, text in {"reason": "the story", **dates}.items():
         window.fill(f"#id_{field}", text)
     limit = {
-        "kind": "call",
+        "kind": "requests",
         "key": "call_count",
         "capacity": str(calls),
         "window_seconds": "3600",

@@ -191,7 +191,7 @@ def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place)
     clicks.press("#result_list button[formaction$='/promote/']")
     assert "enforce now" in clicks.done()
     assert clicks.count <= 2
-    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("call_count: 33")
+    assert run(place, f"print(*Limit.objects.filter(policy={policy}))").startswith("requests: 33")
 
 
 def test_a_url_is_limited(window: Browser) -> None:

@@ -253,7 +253,7 @@ def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, polic
 
 
 BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
-    ({"key": ""}, "limits.key", "Enter a key, such as “tpm”"),
+    ({"key": ""}, "limits.key", "Enter what is counted, such as “tokens”"),
     ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
     ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
     ({"capacity": ""}, "limits.capacity", "This field is required"),
@@ -268,8 +268,8 @@ BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
     ({"period": "day"}, "limits.period", "leave it empty, or choose the kind “quota”"),
     ({"window_seconds": ""}, "limits.window_seconds", "Enter the length of the window in seconds"),
     ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
-    ({"kind": "quota"}, "limits.period", "Choose a period, or enter the length of a session in seconds."),
-    ({"kind": "resource", "soft": "on"}, "limits.soft", "Permits cannot be soft"),
+    ({"kind": "quota"}, "limits.period", "Choose a calendar period, or enter the seconds from the first use."),
+    ({"kind": "resource", "soft": "on"}, "limits.soft", "Concurrent use cannot be reported only"),
     ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "leave it empty"),
 ]
 """What a form refuses; test_policy_and_limit has what the model refuses."""
