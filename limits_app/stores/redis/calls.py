@@ -18,17 +18,10 @@ from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.core.record import Schema
 from limits_app.core.runtime import on_fork
 from limits_app.stores.codecs import Codecs
-from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
+from limits_app.stores.redis.exactly_once import FIRST, WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys, tag_of
-from limits_app.stores.redis.records import (
-    HEADER_NUMBERS,
-    HOLDER_LENGTH,
-    NAME_LENGTH,
-    Codec,
-    RecordsReader,
-    lease_member,
-)
+from limits_app.stores.redis.records import HOLDER_LENGTH, NAME_LENGTH, Codec, lease_member
 
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
@@ -54,18 +47,17 @@ def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     return Script(["prelude", *sorted(needed), verb])
 
 
-_WITHDRAW_SCRIPT: Final = Script(["prelude"])
-"""Does nothing but withdraw a call; see `exactly_once`."""
-
-
 class Command:
     """A command that may be executed twice; `key` is one of its keys, by which a cluster finds the server.
 
+    `attempt` is FIRST or AGAIN; once it `is_withdrawn`, it is sent to withdraw itself. `text` is that of a script.
     `slot` is where the server keeps the reply of a call that is executed once, while it may have been executed and its
     reply was not read.
     """
 
-    script: Script | None = None
+    attempt = FIRST
+    is_withdrawn = False
+    text = ""
     slot: Slot | None = None
 
     def __init__(self, *words: bytes | str) -> None:
@@ -76,18 +68,23 @@ class Command:
         """Note that it is sent for the first time."""
 
     def finish(self, slots: Slots) -> None:
-        """Note that its reply was read, or that the server has refused it."""
+        """Note that its reply was read."""
         slot, self.slot = self.slot, None
         if slot is not None:
             slots.release(slot)
 
-    def words(self, attempt: int) -> tuple[Any, ...]:  # noqa: ARG002
+    def refuse(self, slots: Slots) -> None:
+        """Note that the server refuses it; an earlier attempt may have been executed."""
+        if self.attempt == FIRST and not self.is_withdrawn:
+            self.finish(slots)
+
+    def words(self) -> tuple[Any, ...]:
         """Return the command and its arguments."""
         return self._words
 
-    def with_text(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
+    def words_with_text(self) -> tuple[Any, ...]:
         """Return the same with the text of the script, for a server that does not know its digest."""
-        return ("EVAL", "" if self.script is None else self.script.text, *words[2:])
+        return ("EVAL", self.text, *self.words()[2:])
 
 
 class Prepared:
@@ -96,10 +93,8 @@ class Prepared:
     With `reply_key`, to which the name of a slot is added, it is executed once; otherwise it may be executed twice.
     """
 
-    __slots__ = ("head", "key", "plan", "reply_key", "script")
-
     def __init__(self, script: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
-        self.script = script
+        self.text = script.text
         self.key = keys[0] if keys else reply_key or b""
         self.plan = plan
         self.reply_key = reply_key
@@ -116,7 +111,7 @@ class ScriptCall(Command):
     def __init__(
         self, prepared: Prepared, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
     ) -> None:
-        self.script, self.key = prepared.script, prepared.key
+        self.text, self.key = prepared.text, prepared.key
         self._prepared = prepared
         self._times = times
         self._numbers = numbers
@@ -130,20 +125,13 @@ class ScriptCall(Command):
             self.number = slot.number
             self.slot = slot
 
-    def words(self, attempt: int) -> tuple[Any, ...]:
+    def words(self) -> tuple[Any, ...]:
         prepared, slot = self._prepared, self.slot
+        attempt = WITHDRAW if self.is_withdrawn else self.attempt
         numbers = _TIMES.pack(self.number, attempt, *self._times) + self._numbers
         if slot is None or prepared.reply_key is None:
             return (*prepared.head, prepared.plan, numbers, *self._arguments)
         return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
-
-    def withdrawal(self) -> Command:
-        """Return the call that withdraws this one; the reply is WITHDRAWN, or that to this call if it was executed."""
-        reply_key = (self._prepared.reply_key or b"") + (self.slot.name if self.slot else b"")
-        numbers = _TIMES.pack(self.number, WITHDRAW, 0, 0)
-        call = Command("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
-        call.script, call.key = _WITHDRAW_SCRIPT, reply_key
-        return call
 
 
 class PreparedPlan:
@@ -161,13 +149,13 @@ class PreparedPlan:
         self.has_permits = any(limit.rule.is_permit for limit in self.limits)
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
-        self.has_quotas = "quota" in self.algorithms
         self.calendars = Calendars(self.limits)
+        self.positions = [(self.scope_indexes.index(limit.scope_index), limit) for limit in self.limits]
+        """The limits, each with the place of its scope."""
         self.version = plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
         self.keys = [*map(names.scope, self.shorts)]
         self.description = self._description()
-        self.reader = RecordsReader(self.codecs, [(self._position(limit), limit) for limit in self.limits])
         holder = "16s" if self.has_permits else ""
         self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
         """How the numbers of a request are packed."""
@@ -198,7 +186,7 @@ class PreparedPlan:
 
         The keys of logs and leases are added to `keys`.
         """
-        limits, labels = b"".join([self._limit(limit) for limit in self.limits]), b""
+        limits, labels = b"".join([self._limit(*placed) for placed in self.positions]), b""
         formats = [codec.lua_format.encode() + b"\0" for codec in self.codecs]
         place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes)
         place += len(limits) + sum(map(len, formats))
@@ -209,8 +197,7 @@ class PreparedPlan:
             labels += label_of(scope.scope, keys) + b"\0" if keys else b""
         return b"".join([*scopes, limits, labels])
 
-    def _limit(self, limit: PlannedLimit) -> bytes:
-        position = self._position(limit)
+    def _limit(self, position: int, limit: PlannedLimit) -> bytes:
         (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
         if algorithm == "quota":
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
@@ -218,13 +205,10 @@ class PreparedPlan:
             name = self.names.log if rule.has_log else self.names.leases
             self.keys.append(name(self.shorts[position], rule.key))
             key_number = len(self.keys)
-        place = 1 + HEADER_NUMBERS + self.codecs[position].spans[limit.index][0]
+        place = 1 + self.codecs[position].places[limit.index]
         parts = rule.parts_per_unit * self._counts(limit.scope.schema)
         numbers = [1 + position, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
         return algorithm.encode() + b"\0" + pack("<9d", *numbers)
-
-    def _position(self, limit: PlannedLimit) -> int:
-        return self.scope_indexes.index(limit.scope_index)
 
     def _counts(self, schema: Schema) -> bool:
         return self.counts_usage and schema.counts_usage
@@ -232,8 +216,6 @@ class PreparedPlan:
 
 class AcquireCall(Prepared):
     """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
-
-    __slots__ = ("is_defined", "plans")
 
     def __init__(
         self, plans: Sequence[PreparedPlan], calls: Calls, *, emptiest_first: bool = False, failover: bool = False
@@ -292,7 +274,7 @@ class Calls:
         numbers, known = b"", list[tuple[int, int]]()
         for claim, plan in zip(claims, acquire.plans, strict=True):
             boundaries: Sequence[int] = ()
-            if plan.has_quotas:
+            if "quota" in plan.algorithms:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 known.append(right)
             numbers += plan.numbers(claim.amounts, self.holder(claim) if plan.has_permits else b"", boundaries)
@@ -302,7 +284,7 @@ class Calls:
 
     def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, *, undo: bool = False) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
-        boundaries, right = plan.calendars.around(self.clock.estimate()) if plan.has_quotas else ((), ())
+        boundaries, right = plan.calendars.around(self.clock.estimate()) if "quota" in plan.algorithms else ((), ())
         numbers = plan.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
         return ScriptCall(plan.undo if undo else plan.settle, (self.clock.time, claim.decided_at), numbers)
 

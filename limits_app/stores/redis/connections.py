@@ -25,7 +25,7 @@ from redis.retry import Retry
 from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.stores.redis.calls import Command
-from limits_app.stores.redis.exactly_once import AGAIN, FIRST, Slots, Unanswered
+from limits_app.stores.redis.exactly_once import AGAIN, Slots, Unanswered
 
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
 """What redis-py raises when a connection was lost, or the server is silent."""
@@ -77,11 +77,11 @@ class Connections:
             connection = self._connect()
         call.begin(self.slots)
         try:
-            reply = _execute(connection, call, FIRST)
+            reply = _execute(connection, call)
         except LOST as error:
             return self.run_again(call, error)
         except exceptions.ResponseError as error:
-            call.finish(self.slots)
+            call.refuse(self.slots)
             raise self.refused(error) from error
         self._idle.append(connection)
         return reply
@@ -91,12 +91,13 @@ class Connections:
 
         Raises Unanswered.
         """
+        call.attempt = AGAIN
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
             connection = self._new(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds)
             try:
-                reply = _execute(connection, call, AGAIN)
+                reply = _execute(connection, call)
             except LOST as lost:
                 error = lost
             except exceptions.ResponseError as refusal:
@@ -142,18 +143,17 @@ class Connections:
         return self.pool.connection_class(**self.options(most_seconds))
 
 
-def _execute(connection: Any, call: Command, attempt: int) -> Any:
+def _execute(connection: Any, call: Command) -> Any:
     """Send a call, with the text of the script where the server does not know it, and return the reply.
 
     The connection is closed after an error: of a primary that became a replica, so that Sentinel finds the new one.
     """
-    words = call.words(attempt)
     try:
-        connection.send_command(*words, check_health=False)
+        connection.send_command(*call.words(), check_health=False)
         try:
             return connection.read_response(disable_decoding=True)
         except exceptions.NoScriptError:
-            connection.send_command(*call.with_text(words), check_health=False)
+            connection.send_command(*call.words_with_text(), check_health=False)
         return connection.read_response(disable_decoding=True)
     except BaseException:
         connection.disconnect()
@@ -185,7 +185,7 @@ class TaskConnections:
         except LOST as error:
             return await asyncio.to_thread(self._connections.run_again, call, error)
         except exceptions.ResponseError as error:
-            call.finish(self._connections.slots)
+            call.refuse(self._connections.slots)
             raise self._connections.refused(error) from error
         if len(idle) < _MOST_IDLE:
             idle.append(connection)
@@ -222,13 +222,12 @@ class TaskConnections:
 
 async def _execute_in_task(connection: Any, call: Command) -> Any:
     """As `_execute`."""
-    words = call.words(FIRST)
     try:
-        await connection.send_command(*words, check_health=False)
+        await connection.send_command(*call.words(), check_health=False)
         try:
             return await connection.read_response(disable_decoding=True)
         except exceptions.NoScriptError:
-            await connection.send_command(*call.with_text(words), check_health=False)
+            await connection.send_command(*call.words_with_text(), check_health=False)
         return await connection.read_response(disable_decoding=True)
     except BaseException:
         await connection.disconnect(nowait=True)

@@ -62,30 +62,32 @@ _MOST_ATTEMPTS: Final = 50
 class Codec(SchemaCodec):
     """Writes and reads the states of one schema.
 
-    `spans` are where the numbers of the states start and end; `states_format` is how they are packed, `lua_format` how
-    scripts pack a record.
+    `places` are where the numbers of each state start; `lua_format` is how scripts pack a record.
     """
 
-    __slots__ = ("_struct", "lua_format", "size", "spans", "states_format")
+    __slots__ = ("_spans", "_struct", "lua_format", "places", "size")
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, NAME_LENGTH)
         formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
-        self.spans = list(pairwise(accumulate(map(len, formats), initial=0)))
-        self.states_format = "".join(formats)
-        self._struct = Struct(f"<{_HEADER}{self.states_format}")
+        self.places = list(accumulate(map(len, formats), initial=HEADER_NUMBERS))
+        self._spans = list(pairwise(self.places))
+        self._struct = Struct(f"<{_HEADER}{''.join(formats)}")
         self.size = self._struct.size
-        self.lua_format = "<c6I4" + "".join([f"I{calcsize('<' + letter)}" for letter in self.states_format])
+        self.lua_format = "<c6I4" + "".join([f"I{calcsize('<' + letter)}" for letter in "".join(formats)])
+
+    def numbers(self, packed: bytes, at: int = 0) -> list[State]:
+        """Return the numbers of each limit in the record that starts at `at`; the logs are stored elsewhere."""
+        numbers = self._struct.unpack_from(packed, at)
+        return [numbers[start:end] for start, end in self._spans]
 
     def decode(self, record: bytes, logs: Mapping[str, bytes | None]) -> tuple[list[State], bool]:
         """Return the states of a record, whose `logs` are stored as these bytes, and whether it is kept while idle."""
-        numbers = self._struct.unpack(record)
         states: list[State] = []
-        for rule, (start, end) in zip(self.schema.rules, self.spans, strict=True):
-            state = numbers[HEADER_NUMBERS + start : HEADER_NUMBERS + end]
+        for rule, state in zip(self.schema.rules, self.numbers(record), strict=True):
             log = (_stored_log(logs[rule.key], *state[_LOG_PLACE:-1]),) if rule.has_log else ()
             states.append((*state[:_LOG_PLACE], *log) if rule.has_log else state)
-        return states, numbers[1] == _ALWAYS
+        return states, self._struct.unpack(record)[1] == _ALWAYS
 
     def encode(self, states: Sequence[State], kept_until: int) -> bytes:
         """Return the record of states, of which logs are stored from their first entry on."""
@@ -95,40 +97,28 @@ class Codec(SchemaCodec):
         return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
 
 
-class RecordsReader:
-    """Reads the states of limits in the replies of acquire.lua, from the records of their scopes.
+def read_states(
+    reply: bytes, at: int, codecs: Sequence[Codec], limits: Sequence[tuple[int, PlannedLimit]], *, is_rejected: bool
+) -> tuple[list[State], int]:
+    """Return the states of limits, each given with the place of its scope among the codecs, and where they end.
 
-    `limits` are the limits, each with the place of its scope among the `codecs`.
+    The records start at `at` in the reply; after those of a rejection follows an entry of each log.
     """
-
-    def __init__(self, codecs: Sequence[Codec], limits: Sequence[tuple[int, PlannedLimit]]) -> None:
-        header = f"{calcsize('<' + _HEADER)}x"
-        self._struct = Struct("<" + "".join([header + codec.states_format for codec in codecs]))
-        firsts = list(accumulate([len(codec.states_format) for codec in codecs], initial=0))
-        self._spans: list[tuple[int, int, bool]] = []
-        for position, limit in limits:
-            start, end = codecs[position].spans[limit.index]
-            self._spans.append((firsts[position] + start, firsts[position] + end, limit.rule.has_log))
-        self.size = self._struct.size
-        self.entries_size = _LOG_ENTRY.size * sum(limit.rule.has_log for _, limit in limits)
-        """The size of what follows the records of a rejection: an entry of each log."""
-
-    def read(self, reply: bytes, at: int, *, has_entries: bool) -> list[State]:
-        """Return the states that start at `at`."""
-        numbers = self._struct.unpack_from(reply, at)
-        at += self.size
-        states: list[State] = []
-        for start, end, has_log in self._spans:
-            state = numbers[start:end]
-            if has_log:
-                log = EMPTY_LOG
-                if has_entries:
-                    entry = _LOG_ENTRY.unpack_from(reply, at)
-                    at += _LOG_ENTRY.size
-                    log = _log_of([entry] if entry[0] else [])
-                state = (*state[:_LOG_PLACE], log)
-            states.append(state)
-        return states
+    scopes = []
+    for codec in codecs:
+        scopes.append(codec.numbers(reply, at))
+        at += codec.size
+    states: list[State] = []
+    for position, limit in limits:
+        state, log = scopes[position][limit.index], EMPTY_LOG
+        if limit.rule.has_log:
+            if is_rejected:
+                entry = _LOG_ENTRY.unpack_from(reply, at)
+                at += _LOG_ENTRY.size
+                log = _log_of([entry] if entry[0] else [])
+            state = (*state[:_LOG_PLACE], log)
+        states.append(state)
+    return states, at
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from limits_app.stores.redis.calls import AcquireCall, Calls, Command, PreparedP
 from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
-from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
+from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored, read_states
 
 logger = logging.getLogger("limits_app")
 
@@ -208,7 +208,8 @@ class Verbs:
 
     def _find_out(self, claim: Claim, left: Unfinished, call: ScriptCall) -> Steps[bool]:
         """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
-        reply: bytes = yield call.withdrawal()
+        call.is_withdrawn = True
+        reply: bytes = yield call
         if left.acquire is not None:
             charged = left.charged
             if reply[0] in _DECIDED and self._read(left.claims, left.acquire, reply)[0] is claim:
@@ -300,15 +301,14 @@ class Verbs:
         at, size = 0, len(reply)
         while at < size:
             status, turn, now = _DECISION.unpack_from(reply, at)
-            claim, reader, is_rejected = claims[int(turn)], acquire.plans[int(turn)].reader, status == _REJECTED
-            claim.decided_at = int(now)
-            claim.states = reader.read(reply, at + _DECISION.size, has_entries=is_rejected)
-            claim.admitted = not is_rejected
+            claim, plan, is_rejected = claims[int(turn)], acquire.plans[int(turn)], status == _REJECTED
+            claim.decided_at, claim.admitted = int(now), not is_rejected
+            at += _DECISION.size
+            claim.states, at = read_states(reply, at, plan.codecs, plan.positions, is_rejected=is_rejected)
             if claim.admitted:
                 return claim, status == _NEW_SCOPE
-            at += _DECISION.size + reader.size + reader.entries_size
             self._clock.learn(claim.decided_at)
-            if self._learns and claim.plan.version is None and acquire.plans[int(turn)].is_whole:
+            if self._learns and claim.plan.version is None and plan.is_whole:
                 self._rejections.learn(claim, forgotten)
         return None, False
 
