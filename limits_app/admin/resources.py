@@ -231,17 +231,22 @@ class EndpointAdmin(ExchangeAdmin):
         return endpoint.limits or endpoint.resource_name
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save the endpoint, and say so where the site has nothing that it could be about."""
+        """Save the endpoint, and warn if it has no effect."""
         super().save_model(request, obj, form, change)
-        if obj.enabled and not SiteUrls().have(obj.path, obj.view_name):
-            warning = gettext(
-                "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
-                "Names and paths count as they are written."
-            )
-            self.message_user(request, warning % {"where": self.where(obj)}, messages.WARNING)
-        if (first := obj.hidden_by()) is not None:
-            warning = gettext(
-                "The rule “%(first)s” comes first and stops there, so this one never counts: "
-                "give this one a lower order, other methods, or delete one of them."
-            )
-            self.message_user(request, warning % {"first": first}, messages.WARNING)
+        warn_of_rule(request, obj)
+
+
+def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
+    """Add a message if the site has no such view or path, and one if another rule stops before this one."""
+    if rule.enabled and not SiteUrls().have(rule.path, rule.view_name):
+        warning = gettext(
+            "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
+            "Names and paths count as they are written."
+        )
+        messages.warning(request, warning % {"where": rule.path or rule.view_name})
+    if (first := rule.hidden_by()) is not None:
+        warning = gettext(
+            "The rule “%(first)s” comes first and stops there, so this one never counts: "
+            "give this one a lower order, other methods, or delete one of them."
+        )
+        messages.warning(request, warning % {"first": first})

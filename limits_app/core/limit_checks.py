@@ -37,7 +37,7 @@ def check_differ(keys: Sequence[str]) -> None:
     """Raise InvalidLimit for a repeated key."""
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidLimit(f"limit {twice!r} appears twice: keys inside one set must differ")
+        raise InvalidLimit(f"limit {twice!r} appears twice: keys in a set must differ, such as '{twice}_day'")
 
 
 def check_seconds(key: str, field: str, value: object) -> None:

@@ -31,7 +31,7 @@ CALLS: Final = "calls"
 """The key of call limits in text."""
 
 _LONGEST: Final = 256
-_EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
+_EXAMPLES: Final = "'5/min', 'rpm=1000/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
 _LONGEST_OF_ALL: Final = 4096
 _WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
 _AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
@@ -97,24 +97,29 @@ def parse_limits(text: str) -> tuple[Noted, ...]:
 
 
 def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
-    """Return definitions as a tuple, each of them given as a limit or as text, or all of them as one text.
+    """Return definitions as a tuple; they are given as limits, as texts of one or several limits, or as one text.
 
     InvalidLimit names a value that is not a limit, or a repeated key.
     """
     if isinstance(limits, Limit) or not isinstance(limits, Iterable):
         raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
     checked: list[Limit] = []
-    for limit in parse_limits(limits) if isinstance(limits, str) else limits:
-        noted = parse_limit(limit) if isinstance(limit, str) else limit
-        if isinstance(noted, Noted):
-            if noted.shared:
-                raise InvalidLimit(f"{shown(limit)}: only limits of a policy can be shared; leave `shared` out")
-            noted = noted.limit
-        if not isinstance(noted, Limit):
-            raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
-        checked.append(noted)
+    for given in [limits] if isinstance(limits, str) else limits:
+        if isinstance(given, str):
+            checked += map(_unshared, parse_limits(given))
+        elif isinstance(given, Limit):
+            checked.append(given)
+        else:
+            raise InvalidLimit(f"{shown(given)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
     check_differ([limit.key for limit in checked])
     return tuple(checked)
+
+
+def _unshared(noted: Noted) -> Limit:
+    if noted.shared:
+        text = limit_text(noted.limit, shared=True)
+        raise InvalidLimit(f"{text!r}: only limits of a policy can be shared; leave `shared` out")
+    return noted.limit
 
 
 def limit_text(limit: Limit, *, shared: bool = False) -> str:

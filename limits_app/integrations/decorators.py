@@ -207,6 +207,11 @@ def _block() -> None:
 def _literal(entity: EntityName) -> str:
     """Return an identifier; InvalidLimit for a pattern, which would be one bucket for all values of its fields."""
     named = check_entity(entity_name(entity))
+    if named in {"ip", "user", "user_or_ip"}:  # keys of @ratelimit
+        raise InvalidLimit(
+            f"entity {named!r} is one counter for all clients: leave it out to count each user or address, or give a "
+            "function of the request, such as client_of of limits_app.integrations.identity"
+        )
     if "{" in named:
         raise InvalidLimit(
             f"entity {named!r} is taken as it is: give a function of the arguments, as in "

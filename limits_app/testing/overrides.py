@@ -65,12 +65,13 @@ class _Overriding(TestContextDecorator):
 class override_limits(_Overriding):  # noqa: N801 - used like a function
     """Replace the limits of a resource, for one entity or by default for all.
 
-    None are no limit; with `blocked` everything is refused. Recorded use is kept, as when an administrator changes
-    limits. A context manager, and a decorator of functions, of coroutines and of test cases.
+    They may be text such as `"100/min tokens=1M/day"`. Without limits everything is allowed, with `blocked` nothing.
+    Recorded use is kept, as when an administrator changes limits.
+    A context manager, and a decorator of functions, of coroutines and of test cases.
     Raises InvalidLimit for names and invalid limits.
     """
 
-    def __init__(self, resource: str, *limits: Limit, entity: str | None = None, blocked: bool = False) -> None:
+    def __init__(self, resource: str, *limits: Limit | str, entity: str | None = None, blocked: bool = False) -> None:
         check_resource(resource)
         if entity is not None:
             check_entity(entity)

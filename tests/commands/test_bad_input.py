@@ -49,7 +49,6 @@ TABLE: Final = {
     ],
     "why": [
         ("why", 2, "arguments are required"),
-        ("why user:1", 2, "arguments are required: --at"),
         ("why '' --at 10:03", 2, "entity '' must be text of 1 to 255"),
         ("why user:1 --at 24:00", 2, "'24:00' is not a valid time"),
         ("why user:1 --at 9999-01-01", 2, "'9999-01-01' must be in the past"),
@@ -59,7 +58,7 @@ TABLE: Final = {
         ("resource set", 2, "required: RESOURCE"),
         ("resource set 4gpt rpm=5/min", 2, "resource '4gpt' must be a letter"),
         ("resource set api", 2, "limits: Add at least one limit"),
-        ("resource set api rpm", 2, "must look like 'rpm=1000/min'"),
+        ("resource set api rpm", 2, "must look like '5/min'"),
         ("resource set api calls=5", 2, "say per how much time"),
         ("resource set api calls=1/min --from 9999-12-31T23:59-14:00", 2, "is out of range: must be"),
         ("resource delete api --at 0001-01-01T00:00+14:00 --yes", 2, "is out of range: must be"),

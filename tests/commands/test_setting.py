@@ -98,7 +98,7 @@ def test_setting_warns_of_policies_that_override_a_block_of_everything() -> None
 
 
 def test_an_entity_without_recorded_usage_may_be_misspelled() -> None:
-    hint = "note: there is no recorded usage of the entity 'gina': check the spelling"
+    hint = "note: no usage of the entity 'gina' before the last roll-up: check the spelling"
     lines = ("entity set gina rpm=5/min --on api", "check api --entity gina", "explain api --entity gina")
     assert not any(hint in run(line).err for line in lines)  # no usage is recorded
     now = timezone.now().replace(minute=0, second=0, microsecond=0)

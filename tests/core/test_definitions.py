@@ -519,4 +519,4 @@ def test_algorithms_say_what_they_take() -> None:
 
 def test_a_key_must_not_be_there_twice_in_one_set() -> None:
     text = complaint(lambda: schema_of((RateLimit("tpm", 5, 1), CallLimit(5, 1), RateLimit("tpm", 6, 1))))
-    assert text == "limit 'tpm' appears twice: keys inside one set must differ"
+    assert text == "limit 'tpm' appears twice: keys in a set must differ, such as 'tpm_day'"

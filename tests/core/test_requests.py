@@ -499,7 +499,8 @@ def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
 def test_a_set_is_made_of_text(store: MemoryStore) -> None:
     limits = (CallLimit(100, 60), RateLimit("tokens", 10**6, 86_400), ResourceLimit("db", 3))
     text = "100/min, tokens = 1M/day; db=3"
-    for given in (text, text.replace(",", ""), [limits[0], "tokens=1,000,000/day", "db=3"]):
+    lists: list[list[Any]] = [[limits[0], "tokens=1,000,000/day", "db=3"], [limits[0], "tokens=1M/day db=3"]]
+    for given in (text, text.replace(",", ""), *lists):
         assert tuple(LimitSet(given, store=store)) == limits
     for invalid, message in {
         "": "at least one",

@@ -522,6 +522,7 @@ def test_a_helper_that_fails_inside_a_view_takes_nothing_away_from_it(ask: Ask, 
         (lambda: limited("api", entity=""), "entity '' must be text of 1 to 255 characters"),
         (lambda: limited("api", entity=42), "entity 42 must be text"),  # type: ignore[arg-type]
         (lambda: limited("api", entity="tenant:{tenant}"), "taken as it is: give a function of the arguments"),
+        (lambda: limited("api", entity="ip"), "entity 'ip' is one counter for all clients: .* such as client_of"),
         (lambda: limited("api", timeout=-1), "timeout must be None or seconds, 0 or more, not -1"),
         (lambda: limited("api", timeout=True), "timeout must be None or seconds"),
     ],

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.admin.formatting import percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import page
+from limits_app.admin.resources import warn_of_rule
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.notation import parse_limit
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
@@ -226,7 +227,7 @@ def _needed(instance: Endpoint | Policy | None) -> list[str]:
 def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
     limit = form.limit
     try:
-        simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
+        row = simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
     except InvalidDefinition as error:
         for path, texts in error.errors.items():
             name = "text" if path and path[0] == "limits" else str(path[0]) if path else None
@@ -242,6 +243,8 @@ def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instanc
     if limit.who == Who.ENTITY and not is_pattern(limit.entity) and never_used([limit.entity]):
         hint = gettext("No request has used the identifier “%(name)s” so far: check the spelling.")
         messages.warning(request, hint % {"name": limit.entity})
+    if isinstance(row, Endpoint):
+        warn_of_rule(request, row)
     return True
 
 

@@ -94,7 +94,7 @@ def actor() -> str:
 def note_unused(entity: str | None, out: Output) -> None:
     """Hint that an entity without recorded usage may be misspelled."""
     for name in never_used([entity] if entity and not is_pattern(entity) else []):
-        out.note(f"note: there is no recorded usage of the entity {name!r}: check the spelling")
+        out.note(f"note: no usage of the entity {name!r} before the last roll-up: check the spelling")
 
 
 @contextmanager

@@ -150,6 +150,14 @@ def test_an_entity_without_usage_may_be_misspelled(admin: Client, entity: str, i
     assert ("No request has used the identifier" in page) == is_warned
 
 
+@pytest.mark.parametrize(("path", "warned"), [("/admin/", False), ("/admin/*", False), ("admin/", True), ("/a/", True)])
+def test_a_path_without_a_view_is_pointed_out(admin: Client, path: str, warned: bool) -> None:
+    post(admin, path=path)
+    page = admin.get("/admin/limits_app/").content.decode()
+    assert "Saved: " in page
+    assert (f"The URLs of the site have no view of this name, or at this path: “{path}”." in page) is warned
+
+
 def test_the_preview_saves_nothing(admin: Client) -> None:
     response = post(admin, what="resource", resource="api", who="client", _preview="Preview")
     page = response.content.decode()
