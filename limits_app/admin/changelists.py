@@ -219,9 +219,10 @@ def limit_line(limit: LimitState) -> SafeString:
         key = gettext("%(key)s (shared)") % {"key": key}
     if limit.used is None or limit.available is None:
         return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
-    drawn = bar(limit.key, limit.used, limit.capacity, limit.available)
+    drawn = bar(limit.key, limit.used, limit.capacity, limit.available, in_slices=limit.in_slices)
     numbers = {"used": drawn.used, "capacity": drawn.capacity, "left": drawn.remaining}
     words = gettext("%(used)s of %(capacity)s used, %(left)s left") % numbers
+    words = f"{words}, {drawn.in_slices}" if drawn.in_slices else words
     share = f"{min(max(limit.share, 0.0), 1.0):.3f}"
     meter = '<meter min="0" max="1" low="0.8" high="0.95" optimum="0" value="{}" aria-label="{}"></meter>'
     figures = '<span class="limits-figures">{}</span>'

@@ -12,6 +12,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_naive, localtime
+from django.utils.translation import gettext
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
@@ -25,7 +26,7 @@ _MANY: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How full a limit is; `level` is ok, near or full, and `width` is in percent."""
+    """How full a limit is; `level` is ok, near or full, `width` is in percent, and `in_slices` a phrase."""
 
     label: str
     used: str
@@ -33,9 +34,10 @@ class Bar:
     remaining: str
     width: int
     level: str
+    in_slices: str
 
 
-def bar(label: str, used: float, capacity: float, remaining: float | None = None) -> Bar:
+def bar(label: str, used: float, capacity: float, remaining: float | None = None, *, in_slices: float = 0) -> Bar:
     """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
     left = max(capacity - used, 0) if remaining is None else remaining
     if label == CallLimit.key:  # of calls there are whole ones
@@ -44,7 +46,8 @@ def bar(label: str, used: float, capacity: float, remaining: float | None = None
     level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     digits = 1 if capacity >= _MANY else 3
     said = [amount(round(one, digits)) for one in (used, capacity, left)]
-    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level)
+    held = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
+    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level, held)
 
 
 def amount(number: float) -> str:

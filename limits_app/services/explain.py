@@ -32,6 +32,7 @@ from limits_app.resolver import (
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import told
 from limits_app.services.shadow import peek, with_shadow
+from limits_app.services.status import in_slices
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -42,12 +43,14 @@ class ExplainedLimit:
 
     `status` is its state for the request, None where the request takes nothing of it. `binds` is True for the limit
     that rejects the request for the longest time. A limit that an entity and its parent share is in both links.
+    `in_slices` is what this process has charged in advance and not spent.
     """
 
     effective: EffectiveLimit
     replaced: tuple[PolicyValue, ...]
     status: LimitStatus | None
     binds: bool
+    in_slices: Amount = 0
 
     @property
     def used(self) -> Amount | None:
@@ -65,6 +68,7 @@ class ExplainedLimit:
             "replaced": [{"level": str(one.level), "policy": one.policy_id} for one in self.replaced],
             "used": self.used,
             "binds": self.binds,
+            "in_slices": self.in_slices,
             "status": None if self.status is None else asdict(self.status),
         }
 
@@ -186,12 +190,16 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         outcome = _peeked(limit_set, shadow, asked)
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {_place(status): status for status in all_limits if status.level != MEMBER_LEVEL}
+    held = {
+        (_kind_of_total(one.level_of(index)), one.scope.entity, one.schema.rules[index].key): amount
+        for one, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
+    }
     changes_at = limit_set.changes_at
     return Explanation(
         resolution.resource,
         resolution.entity,
         outcome,
-        tuple(_link(choice, statuses, outcome.binding) for choice in resolution.choices),
+        tuple(_link(choice, statuses, outcome.binding, held) for choice in resolution.choices),
         _dropped(resolution.choices[0]),
         None if changes_at is None else _moment(changes_at),
         pool,
@@ -213,13 +221,16 @@ def _peeked(limit_set: LimitSet, shadow: LimitSet | None, asked: Requested) -> O
         return error.outcome
 
 
-def _link(choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None) -> ExplainedLink:
+def _link(
+    choice: Choice, statuses: dict[_Place, LimitStatus], binding: LimitStatus | None, held: dict[_Place, Amount]
+) -> ExplainedLink:
     limits = []
     for effective in (*choice.limits, *choice.totals):
         total = _kind_of_total(effective.policy.level)
-        status = statuses.get((total, None if effective.shared else choice.entity, effective.limit.key))
+        place = total, None if effective.shared else choice.entity, effective.limit.key
+        status = statuses.get(place)
         binds = status is not None and status is binding
-        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds))
+        limits.append(ExplainedLimit(effective, _replaced(choice, effective), status, binds, held.get(place, 0)))
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 

@@ -146,15 +146,20 @@ def _candidate(candidate: CandidateValue) -> str:
     return f"with the promoted candidate {limits}, watched until {candidate.watched_until:%Y-%m-%d %H:%M} UTC"
 
 
-def _limit(limit: ExplainedLimit) -> str:
+def _name(limit: ExplainedLimit) -> str:
     key = limit.effective.limit.key
     if limit.effective.policy.level in TOTALS:
         key = f"{key}, over all resources"
-    if limit.effective.shared:
-        key = f"{key}, shared by all"
+    return f"{key}, shared by all" if limit.effective.shared else key
+
+
+def _limit(limit: ExplainedLimit) -> str:
+    key = _name(limit)
     if limit.status is None:
         return f"{key}: nothing requested."
     said = _status(limit.status, key)
+    if limit.in_slices:
+        said = f"{said}, {limit.in_slices} in slices of this process"
     if _is_blocked(limit.status):
         return f"{said} until {_block_ends(limit)}."
     if limit.status.never:

@@ -96,14 +96,22 @@ def _read(
             resolver.forget(key, found)
 
 
+def in_slices(alias: str, scoped: Iterable[ScopedLimits]) -> Iterator[tuple[ScopedLimits, int, Amount]]:
+    """What this process holds in slices: each scope, the index of a limit in it, and the amount, if there is any."""
+    out = resilient_store(alias).slices.out()
+    for scope in scoped if out else ():
+        for index, rule in enumerate(scope.schema.rules):
+            if parts := out.get((scope.key, rule.key)):
+                yield scope, index, units_of(rule, parts)
+
+
 def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
     """The state of the limits, with what this process holds in slices."""
-    stats, out = limits.get_stats(), resilient_store(alias).slices.out()
-    for scoped in limits.scoped if out else ():
-        for rule in scoped.schema.rules:
-            key = TOTAL_PREFIX + rule.key if scoped.scope.total else rule.key
-            if parts := out.get((scoped.key, rule.key)):
-                stats[key]["in_slices"] = max(units_of(rule, parts), stats[key].get("in_slices", 0))
+    stats = limits.get_stats()
+    for scoped, index, held in in_slices(alias, limits.scoped):
+        key = scoped.schema.rules[index].key
+        found = stats[TOTAL_PREFIX + key if scoped.scope.total else key]
+        found["in_slices"] = max(held, found.get("in_slices", 0))
     return stats
 
 
@@ -157,7 +165,7 @@ _MOST_TRIES: Final = 3
 class LimitState:
     """One effective limit: the level of its policy, and the used and available amounts (None: unknown).
 
-    A `shared` limit is one for all entities.
+    A `shared` limit is one for all entities. `in_slices` is what this process has charged in advance and not spent.
     """
 
     key: str
@@ -166,6 +174,7 @@ class LimitState:
     capacity: Amount
     used: Amount | None
     available: Amount | None
+    in_slices: Amount = 0
 
     @property
     def share(self) -> float:
@@ -229,6 +238,8 @@ def _looked(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Itera
         ]
         unique = {one.scope.key: one for some in scoped for one in some}
         stats = survey(unique.values(), place.store, place.version)
+        for one, index, held in in_slices(place.alias, unique.values()):
+            stats[one.key][one.schema.rules[index].key]["in_slices"] = held
         return [{key: value for one in some for key, value in stats[one.scope.key].items()} for some in scoped]
     except StaleConfiguration:
         raise
@@ -268,6 +279,7 @@ def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
             held.limit.capacity,
             _amount(stats, held.limit.key, "used"),
             _amount(stats, held.limit.key, "available"),
+            _amount(stats, held.limit.key, "in_slices") or 0,
         )
         for held in choice.limits
         if not isinstance(held.limit, Blocked)

@@ -32,6 +32,11 @@ from limits_app.core.plan import Amounts, Bucket, Claim, Plan
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""
 
+_FAST: Final = 8
+"""A slice that was spent within one part in so many of its time is followed by a larger one.
+
+Others stay small, so that little of them is left when they end: a bucket does not get all of that back.
+"""
 _SECOND: Final = 1_000_000
 _RETRY_US: Final = 1_000_000
 _GRACE_US: Final = 100_000
@@ -113,9 +118,10 @@ class Slice:
         at = claim.decided_at + now - self.asked_at + _GRACE_US
         return [-_counted(limit.rule, claim.decided_at, self.left[limit.place], at) for limit in claim.plan.limits]
 
-    def is_mostly_left(self) -> bool:
-        """Whether at most half of it was spent."""
-        return all(2 * rest >= amount for rest, amount in zip(self.left, self.claim.amounts, strict=True) if amount)
+    def spent_share(self) -> float:
+        """Return which share of it was spent, by the limit of which most was spent."""
+        parts = zip(self.left, self.claim.amounts, strict=True)
+        return max([1 - rest / amount for rest, amount in parts if amount])
 
 
 class Taking(NamedTuple):
@@ -175,7 +181,7 @@ class Slices:
                 return Taking((claim,), now)
             if current is not None and now >= current.ends_at:
                 self._close(traffic)
-            if 2 * (now - traffic.asked_at) < plan.slice_us:
+            if _FAST * (now - traffic.asked_at) < plan.slice_us:
                 traffic.size = min(2 * traffic.size, _MOST_SIZE)
             traffic.asked_at = now
             size = self._size(traffic, claim, now)
@@ -270,12 +276,11 @@ class Slices:
         return size
 
     def _close(self, traffic: _Traffic) -> None:
-        """End the slice; the next one is smaller where at most half of it was spent."""
+        """End the slice; where some of it is left, the next one is smaller by this share."""
         piece, traffic.slice = traffic.slice, None
         if piece is None:
             return
-        if piece.is_mostly_left():
-            traffic.size = max(traffic.size // 2, 1)
+        traffic.size = max(int(traffic.size * piece.spent_share()), 1)
         piece.is_closed = True
         if any(piece.left):
             self._ended.append(piece)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import StringIO
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import call_command
 from django.db import IntegrityError
+from django.test import Client
 
 from limits_app import limits
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.models import Policy
+from limits_app.models import Policy, Resource
 from limits_app.resolver import resolver
 from limits_app.stores.registry import forget_stores, instead, resilient_store
 from limits_app.testing import FakeClock
@@ -57,6 +60,25 @@ def test_a_total_says_what_is_out_too() -> None:
         limits.try_acquire("api", entity="user:1")
     found = limits.status("api", entity="user:1").limits
     assert found["total:call_count"]["in_slices"] == found["call_count"]["in_slices"] > 0
+
+
+def test_explanations_commands_and_the_admin_say_what_is_out(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_hour(1_000_000)], slice_seconds=5)
+    for _ in range(300):
+        limits.try_acquire("api")
+    held = limits.status("api").limits["call_count"]["in_slices"]
+    assert held
+    said = f"{held} in slices of this process"
+    found = limits.explain("api")
+    assert found.chain[0].limits[0].in_slices == found.as_dict()["chain"][0]["limits"][0]["in_slices"] == held  # type: ignore[index]
+    assert said in found.text()
+    printed = StringIO()
+    call_command("limits", "status", "api", stdout=printed, stderr=printed)
+    assert f"In slices of this process: call_count {held}." in printed.getvalue()
+    row = Resource.objects.get()
+    assert limits.overview([(row, None)])[0].limits[0].in_slices == held
+    assert said in admin_client.get("/admin/limits_app/resource/").content.decode()
+    assert said in admin_client.get("/admin/limits_app/explain/?resource=api").content.decode()
 
 
 @pytest.mark.parametrize(

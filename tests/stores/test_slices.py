@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.simulation import Oracle
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
@@ -314,30 +315,6 @@ def test_a_child_has_no_slices(shared: Counted) -> None:
     assert process.out() > 0
 
 
-class Spent:
-    """The amounts that were admitted, by time, and the rule that they have to keep."""
-
-    def __init__(self, limit: AnyLimit) -> None:
-        self.limit = limit
-        self.amounts: list[tuple[int, int]] = []
-
-    def exceeds(self) -> bool:
-        """Whether more was admitted in any time than the limit allows in it."""
-        if isinstance(self.limit, QuotaLimit):
-            hours: dict[int, int] = {}
-            for at, amount in self.amounts:
-                hours[at // 3_600_000_000] = hours.get(at // 3_600_000_000, 0) + amount
-            return max(hours.values()) > self.limit.capacity
-        assert isinstance(self.limit, RateLimit)
-        level, last = 0.0, 0
-        for at, amount in self.amounts:
-            level = max(level - (at - last) * self.limit.capacity / self.limit.window_seconds / 1e6, 0) + amount
-            if level > self.limit.ceiling + 1e-3:
-                return True
-            last = at
-        return False
-
-
 HISTORIES = {
     "token_bucket": RateLimit("units", 4000, 10),
     "small_burst": RateLimit("units", 4000, 10, burst=1000),
@@ -347,10 +324,10 @@ HISTORIES = {
 
 
 class History:
-    """Four processes that share a limit, at random."""
+    """Four processes that share a limit, at random; fails when they are admitted more than the limit allows."""
 
     def __init__(self, limit: AnyLimit, seed: int) -> None:
-        self.drawn, self.clock, self.spent = random.Random(seed), FakeClock(), Spent(limit)
+        self.drawn, self.clock, self.allowed = random.Random(seed), FakeClock(), Oracle(limit)
         self.limit, self.shared = limit, MemoryStore(clock=self.clock)
         self.processes = [Process(self.shared, limit) for _ in range(4)]
         self.held_seconds = self.processes[0].limits.scoped[0].slice_us / 1e6
@@ -358,10 +335,14 @@ class History:
     def acquire(self, amount: int, times: list[int]) -> None:
         """Have each process acquire until the limit rejects it, at most so many times."""
         for process in self.processes:
-            for _ in range(self.drawn.choice(times)):
-                if not process.limits.try_acquire({"units": amount}):
-                    break
-                self.spent.amounts.append((self.clock.now_us, amount))
+            self.acquire_in(process, amount, self.drawn.choice(times))
+
+    def acquire_in(self, process: Process, amount: int, times: int) -> None:
+        """Have one process acquire until the limit rejects it, at most so many times."""
+        for _ in range(times):
+            if not process.limits.try_acquire({"units": amount}):
+                break
+            assert self.allowed.admits(self.clock.now_us, amount)
 
     def pause(self, *shares: float) -> None:
         """Let some of the time pass for which a slice is held."""
@@ -388,7 +369,27 @@ def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
         for amount in (1, 100, 10, 1):  # all of it is spent at one time
             history.acquire(amount, [40])
         history.pause(0, 50, 500, 5000)
-    assert not history.spent.exceeds()
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_a_process_held_is_not_spent_after_the_slice_has_ended(name: str) -> None:
+    history = History(HISTORIES[name], 1)
+    history.acquire(1, [80])
+    assert all(process.out() for process in history.processes)
+    history.clock.advance(3600)
+    history.acquire(1, [10_000])
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_return_does_not_refund_what_others_have_charged_since(name: str) -> None:
+    history = History(HISTORIES[name], 1)
+    *some, last = history.processes
+    for process in some:
+        history.acquire_in(process, 1, 80)
+    history.pause(0.99)
+    history.acquire_in(last, 100, 100)
+    history.clock.advance(0.11)  # the slices are returned
+    history.acquire_in(last, 1, 10_000)
 
 
 def racing(pipe: Connection, open_store: Callable[[], Store], kind: str) -> None:

@@ -127,15 +127,15 @@ def _limit(site: AdminSite, limit: ExplainedLimit, name: str) -> dict[str, Any]:
         "binds": limit.binds,
         "never": status is not None and status.never,
         "overdrawn": amount(status.overdrawn) if status is not None and status.overdrawn else "",
-        "bar": None if status is None or blocked else _bar_of(limit.effective.limit.key, status),
+        "bar": None if status is None or blocked else _bar_of(limit.effective.limit.key, status, limit.in_slices),
         "retry_after": None if status is None else status.retry_after,
         "reset_after": None if status is None else status.reset_after,
     }
 
 
-def _bar_of(label: str, status: LimitStatus) -> Bar:
+def _bar_of(label: str, status: LimitStatus, in_slices: float = 0) -> Bar:
     used = status.capacity - status.remaining + status.overdrawn
-    return bar(label, used, status.capacity, status.remaining)
+    return bar(label, used, status.capacity, status.remaining, in_slices=in_slices)
 
 
 def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:

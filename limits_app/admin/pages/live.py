@@ -108,7 +108,7 @@ def _pairs(uses: list[Use]) -> list[Pair]:
 
 
 def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bool) -> dict[str, Any]:
-    drawn = bar(limit.key, limit.used or 0, limit.capacity, limit.available)
+    drawn = bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
     return {
         "resource": row.resource,
         "entity": row.entity or gettext("No user (whole site)"),
@@ -118,6 +118,7 @@ def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bo
         "capacity": drawn.capacity,
         "left": drawn.remaining,
         "remaining": drawn.remaining,
+        "in_slices": drawn.in_slices,
         "width": drawn.width,
         "level": drawn.level,
         "explain": _explain_url(site, row) if may_explain else "",

@@ -117,6 +117,8 @@ def _status(options: Namespace, out: Output) -> ExitCode:
     out.show(Table(_STATUS, list(status_rows(status)), "There are no limits here."), data=status.as_dict())
     if (switch := limits.emergency()).mode != Enforcement.ENFORCE:
         out.note(emergency_text(switch))
+    if held := [f"{key} {stats['in_slices']}" for key, stats in status.limits.items() if "in_slices" in stats]:
+        out.note(f"In slices of this process: {', '.join(held)}.")
     if status.used_by_all:
         used = ", ".join(f"{key} {amount}" for key, amount in status.used_by_all.items())
         out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")

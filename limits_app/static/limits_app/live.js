@@ -75,7 +75,7 @@
     rect.setAttribute("height", 1);
     svg.append(rect);
     const said = labels.of.replace("%(used)s", limit.used).replace("%(capacity)s", limit.capacity).replace("%(left)s", limit.left);
-    const figures = node("span", said);
+    const figures = node("span", limit.in_slices ? `${said}, ${limit.in_slices}` : said);
     figures.className = "limits-figures";
     const gauge = node("span", "", svg, figures);
     gauge.className = "limits-gauge";
