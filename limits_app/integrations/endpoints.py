@@ -7,8 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -54,10 +54,14 @@ class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
     `version` is that of the configuration, read before the endpoints; None while the store is unavailable.
+    `until` is when the table expires, by the monotonic clock.
     """
 
-    def __init__(self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None, until: float = inf
+    ) -> None:
         self._version = version
+        self.until = until
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
@@ -136,19 +140,11 @@ class EndpointTable:
         self._rules.append(rule)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A table, and how long it is kept at most, by the monotonic clock."""
-
-    table: EndpointTable
-    until: float
-
-
 class Endpoints:
     """Keeps the compiled endpoints of this process until the configuration changes, RESOLVER_TTL_SECONDS at most."""
 
     def __init__(self) -> None:
-        self._kept: _Kept | None = None
+        self._kept: EndpointTable | None = None
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
 
@@ -165,12 +161,12 @@ class Endpoints:
     def cached_rules(self, request: HttpRequest) -> tuple[Rule, ...]:
         """Return the rules that match a request by the endpoints that were read last; queries nothing."""
         kept = self._kept
-        return () if kept is None or kept.until < monotonic() else kept.table.find(request)
+        return () if kept is None or kept.until < monotonic() else kept.find(request)
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
         kept = self._kept
-        return None if kept is None or kept.until < monotonic() else kept.table
+        return None if kept is None or kept.until < monotonic() else kept
 
     def clear(self) -> None:
         """Drop the endpoints."""
@@ -181,11 +177,11 @@ class Endpoints:
         version, seconds = _configuration_version()
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
-            table = EndpointTable(self.read(using), version)
+            table = EndpointTable(self.read(using), version, monotonic() + seconds)
         except (OperationalError, InterfaceError) as error:
             return self._last_known(error)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
-            self._kept = _Kept(table, monotonic() + seconds)
+            self._kept = table
         return table
 
     def _last_known(self, error: Exception) -> EndpointTable:
@@ -194,8 +190,8 @@ class Endpoints:
             without_database(error)
             return EndpointTable(())
         logger.warning("the database is down: the last known endpoints are used: %s", error)
-        self._kept = replace(self._kept, until=monotonic() + _RETRY_SECONDS)
-        return self._kept.table
+        self._kept.until = monotonic() + _RETRY_SECONDS
+        return self._kept
 
 
 def _configuration_version() -> tuple[ConfigurationVersion | None, float]:

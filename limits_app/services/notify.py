@@ -63,14 +63,11 @@ def rejected(outcome: Outcome, *, waited: bool = False) -> None:
         signals.limit_exceeded.send_robust(sender=None, outcome=outcome)
 
 
-def decided(resource: str, acquisition: Acquisition, *, in_task: bool = False) -> None:
-    """Notify observers of a decision, and receivers of rejections and of limits that are nearly used up.
+def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) -> None:
+    """Notify observers of a request that was admitted, and receivers of limits that are nearly used up.
 
-    `in_task` calls receivers of the latter in a thread, and does not wait for them: they may use a database.
+    `in_task` calls receivers in a thread, and does not wait for them: they may use a database.
     """
-    if not acquisition.claim.admitted:
-        rejected(acquisition.outcome)
-        return
     for one in _resources(acquisition, resource) if OBSERVERS else ():
         for observer in OBSERVERS:
             observer.admitted(one)

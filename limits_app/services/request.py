@@ -106,7 +106,10 @@ class Request:
 
     def report(self, extension: Acquisition, *, in_task: bool) -> None:
         """See `LimitsSource.report`."""
-        notify.decided(self._key[0], extension, in_task=in_task)
+        if extension.claim.admitted:
+            notify.admitted(self._key[0], extension, in_task=in_task)
+        else:
+            notify.rejected(extension.outcome)
 
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
         """Return `use` of the effective limits and the amounts; repeats it after an error that `_recover` handles."""
@@ -189,8 +192,11 @@ class Request:
         """Count and notify of a decision; return the acquisition that the caller receives."""
         if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
             count(self._resolved, acquisition)
-        notify.decided(self._key[0], acquisition, in_task=in_task)
-        if acquisition.claim.admitted and acquisition.limit_set.version is not None:  # others never change
+        if not acquisition.claim.admitted:
+            notify.rejected(acquisition.outcome)
+            return acquisition
+        notify.admitted(self._key[0], acquisition, in_task=in_task)
+        if acquisition.limit_set.version is not None:  # others never change
             acquisition.source = self
             acquisition.requires_usage = self.requires_usage
         return acquisition

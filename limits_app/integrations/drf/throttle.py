@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,7 @@ from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavaila
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.calls import report_response
-from limits_app.integrations.charges import NOTHING, amount_of_each, charge_all
+from limits_app.integrations.charges import NOTHING, Key, amount_of_each, charge_all
 from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import seconds_of
 from limits_app.integrations.request import RequestLimits, limits_of
@@ -110,7 +110,7 @@ class LimitThrottle(BaseThrottle):
         limits = limits_of(request)
         key = share.resource, share.entity
         if key not in limits.throttled and not limits.was_charged(*key):
-            self._charge(limits, [share, *self._other_shares(request, view)])
+            self._charge(limits, self._all_shares(share, request, view))
         outcome = limits.throttled.get(key)
         if outcome is None:
             return True
@@ -124,15 +124,12 @@ class LimitThrottle(BaseThrottle):
         known = [_PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
-    def _charge(self, limits: RequestLimits, shares: Sequence[Share]) -> None:
+    def _charge(self, limits: RequestLimits, shares: Mapping[Key, Share]) -> None:
         """Charge the shares, and note a rejection for all of them."""
-        unique: dict[tuple[str, str | None], Share] = {}
-        for share in shares:
-            unique.setdefault((share.resource, share.entity), share)
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
-            charge_all(limits, [(share, NOTHING) for share in unique.values()])
+            charge_all(limits, [(share, NOTHING) for share in shares.values()])
         except StoreUnavailable as error:
             limits.refuse(error)
             limits.throttled_status = Unavailable.status_code
@@ -146,17 +143,20 @@ class LimitThrottle(BaseThrottle):
                 limits.throttled_status = Blocked.status_code
                 raise Blocked from error
             limits.throttled_status = status.HTTP_429_TOO_MANY_REQUESTS
-            limits.throttled |= dict.fromkeys(unique, error.outcome)
+            limits.throttled |= dict.fromkeys(shares, error.outcome)
 
-    def _other_shares(self, request: Request, view: APIView) -> list[Share]:
-        """Return what the other throttles of the view charge, without those that override `allow_request`."""
-        if type(self).allow_request is not LimitThrottle.allow_request or not hasattr(view, "get_throttles"):
-            return []
-        others = [one for one in view.get_throttles() if isinstance(one, LimitThrottle) and type(one) is not type(self)]
-        shares = [
-            one.get_share(request, view) for one in others if type(one).allow_request is LimitThrottle.allow_request
-        ]
-        return [share for share in shares if share is not None]
+    def _all_shares(self, own: Share, request: Request, view: APIView) -> dict[Key, Share]:
+        """Return what all throttles of the view charge, without those that override `allow_request`."""
+        shares = {(own.resource, own.entity): own}
+        together = type(self).allow_request is LimitThrottle.allow_request and hasattr(view, "get_throttles")
+        for one in view.get_throttles() if together else ():
+            if not isinstance(one, LimitThrottle) or type(one) is type(self):
+                continue
+            if type(one).allow_request is LimitThrottle.allow_request:
+                share = one.get_share(request, view)
+                if share is not None:
+                    shares.setdefault((share.resource, share.entity), share)
+        return shares
 
 
 class LimitsMixin:
