@@ -20,7 +20,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import FIRST, WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
-from limits_app.stores.redis.opening import Keys, tag_of
+from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import HOLDER_LENGTH, NAME_LENGTH, Codec, lease_member
 
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets"}
@@ -135,25 +135,18 @@ class ScriptCall(Command):
 
 
 class PreparedPlan:
-    """What scripts need to know of a plan, or of its scopes with one tag, on a cluster."""
+    """What scripts need to know of a plan. On a cluster, all its scopes have one tag."""
 
-    def __init__(self, plan: Plan, calls: Calls, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
+    def __init__(self, plan: Plan, calls: Calls, codecs: Codecs[Codec]) -> None:
         self.names = names = calls.names
-        shorts = plan.short_keys()
-        self.scope_indexes = [index for index, short in enumerate(shorts) if tag is None or tag_of(short) == tag]
-        self.shorts = [shorts[index] for index in self.scope_indexes]
-        self.scopes = [plan.scopes[index] for index in self.scope_indexes]
-        self.limits = [limit for limit in plan.limits if limit.scope_index in self.scope_indexes]
-        self.is_whole = len(self.limits) == len(plan.limits)
+        self.shorts, self.scopes, self.limits = plan.short_keys(), plan.scopes, plan.limits
         self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
         self.has_permits = any(limit.rule.is_permit for limit in self.limits)
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.calendars = Calendars(self.limits)
-        self.positions = [(self.scope_indexes.index(limit.scope_index), limit) for limit in self.limits]
-        """The limits, each with the place of its scope."""
         self.version = plan.version
-        self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
+        self.tag = names.tag(self.shorts[0] if self.shorts else None)
         self.keys = [*map(names.scope, self.shorts)]
         self.description = self._description()
         holder = "16s" if self.has_permits else ""
@@ -175,18 +168,14 @@ class PreparedPlan:
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
         holders = (holder,) if self.has_permits else ()
-        return self.layout.pack(*self.amounts(amounts), *holders, *boundaries)
-
-    def amounts(self, amounts: Amounts) -> Amounts:
-        """Return the amounts of these limits."""
-        return amounts if self.is_whole else [amounts[limit.place] for limit in self.limits]
+        return self.layout.pack(*amounts, *holders, *boundaries)
 
     def _description(self) -> bytes:
         """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has.
 
         The keys of logs and leases are added to `keys`.
         """
-        limits, labels = b"".join([self._limit(*placed) for placed in self.positions]), b""
+        limits, labels = b"".join([self._limit(limit) for limit in self.limits]), b""
         formats = [codec.lua_format.encode() + b"\0" for codec in self.codecs]
         place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes)
         place += len(limits) + sum(map(len, formats))
@@ -197,17 +186,25 @@ class PreparedPlan:
             labels += label_of(scope.scope, keys) + b"\0" if keys else b""
         return b"".join([*scopes, limits, labels])
 
-    def _limit(self, position: int, limit: PlannedLimit) -> bytes:
+    def _limit(self, limit: PlannedLimit) -> bytes:
         (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
         if algorithm == "quota":
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         if rule.has_log or rule.is_permit:
             name = self.names.log if rule.has_log else self.names.leases
-            self.keys.append(name(self.shorts[position], rule.key))
+            self.keys.append(name(self.shorts[limit.scope_index], rule.key))
             key_number = len(self.keys)
-        place = 1 + self.codecs[position].places[limit.index]
+        place = 1 + self.codecs[limit.scope_index].places[limit.index]
         parts = rule.parts_per_unit * self._counts(limit.scope.schema)
-        numbers = [1 + position, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
+        numbers = [
+            1 + limit.scope_index,
+            place,
+            *(*parameters, 0, 0, 0)[:3],
+            key_number,
+            rule.is_soft,
+            1 + limit.index,
+            parts,
+        ]
         return algorithm.encode() + b"\0" + pack("<9d", *numbers)
 
     def _counts(self, schema: Schema) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from time import sleep
@@ -19,15 +20,15 @@ from redis.connection import ConnectionPool
 
 from limits_app.core.algorithms import State
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Claim, Plan, PlannedLimit
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
-from limits_app.stores.redis.calls import Command, PreparedPlan
+from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.exactly_once import Slots
-from limits_app.stores.redis.opening import TAGS, open_store, tag_of
+from limits_app.stores.redis.opening import open_store, tag_of
 from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.store import RedisStore
-from limits_app.stores.redis.verbs import Charged, Unfinished
+from limits_app.stores.redis.verbs import Parts, Unfinished
 
 logger = logging.getLogger("limits_app")
 
@@ -136,51 +137,100 @@ class RedisClusterStore(RedisStore):
         return ClusterConnections(client, self._slots, is_ours=self._source.is_ours, **seconds)
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
-        groups = self._groups(claim.plan)
-        charged: list[Charged] = []
-        states: dict[PlannedLimit, State] = {}
+        parts = self._parts(claim)
+        if not parts:
+            return (yield from super()._acquire_one(claim))
         try:
-            for group in groups:
-                if (yield from self._decide([claim], group.acquire, charged)) is None:
+            now = None
+            for part, _ in parts:
+                if (yield from self._decide([part], self._prepared(part.plan).acquire, now)) is None:
                     break
-                charged.append(Charged(group, claim.decided_at))
-                states.update(zip(group.limits, claim.states, strict=True))
+                now = part.decided_at
         except BaseException as error:
-            claim.admitted = None
             if isinstance(error, StoreUnavailable):
-                yield from self._undo(claim, charged)
-            left = self._unfinished.pop(claim, None) or Unfinished(charged)
-            left.charged = charged
-            if charged or left.call is not None:
-                self._keep(claim, left)
+                yield from self._undo(parts)
+            if any(part in self._unfinished or (part.admitted and not part.settled) for part, _ in parts):
+                self._keep(claim, Unfinished(parts=parts))
             raise
-        if len(charged) == len(groups):
-            claim.states = [states[limit] for limit in claim.plan.limits]
+        if all(part.admitted for part, _ in parts):
+            _join(claim, parts)
+            claim.admitted = True
             return claim
-        yield from self._undo(claim, charged)
-        if len(groups) > 1:
-            yield from self._peek(claim)
+        yield from self._undo(parts)
+        yield from self._peek(claim)
         claim.admitted = False
         return None
 
-    def _undo(self, claim: Claim, charged: list[Charged]) -> Steps[None]:
+    def _undo(self, parts: Parts) -> Steps[None]:
         """Refund the charges of a moment ago; those that cannot be refunded now stay."""
-        changes = [-amount for amount in claim.amounts]
-        while charged:
-            one = charged.pop()
-            claim.decided_at, left = one.at, Unfinished([one])
+        for part in [part for part, _ in reversed(parts) if part.admitted]:
             try:
-                yield from self._settle_group(claim, changes, left, undo=True)
-                left.settled_last(self._slots)
+                yield from self._settle_charged(part, [-amount for amount in part.amounts], undo=True)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
+                self._unfinished.pop(part, None)
+            part.settled = True
 
-    def _groups(self, plan: Plan) -> list[PreparedPlan]:
-        found = plan.store_cache
-        if not isinstance(found, list) or found[0].names is not self._names:
-            tags = sorted({tag_of(short) for short in plan.short_keys()}) or TAGS[:1]
-            found = plan.store_cache = [PreparedPlan(plan, self._calls, self._codecs, tag) for tag in tags]
-        return found
+    def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
+        left = self._unfinished.get(claim)
+        parts = self._parts(claim) if left is None else left.parts
+        if not parts:
+            yield from super()._settle(claim, changes)
+            return
+        try:
+            for part, places in parts:
+                if not part.settled:
+                    yield from super()._settle(part, [changes[place] for place in places])
+        except BaseException:
+            self._keep(claim, Unfinished(parts=parts))
+            raise
+        claim.settled = True
+        self._unfinished.pop(claim, None)
+
+    def _peek(self, claim: Claim) -> Steps[None]:
+        parts = self._parts(claim) or [(claim, range(len(claim.amounts)))]
+        for part, _ in parts:
+            yield from super()._peek(part)
+        _join(claim, parts)
+
+    def _parts(self, claim: Claim) -> Parts:
+        """Divide a claim by the tags of its scopes; return nothing where these have the same tag."""
+        parts: list[tuple[Claim, Sequence[int]]] = []
+        for plan, places in _divided(claim.plan):
+            part = Claim(plan, [claim.amounts[place] for place in places])
+            part.number, part.owner = claim.number, claim.owner
+            part.admitted, part.decided_at = claim.admitted, claim.decided_at
+            parts.append((part, places))
+        return parts
+
+
+def _join(claim: Claim, parts: Parts) -> None:
+    """Fill in the states of a claim, and the time, from its parts."""
+    states: dict[int, State] = {}
+    for part, places in parts:
+        states.update(zip(places, part.states, strict=True))
+        claim.decided_at = part.decided_at
+    claim.states = [states[place] for place in range(len(states))]
+
+
+def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
+    """Return a plan for each tag among the scopes, with the places of its limits; nothing where there is one tag."""
+    tags = [tag_of(short) for short in plan.short_keys()]
+    if len(set(tags)) <= 1:
+        return []
+    if not isinstance(plan.store_cache, list):
+        plan.store_cache = [_with_tag(plan, tags, tag) for tag in sorted(set(tags))]
+    return plan.store_cache
+
+
+def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:
+    scopes = [scope for scope, one in zip(plan.scopes, tags, strict=True) if one == tag]
+    limits = [limit for limit in plan.limits if tags[limit.scope_index] == tag]
+    planned = [
+        PlannedLimit(limit.scope, scopes.index(limit.scope), limit.index, place) for place, limit in enumerate(limits)
+    ]
+    part = Plan(planned, scopes, (), version=plan.version, is_credit=plan.is_credit)
+    return part, [limit.place for limit in limits]
 
 
 def open_redis_store(

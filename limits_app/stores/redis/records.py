@@ -98,19 +98,19 @@ class Codec(SchemaCodec):
 
 
 def read_states(
-    reply: bytes, at: int, codecs: Sequence[Codec], limits: Sequence[tuple[int, PlannedLimit]], *, is_rejected: bool
+    reply: bytes, at: int, codecs: Sequence[Codec], limits: Sequence[PlannedLimit], *, is_rejected: bool
 ) -> tuple[list[State], int]:
-    """Return the states of limits, each given with the place of its scope among the codecs, and where they end.
+    """Return the states of limits, whose scopes have the codecs, and where they end in the reply.
 
-    The records start at `at` in the reply; after those of a rejection follows an entry of each log.
+    The records start at `at`; after those of a rejection follows an entry of each log.
     """
     scopes = []
     for codec in codecs:
         scopes.append(codec.numbers(reply, at))
         at += codec.size
     states: list[State] = []
-    for position, limit in limits:
-        state, log = scopes[position][limit.index], EMPTY_LOG
+    for limit in limits:
+        state, log = scopes[limit.scope_index][limit.index], EMPTY_LOG
         if limit.rule.has_log:
             if is_rejected:
                 entry = _LOG_ENTRY.unpack_from(reply, at)
@@ -156,16 +156,12 @@ class Records:
         self._slots = slots
         self._names = calls.names
 
-    def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Steps[None]:
-        """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
-        plan, records, now = claim.plan, dict[int, Record](), 0
-        shorts = plan.short_keys()
-        for indexes in groups:
-            scopes = [plan.scopes[index] for index in indexes]
-            now, found = yield from self.load([shorts[index] for index in indexes], scopes, plan.version)
-            for index, stored, scope in zip(indexes, found, scopes, strict=True):
-                records[index] = stored.migrated(scope.schema, now)
-        engine.peek(claim, [records[index] for index in range(len(plan.scopes))], now)
+    def peek(self, claim: Claim) -> Steps[None]:
+        """Fill in the time, and the states of a claim under the present limits."""
+        plan = claim.plan
+        now, found = yield from self.load(plan.short_keys(), plan.scopes, plan.version)
+        records = [stored.migrated(scope.schema, now) for stored, scope in zip(found, plan.scopes, strict=True)]
+        engine.peek(claim, records, now)
 
     def migrate(self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None) -> Steps[None]:
         """Change records to the present limits of their scopes; recorded use is kept."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from time import monotonic
 from typing import Final, NamedTuple
@@ -50,32 +50,20 @@ _DECISION: Final = Struct("<Bdd")
 """The status, the turn, and the time."""
 
 
-class Charged(NamedTuple):
-    """A prepared plan whose scopes have charged a claim, and when."""
-
-    plan: PreparedPlan
-    at: int
+Parts = Sequence[tuple[Claim, Sequence[int]]]
+"""The parts of a claim, each with the places of its limits in the claim; see `RedisClusterStore`."""
 
 
-@dataclass(slots=True)
-class Unfinished:
-    """What has still to be settled of a claim: where it is charged, and a call that was not answered.
+class Unfinished(NamedTuple):
+    """What is in doubt of a claim: a call that was not answered, or its parts, of which some may be in doubt.
 
-    The call charges the first that fits of `claims`, or settles the last of `charged` where there are no `claims`.
+    The call charges the first that fits of `claims`, or settles the claim where there are no `claims`.
     """
 
-    charged: list[Charged]
     call: ScriptCall | None = None
     claims: Sequence[Claim] = ()
     acquire: AcquireCall | None = None
-
-    def settled_last(self, slots: Slots) -> None:
-        """The last of `charged` is settled."""
-        call = self.call
-        # Together, without a call in between where a signal handler could raise: it would be settled twice.
-        self.charged, self.call = self.charged[:-1], None
-        if call is not None:
-            call.finish(slots)
+    parts: Parts = ()
 
 
 class Verbs:
@@ -128,15 +116,13 @@ class Verbs:
         yield from self._peek(claim)
         claim.admitted = False
 
-    def _decide(
-        self, claims: Sequence[Claim], acquire: AcquireCall, charged: Sequence[Charged] = ()
-    ) -> Steps[Claim | None]:
-        """Charge the first of the claims that fits, in one step; other scopes may have charged them already."""
+    def _decide(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> Steps[Claim | None]:
+        """Charge the first of the claims that fits, in one step; `now` is that of `Calls.acquire`."""
         if not acquire.is_defined:
             yield from self._define(acquire)
         for _ in range(_MOST_ATTEMPTS):
             forgotten = self._rejections.forgotten
-            call = self._calls.acquire(claims, acquire, charged[0].at if charged else None)
+            call = self._calls.acquire(claims, acquire, now)
             try:
                 reply: bytes = yield call
                 if reply[0] in _DECIDED:
@@ -152,7 +138,7 @@ class Verbs:
             except BaseException:
                 for claim in claims if call.slot is not None else ():
                     claim.admitted = None
-                    self._keep(claim, Unfinished(list(charged), call, claims, acquire))
+                    self._keep(claim, Unfinished(call, claims, acquire))
                 raise
             call.finish(self._slots)
             yield from self._prepare_again(claims, acquire, reply)
@@ -169,24 +155,16 @@ class Verbs:
             yield from self._records.migrate(plan.scopes, plan.shorts, claim.plan.version)
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
-        """Settle a claim wherever it is charged; after an error or an interruption the next call does the rest."""
-        left = self._unfinished.get(claim)
-        if left is None:
-            left = Unfinished(self._charged(claim))
-        lease_was_lost = False
+        """Settle a claim, if it is charged; after an error or an interruption the next call does the rest."""
+        kept_leases = True
         try:
-            if left.call is not None and left.call.slot is not None:
-                lease_was_lost = yield from self._find_out(claim, left, left.call)
-            while left.charged:
-                group, claim.decided_at = left.charged[-1]
-                if group.is_whole or any(group.amounts(changes)):
-                    lease_was_lost |= yield from self._settle_group(claim, changes, left)
-                left.settled_last(self._slots)
-        except BaseException:
-            self._keep(claim, left)
-            raise
+            left = self._unfinished.get(claim)
+            if left is not None and left.call is not None:
+                kept_leases = yield from self._find_out(claim, left, left.call)
+            if not claim.settled and (claim.admitted or claim.plan.is_credit):
+                kept_leases = yield from self._settle_charged(claim, changes)
         finally:
-            if lease_was_lost:
+            if not kept_leases:
                 claim.lose_lease()
         claim.settled = True
         self._unfinished.pop(claim, None)
@@ -195,76 +173,67 @@ class Verbs:
             self.line.notify(claim.plan.scope_keys)
 
     def _keep(self, claim: Claim, left: Unfinished) -> None:
-        """Note what has still to be settled of a claim; of too many claims the oldest are forgotten."""
+        """Note what is in doubt of a claim; of too many claims the oldest are forgotten."""
         self._unfinished.pop(claim, None)
         self._unfinished[claim] = left
         for oldest in list(self._unfinished)[:-_MOST_UNFINISHED]:
             self._unfinished.pop(oldest, None)
 
-    def _charged(self, claim: Claim) -> list[Charged]:
-        """Return where a claim is charged of which nothing is in doubt."""
-        groups = self._groups(claim.plan) if claim.admitted or claim.plan.is_credit else ()
-        return [Charged(group, claim.decided_at) for group in groups]
-
     def _find_out(self, claim: Claim, left: Unfinished, call: ScriptCall) -> Steps[bool]:
-        """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
+        """Withdraw the call that was not answered; return False where it has found that a lease had run out."""
         call.is_withdrawn = True
         reply: bytes = yield call
-        if left.acquire is not None:
-            charged = left.charged
-            if reply[0] in _DECIDED and self._read(left.claims, left.acquire, reply)[0] is claim:
-                plan = left.acquire.plans[left.claims.index(claim)]
-                charged = [*charged, Charged(plan, claim.decided_at)]
-            left.charged, left.acquire, left.call = charged, None, None  # together, as in `settled_last`
-        elif reply[0] in _SETTLED:
-            left.settled_last(self._slots)
-            return reply[0] == _LEASE_LOST
-        else:
-            left.call = None
-        return False
+        if left.acquire is None:
+            claim.settled = reply[0] in _SETTLED
+        elif reply[0] in _DECIDED:
+            self._read(left.claims, left.acquire, reply)
+        self._unfinished.pop(claim, None)
+        return not (claim.settled and reply[0] == _LEASE_LOST)
 
-    def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, *, undo: bool = False) -> Steps[bool]:
-        """Settle a claim in the scopes of the last that has charged it; return whether a lease had run out."""
-        plan = left.charged[-1].plan
+    def _settle_charged(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> Steps[bool]:
+        """Settle a claim that is charged; return False where a lease had run out."""
+        plan = self._prepared(claim.plan)
         while True:
-            reply = yield from self._send(self._calls.settle(claim, changes, plan, undo=undo), left)
+            reply = yield from self._send(claim, self._calls.settle(claim, changes, plan, undo=undo))
             if reply[0] != _OTHER_CALENDARS:
                 break
             self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
         if reply[0] == _OTHER_SCHEMA:
-            return (yield from self._settle_migrated(claim, changes, left))
+            return (yield from self._settle_migrated(claim, changes))
         if reply[0] != _DONE:
             with suppress(StoreUnavailable):
                 yield from self._define(plan.acquire)
-        return reply[0] == _LEASE_LOST
+        return reply[0] != _LEASE_LOST
 
-    def _settle_migrated(self, claim: Claim, changes: Amounts, left: Unfinished) -> Steps[bool]:
-        """Settle a claim in scopes of which one has other limits by now."""
-        plan, scopes, kept_leases = left.charged[-1].plan, claim.plan.scopes, True
+    def _settle_migrated(self, claim: Claim, changes: Amounts) -> Steps[bool]:
+        """As `_settle_charged`, in scopes of which one has other limits by now."""
+        plan, kept_leases = claim.plan, True
         claim.holder = self._calls.holder(claim)
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             nonlocal kept_leases
-            records, placed = [new_record(scope.schema) for scope in claim.plan.scopes], plan.scope_indexes
-            for index, stored in zip(placed, found, strict=True):
-                records[index] = stored.record or records[index]
+            changed = list(zip(found, plan.scopes, strict=True))
+            records = [stored.record or new_record(scope.schema) for stored, scope in changed]
             kept_leases = engine.settle(claim, records, now, changes)
-            return [(stored, records[index], scopes[index]) for index, stored in zip(placed, found, strict=True)]
+            return [(stored, record, scope) for (stored, scope), record in zip(changed, records, strict=True)]
 
-        yield from self._records.change(
-            plan.shorts, plan.scopes, None, change, send=lambda call: self._send(call, left)
-        )
-        return not kept_leases
+        send = partial(self._send, claim)
+        yield from self._records.change(plan.short_keys(), plan.scopes, None, change, send=send)
+        return kept_leases
 
-    def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:
-        if left.call is not None:
-            left.call.finish(self._slots)  # it had no effect
-        left.call = call
+    def _send(self, claim: Claim, call: ScriptCall) -> Steps[bytes]:
+        """Send a call that settles a claim."""
         try:
             reply: bytes = yield call
+            claim.settled = reply[0] in _SETTLED
         except RecordUnavailable as error:
-            yield from self._set_aside(error, [left.charged[-1].plan])
+            yield from self._set_aside(error, [self._prepared(claim.plan)])
             raise
+        except BaseException:
+            if call.slot is not None:
+                self._keep(claim, Unfinished(call))
+            raise
+        call.finish(self._slots)
         return reply
 
     def _set_aside(self, error: RecordUnavailable, plans: Sequence[PreparedPlan]) -> Steps[None]:
@@ -276,7 +245,7 @@ class Verbs:
                     logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
 
     def _peek(self, claim: Claim) -> Steps[None]:
-        yield from self._records.peek(claim, [group.scope_indexes for group in self._groups(claim.plan)])
+        yield from self._records.peek(claim)
         self._clock.learn(claim.decided_at)
 
     def _define(self, acquire: AcquireCall) -> Steps[None]:
@@ -304,11 +273,11 @@ class Verbs:
             claim, plan, is_rejected = claims[int(turn)], acquire.plans[int(turn)], status == _REJECTED
             claim.decided_at, claim.admitted = int(now), not is_rejected
             at += _DECISION.size
-            claim.states, at = read_states(reply, at, plan.codecs, plan.positions, is_rejected=is_rejected)
+            claim.states, at = read_states(reply, at, plan.codecs, plan.limits, is_rejected=is_rejected)
             if claim.admitted:
                 return claim, status == _NEW_SCOPE
             self._clock.learn(claim.decided_at)
-            if self._learns and claim.plan.version is None and plan.is_whole:
+            if self._learns and claim.plan.version is None:
                 self._rejections.learn(claim, forgotten)
         return None, False
 
@@ -327,7 +296,3 @@ class Verbs:
                 self._choices.clear()
             self._choices[key] = AcquireCall(plans, self._calls, **how) if can_be_one_step(plans) else None
         return self._choices[key]
-
-    def _groups(self, plan: Plan) -> Sequence[PreparedPlan]:
-        """Return the prepared plans of the scopes that are decided on together, in the order in which they charge."""
-        return [self._prepared(plan)]

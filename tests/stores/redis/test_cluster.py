@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -20,6 +21,8 @@ from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Claim
+from limits_app.core.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
@@ -127,11 +130,11 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limits = limits_of(store, RateLimit("tokens", 10, 10, RateLimitAlgorithm.FIXED_WINDOW))
     held = limits.try_acquire({"tokens": 5}).claim
-    group = store._groups(held.plan)[0]
+    plan = store._prepared(held.plan)
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
-    store._connections.run(store._calls.settle(held, changes, group, undo=True))
+    store._connections.run(store._calls.settle(held, changes, plan, undo=True))
     assert used(limits, "tokens") == 3
     store.close()
 
@@ -378,6 +381,27 @@ def test_what_one_of_two_servers_has_settled_is_not_settled_again(
     for _ in range(2):
         store.settle(claim, changes)
     assert [used(one, "tokens") for one in (first, last)] == [pytest.approx(30, abs=0.1)] * 2
+
+
+def test_a_lease_is_kept_when_limits_have_changed_on_another_server(
+    store: RedisClusterStore, pair: tuple[LimitSet, list[LimitSet]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (first, last) = pair
+    scopes = [replace(first.scoped[0], schema=schema_of((ResourceLimit("db", 2),), store.lease_us)), last.scoped[0]]
+    lost: list[Claim] = []
+
+    def lose_lease(claim: Claim) -> None:
+        lost.append(claim)
+
+    monkeypatch.setattr(Claim, "lose_lease", lose_lease)
+    held = LimitSet.composed(scopes, store).try_acquire({"tokens": 50})
+    changed = replace(last.scoped[0], schema=schema_of((RateLimit("tokens", 200, HOUR),), store.lease_us))
+    assert LimitSet.composed([changed], store).try_acquire({"tokens": 1})
+    held.update({"tokens": 10})
+    held.release()
+    assert held.claim.settled
+    assert not lost
+    assert used(LimitSet.composed([changed], store), "tokens") == pytest.approx(11, abs=0.1)
 
 
 def test_what_cannot_be_given_back_stays_spent_and_is_logged(
