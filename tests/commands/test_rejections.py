@@ -61,7 +61,7 @@ def test_why_without_rejections_names_other_causes() -> None:
     limits.roll_up()
     nothing = run("why bob").err
     assert "No request of bob was rejected in the last hour. `limits denials` lists those of 48 hours." in nothing
-    assert "note: there is no recorded usage of the entity 'bob': check the spelling" in nothing
+    assert "note: no usage of the entity 'bob' before the last roll-up: check the spelling" in nothing
 
 
 def test_a_clock_time_that_is_ahead_is_that_of_yesterday() -> None:
