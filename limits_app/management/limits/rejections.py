@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final
 
 from django.utils.timezone import now
@@ -18,6 +19,9 @@ from limits_app.services.rejections import Rejection, rejections
 _MOST: Final = 100
 _TIMES: Final = f"a minute of the last 24 hours (10:03), or {AGES}"
 _COLUMNS: Final = ("minute", "entity", "name", "resource", "limit", "count", "why", "audit_event")
+_VALUES: Final = attrgetter(
+    *("count.minute", "count.entity", "name", "count.resource", "count.key", "count.count", "why", "event_number")
+)
 
 
 def _denials(options: Namespace, out: Output) -> ExitCode:
@@ -56,20 +60,7 @@ def _sentence(found: Rejection) -> str:
 
 
 def _table(found: Sequence[Rejection], nothing: str) -> Table:
-    rows = [
-        (
-            one.count.minute,
-            one.count.entity,
-            one.name,
-            one.count.resource,
-            one.count.key,
-            one.count.count,
-            one.why,
-            one.event_number,
-        )
-        for one in found
-    ]
-    return Table(_COLUMNS, rows, nothing)
+    return Table(_COLUMNS, [*map(_VALUES, found)], nothing)
 
 
 def _takes_denials(parser: ArgumentParser) -> None:
