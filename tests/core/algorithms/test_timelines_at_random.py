@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limits_app.core.algorithms.units import exact_units, window_us
 from limits_app.core.amounts import from_milli
 from limits_app.core.limits import RateLimit, RateLimitAlgorithm
-from tests.core.algorithms.definitions import ALGORITHMS, WITH_BURST, examples, rates, spread
+from tests.core.algorithms.definitions import ALGORITHMS, WITH_BURST, exact, examples, rate_per_us, rates, spread
 from tests.core.algorithms.driven import NOW, Driven
 from tests.core.algorithms.references import Bucket, Log, Windows
 
@@ -178,6 +178,51 @@ def test_what_is_given_back_comes_to_the_same_at_any_time_from_when_it_was_taken
         assert then.used(course.now) == now.used(course.now)
         assert then.wait(course.now, course.limit.ceiling) == now.wait(course.now, course.limit.ceiling)
         course.pass_time()
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
+@examples(80)
+@given(draw=st.data())
+def test_no_more_is_used_in_any_time_than_the_burst_the_refill_and_refunds_of_earlier_requests(
+    algorithm: RateLimitAlgorithm, draw: st.DataObject
+) -> None:
+    course = Course(draw, draw.draw(rates((algorithm,))))
+    charged: list[tuple[int, Fraction]] = []
+    held: list[int] = []
+    uses: dict[int, Fraction] = {}
+    events: list[tuple[int, int, Fraction]] = []  # when, by which request, and what it was refunded
+    for _ in range(2 * course.length()):
+        course.pass_time()
+        if held and draw.draw(st.booleans(), "settles"):
+            number = held.pop(draw.draw(st.integers(0, len(held) - 1), "which"))
+            taken_at, amount = charged[number]
+            uses[number] = amount * draw.draw(st.sampled_from([0, Fraction(1, 2), 1]), "used")
+            before = course.tested.used(course.now)
+            course.tested.state = course.tested.rule.settle(
+                course.tested.state,
+                course.now,
+                -int((amount - uses[number]) * course.tested.rule.parts_per_unit),
+                taken_at,
+            )
+            events.append((course.now, number, before - course.tested.used(course.now)))
+        elif course.tested.take(course.now, amount := course.amount()):
+            held.append(len(charged))
+            charged.append((course.now, exact(amount)))
+    for first, (begin, _) in enumerate(charged):
+        for last, (end, _) in enumerate(charged[first:], first):
+            used = sum(uses.get(number, charged[number][1]) for number in range(first, last + 1))
+            refunded = sum(refund for at, number, refund in events if begin <= at <= end and number < first)
+            assert used <= exact(course.limit.ceiling) + rate_per_us(course.limit) * (end - begin) + refunded
+
+
+def test_a_refund_counts_from_when_it_is_made_even_where_time_has_refilled_the_charge() -> None:
+    bucket = Driven(RateLimit("k", 10, 10))
+    assert bucket.take(NOW, 10)
+    later = NOW + 10_000_000
+    assert bucket.take(later, 10)
+    bucket.settle(later, -10, NOW)
+    assert bucket.used(later) == 0
+    assert bucket.take(later, 10)
 
 
 @examples(80)
