@@ -41,6 +41,6 @@ def test_an_algorithm_has_a_rule_a_lua_implementation_a_stored_format_and_a_labe
     name, *_ = compile_rule(limit, 0).lua
     scripts = [file.read_text() for file in (ROOT / "limits_app" / "stores" / "redis").glob("*.lua")]
     assert sum(f"function algorithms.{name}(" in script for script in scripts) == 1
-    assert Codec(schema_of((limit,))).states_format
+    assert len(Codec(schema_of((limit,))).places) == 2
     label = str(dict(ALGORITHMS)[algorithm])
     assert f"## {label[0].upper()}{label[1:]}" in (ROOT / "docs" / "algorithms.md").read_text()

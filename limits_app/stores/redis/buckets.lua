@@ -1,4 +1,4 @@
--- Token bucket and leaky bucket, as core/algorithms/buckets.py. Numbers: level, tick.
+-- Token bucket, leaky bucket and GCRA, as core/algorithms/buckets.py and gcra.py. Numbers of the buckets: level, tick.
 function algorithms.token_bucket(verb, record, at, amount, rate, tick_us, full)
   local level, tick = record[at], record[at + 1]
   if verb == 'take' or verb == 'share' or amount > 0 then -- the level has drained until now
@@ -17,4 +17,22 @@ end
 function algorithms.leaky_bucket(verb, record, at, amount, ...)
   if verb == 'settle' and amount < 0 then return 0 end
   return algorithms.token_bucket(verb, record, at, amount, ...)
+end
+
+-- Numbers of GCRA: the arrival time as tick and parts of a tick, and the tick when it was set.
+function algorithms.gcra(verb, record, at, amount, rate, tick_us, full)
+  local arrival, set_at = record[at], record[at + 2]
+  local time = (verb == 'take' or verb == 'share' or amount > 0) and now or set_at * tick_us
+  local tick = (time - time % tick_us) / tick_us
+  local latest = math.max(tick, set_at)
+  -- How far the arrival time is ahead, in parts.
+  local ahead = arrival < latest and 0 or (arrival - latest) * rate + record[at + 1]
+  if verb == 'share' then return ahead / full end
+  if verb == 'take' and ahead + amount > full then return nil end
+  if verb == 'take' and amount == 0 then return 0 end
+  if tick >= set_at and ahead < rate then latest = -math.floor(-time / tick_us) end
+  ahead = ahead + math.min(math.max(amount, -ahead), MOST_DEBT - ahead)
+  local parts = ahead % rate
+  record[at], record[at + 1], record[at + 2] = latest + (ahead - parts) / rate, parts, latest
+  return (record[at] + 1) * tick_us
 end

@@ -23,7 +23,7 @@ from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import HOLDER_LENGTH, NAME_LENGTH, Codec, lease_member
 
-_FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets"}
+_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket", "gcra"], "buckets")
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 _NUMBER_BYTES: Final = 8
@@ -31,20 +31,16 @@ _TIMES: Final = Struct("<4d")
 """What the numbers of every call start with; see prelude.lua."""
 
 
-class Script:
-    """The text of a script, and the digest by which servers know it."""
-
-    def __init__(self, files: Iterable[str]) -> None:
-        folder = Path(__file__).parent
-        self.text = "\n".join([(folder / f"{name}.lua").read_text() for name in files])
-        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
 @lru_cache(maxsize=1024)
-def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
-    """Return the script of a verb for limits of these algorithms; `usage` is one for scopes that count."""
+def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, str]:
+    """Return the script of a verb for limits of these algorithms, and the digest by which servers know it.
+
+    `usage` is an algorithm of scopes that count.
+    """
     needed = {_FILES.get(name, name) for name in algorithms - {"blocked"}}
-    return Script(["prelude", *sorted(needed), verb])
+    folder = Path(__file__).parent
+    text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
+    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class Command:
@@ -93,12 +89,14 @@ class Prepared:
     With `reply_key`, to which the name of a slot is added, it is executed once; otherwise it may be executed twice.
     """
 
-    def __init__(self, script: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
-        self.text = script.text
+    def __init__(
+        self, script: tuple[str, str], keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None
+    ) -> None:
+        self.text, digest = script
         self.key = keys[0] if keys else reply_key or b""
         self.plan = plan
         self.reply_key = reply_key
-        self.head = ("EVALSHA", script.digest, len(keys) + (reply_key is not None), *keys)
+        self.head = ("EVALSHA", digest, len(keys) + (reply_key is not None), *keys)
 
 
 class ScriptCall(Command):
@@ -141,8 +139,8 @@ class PreparedPlan:
         self.names = names = calls.names
         self.shorts, self.scopes, self.limits = plan.short_keys(), plan.scopes, plan.limits
         self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
-        self.has_permits = any(limit.rule.is_permit for limit in self.limits)
-        self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
+        self.has_permits = bool(plan.permits)
+        self.counts_usage = plan.counts_usage
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.calendars = Calendars(self.limits)
         self.version = plan.version
@@ -153,17 +151,15 @@ class PreparedPlan:
         self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
         """How the numbers of a request are packed."""
         self.acquire = AcquireCall([self], calls)
-        keys = [*self.keys, *(names.finished_usage(self.tag) if self.counts_usage else [])]
-        script, channel = _script("settle", self.algorithms), names.channel
         self.settle, self.undo = [
-            Prepared(
-                script,
-                keys,
-                calls.constants + verb + b"\0" + pack("<d", len(channel)) + channel + self.description,
-                names.shared(self.tag, b"reply:"),
-            )
-            for verb in (b"credit" if plan.is_credit else b"settle", b"undo")
+            self._settle(verb, calls) for verb in (b"credit\0" if plan.is_credit else b"settle\0", b"undo\0")
         ]
+
+    def _settle(self, verb: bytes, calls: Calls) -> Prepared:
+        names = self.names
+        keys = self.keys + (names.finished_usage(self.tag) if self.counts_usage else [])
+        plan = calls.constants + verb + pack("<d", len(names.channel)) + names.channel + self.description
+        return Prepared(_script("settle", self.algorithms), keys, plan, names.shared(self.tag, b"reply:"))
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
@@ -187,24 +183,16 @@ class PreparedPlan:
         return b"".join([*scopes, limits, labels])
 
     def _limit(self, limit: PlannedLimit) -> bytes:
-        (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
+        (algorithm, *parameters), rule, index, key_number = limit.rule.lua, limit.rule, limit.scope_index, 0
         if algorithm == "quota":
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         if rule.has_log or rule.is_permit:
             name = self.names.log if rule.has_log else self.names.leases
-            self.keys.append(name(self.shorts[limit.scope_index], rule.key))
+            self.keys.append(name(self.shorts[index], rule.key))
             key_number = len(self.keys)
-        place = 1 + self.codecs[limit.scope_index].places[limit.index]
+        place = 1 + self.codecs[index].places[limit.index]
         parts = rule.parts_per_unit * self._counts(limit.scope.schema)
-        numbers = [
-            1 + limit.scope_index,
-            place,
-            *(*parameters, 0, 0, 0)[:3],
-            key_number,
-            rule.is_soft,
-            1 + limit.index,
-            parts,
-        ]
+        numbers = [1 + index, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
         return algorithm.encode() + b"\0" + pack("<9d", *numbers)
 
     def _counts(self, schema: Schema) -> bool:

@@ -124,7 +124,6 @@ class RedisClusterStore(RedisStore):
     """
 
     clustered = True
-    one_step = False
 
     def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
         super().__init__(url=url, client=client, **options)
@@ -162,7 +161,7 @@ class RedisClusterStore(RedisStore):
         return None
 
     def _undo(self, parts: Parts) -> Steps[None]:
-        """Refund the charges of a moment ago; those that cannot be refunded now stay."""
+        """Refund the charges of a moment ago; those whose refund fails stay."""
         for part in [part for part, _ in reversed(parts) if part.admitted]:
             try:
                 yield from self._settle_charged(part, [-amount for amount in part.amounts], undo=True)

@@ -95,7 +95,8 @@ class Connections:
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
-            connection = self._new(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds)
+            seconds = _SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds
+            connection = self.pool.connection_class(**self.options(seconds))
             try:
                 reply = _execute(connection, call)
             except LOST as lost:
@@ -119,7 +120,7 @@ class Connections:
         return StoreUnavailable(f"Redis refuses the call with {type(error).__name__}: {message}")
 
     def options(self, most_seconds: float = inf) -> dict[str, Any]:
-        """Return the options of connections, with the timeouts of the store and without retries of redis-py."""
+        """Return the options of connections, with timeouts of at most so many seconds, without retries of redis-py."""
         connect, reply = min(self.connect_seconds, most_seconds), min(self.reply_seconds, most_seconds)
         own = {"socket_connect_timeout": connect, "socket_timeout": reply, "health_check_interval": 0}
         retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
@@ -131,16 +132,12 @@ class Connections:
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
 
     def _connect(self) -> Any:
-        connection = self._new()
+        connection = self.pool.connection_class(**self.options())
         try:
             connection.connect()
         except (*LOST, exceptions.RedisError) as error:
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
         return connection
-
-    def _new(self, most_seconds: float = inf) -> Any:
-        """Return a connection that is not open yet; all its timeouts have at most so many seconds."""
-        return self.pool.connection_class(**self.options(most_seconds))
 
 
 def _execute(connection: Any, call: Command) -> Any:

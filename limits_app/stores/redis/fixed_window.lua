@@ -1,4 +1,4 @@
--- Fixed window, as core/algorithms/fixed_window.py. Numbers: start of the window, amount in it.
+-- Fixed window, as core/algorithms/windows.py. Numbers: start of the window, amount in it.
 function algorithms.fixed_window(verb, record, at, amount, capacity, window)
   local start, count = record[at], record[at + 1]
   local has_ended = now - start >= window

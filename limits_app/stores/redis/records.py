@@ -23,7 +23,7 @@ from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
+from limits_app.core.plan import Claim, Plan, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
 
@@ -163,12 +163,12 @@ class Records:
         records = [stored.migrated(scope.schema, now) for stored, scope in zip(found, plan.scopes, strict=True)]
         engine.peek(claim, records, now)
 
-    def migrate(self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None) -> Steps[None]:
+    def migrate(self, plan: Plan) -> Steps[None]:
         """Change records to the present limits of their scopes; recorded use is kept."""
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             changed: list[Changed] = []
-            for stored, scope in zip(found, scopes, strict=True):
+            for stored, scope in zip(found, plan.scopes, strict=True):
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
                     record = stored.migrated(scope.schema, now)
                     # The states do not count expired leases, so that these must not be returned any more.
@@ -176,7 +176,7 @@ class Records:
                     changed.append((stored, record, scope))
             return changed
 
-        yield from self.change(shorts, scopes, version, change)
+        yield from self.change(plan.short_keys(), plan.scopes, plan.version, change)
 
     def reset(self, short: bytes, keys: Collection[str] | None) -> Steps[None]:
         """Forget the use of the limits `keys` of a scope, or of all."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from struct import pack
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import NotShareable, StoreUnavailable
@@ -47,9 +47,6 @@ class RedisStore(Verbs):
 
     remote = True
     counting = True
-    clustered = False
-
-    DEFAULTS: ClassVar = DEFAULTS
 
     def __init__(
         self,
@@ -60,12 +57,11 @@ class RedisStore(Verbs):
         clock: Callable[[], int] | None = None,
         **options: Any,
     ) -> None:
-        unknown = options.keys() - self.DEFAULTS.keys()
+        unknown = options.keys() - DEFAULTS.keys()
         if unknown:
-            raise TypeError(f"RedisStore has no option {min(unknown)!r}; it has {', '.join(self.DEFAULTS)}")
+            raise TypeError(f"RedisStore has no option {min(unknown)!r}; it has {', '.join(DEFAULTS)}")
         self._source = Source(alias, url, client)
-        self._options = {**self.DEFAULTS, **options}
-        self._now = clock
+        self._options = {**DEFAULTS, **options}
         self.prefix: str = self._options["prefix"]
         self.poll_us: tuple[int, int] | None = _POLL_US
         self.settle_later: Callable[[Claim, Amounts], object] | None = None
@@ -73,7 +69,7 @@ class RedisStore(Verbs):
         server_clock = ServerClock(clock, self._options["idle_factor"], GRACE_US)
         self.clock = Clock(server_clock.estimate) if clock is None else as_clock(clock)
         self.lease_us = lease_us_of(self._options["lease_seconds"])
-        super().__init__(Keys(self.prefix, clustered=self.clustered), server_clock, learns=clock is None)
+        super().__init__(Keys(self.prefix, clustered=self.clustered), server_clock)
         self._connections = self._connect(
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         )
@@ -96,7 +92,7 @@ class RedisStore(Verbs):
         return Connections(self._source.pool(), self._slots, **seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._now is not None:
+        if self._clock.now is not None:
             raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
         return open_store, (type(self), *self._source.address(), self._options)
 
@@ -130,12 +126,6 @@ class RedisStore(Verbs):
                 self._run(self._settle(claim, changes))
         finally:
             self._settling.end(claim, token)
-
-    def _settle_begun(self, claim: Claim, changes: Amounts) -> None:
-        try:
-            self._run(self._settle(claim, changes))
-        finally:
-            self._settling.end(claim)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost = set[Claim]()
@@ -279,11 +269,13 @@ class RedisStore(Verbs):
     def _settle_in_thread(self, claim: Claim, changes: Amounts) -> None:
         def run() -> None:
             try:
-                self._settle_begun(claim, changes)
+                self._run(self._settle(claim, changes))
             except StoreUnavailable as error:
                 if self.settle_later is None:
                     logger.warning("a cancelled request could not be settled: %s", error)
                 else:
                     self.settle_later(claim, changes)
+            finally:
+                self._settling.end(claim)
 
         asyncio.get_running_loop().run_in_executor(None, run)

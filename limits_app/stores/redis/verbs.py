@@ -55,7 +55,7 @@ Parts = Sequence[tuple[Claim, Sequence[int]]]
 
 
 class Unfinished(NamedTuple):
-    """What is in doubt of a claim: a call that was not answered, or its parts, of which some may be in doubt.
+    """The doubt about a claim: a call that was not answered, or its parts, of which some may be in doubt.
 
     The call charges the first that fits of `claims`, or settles the claim where there are no `claims`.
     """
@@ -70,14 +70,12 @@ class Verbs:
     """The verbs, and what they know of the server."""
 
     line: WaitingLine
-    one_step = True
-    """Whether scopes of several plans can be decided on in one step."""
+    clustered = False
+    """Whether scopes are on several servers, so that those of several plans cannot be decided on in one step."""
 
-    def __init__(self, names: Keys, clock: ServerClock, *, learns: bool) -> None:
-        """`learns` says whether rejections are remembered."""
+    def __init__(self, names: Keys, clock: ServerClock) -> None:
         self._names = names
         self._clock = clock
-        self._learns = learns
         self._slots = Slots()
         self._codecs = Codecs(Codec)
         self._calls = Calls(names, clock)
@@ -92,7 +90,7 @@ class Verbs:
         if len(claims) == 1 and not is_blocked:
             return self._acquire_one(claims[0])
         how = {"emptiest_first": emptiest_first, "failover": failover}
-        acquire = self._choice(claims, **how) if self.one_step and not is_blocked else None
+        acquire = None if self.clustered or is_blocked else self._choice(claims, **how)
         return self._acquire_one_by_one(claims, **how) if acquire is None else self._decide(claims, acquire)
 
     def _acquire_one_by_one(
@@ -141,18 +139,18 @@ class Verbs:
                     self._keep(claim, Unfinished(call, claims, acquire))
                 raise
             call.finish(self._slots)
-            yield from self._prepare_again(claims, acquire, reply)
+            yield from self._prepare_again(claims, reply)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def _prepare_again(self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes) -> Steps[None]:
+    def _prepare_again(self, claims: Sequence[Claim], reply: bytes) -> Steps[None]:
         """Do what the server needs before it can decide."""
         if reply[0] == _STALE:
             raise StaleConfiguration
         if reply[0] == _OTHER_CALENDARS:
             self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
             return
-        for claim, plan in zip(claims, acquire.plans, strict=True):
-            yield from self._records.migrate(plan.scopes, plan.shorts, claim.plan.version)
+        for claim in claims:
+            yield from self._records.migrate(claim.plan)
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
         """Settle a claim, if it is charged; after an error or an interruption the next call does the rest."""
@@ -173,7 +171,7 @@ class Verbs:
             self.line.notify(claim.plan.scope_keys)
 
     def _keep(self, claim: Claim, left: Unfinished) -> None:
-        """Note what is in doubt of a claim; of too many claims the oldest are forgotten."""
+        """Note the doubt about a claim; of too many claims the oldest are forgotten."""
         self._unfinished.pop(claim, None)
         self._unfinished[claim] = left
         for oldest in list(self._unfinished)[:-_MOST_UNFINISHED]:
@@ -277,7 +275,7 @@ class Verbs:
             if claim.admitted:
                 return claim, status == _NEW_SCOPE
             self._clock.learn(claim.decided_at)
-            if self._learns and claim.plan.version is None:
+            if self._clock.now is None and claim.plan.version is None:
                 self._rejections.learn(claim, forgotten)
         return None, False
 
