@@ -34,7 +34,10 @@ def validate_limits(text: str) -> None:
         keys = [one.limit.key for one in noted]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValidationError(gettext("Two limits have the key “%(key)s”: keep one of them.") % {"key": key})
+                text = gettext(
+                    "Two limits have the key “%(key)s”: give one another key, such as “%(key)s_day=1000/day”."
+                )
+                raise ValidationError(text % {"key": key})
         for one in noted:
             Limit.from_definition(Policy(), one.limit, shared=one.shared).clean_alone()
     except InvalidLimit as error:

@@ -62,7 +62,7 @@ _REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
 MOST_PARTS: Final = 100
 """How many limits a policy or a member can have, and how many members a pool."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
-_KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them."
+_KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them, or give one another key."
 _NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
 
 

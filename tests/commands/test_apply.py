@@ -146,7 +146,7 @@ WRONG: Final = {
     "limits in one text": ("policies: [{limits: x=1/s}]", "line 1: policies[0].limits: Write a list, not 'x=1/s'."),
     "a limit twice": (
         "policies: [{limits: [x=1/s, x=2/s]}]",
-        "line 1: policies[0].limits[1]: Another limit has the key “x”: keep one of them.",
+        "line 1: policies[0].limits[1]: Another limit has the key “x”: keep one of them, or give one another key.",
     ),
     "shared by one": (
         "policies: [{entity: u, limits: ['x=1/s:shared']}]",

@@ -110,7 +110,7 @@ def test_rows_of_every_other_kind() -> None:
         (
             Policy,
             {"limits": ["x=1/s", "x=2/s"]},
-            {"limits[1]": "Another limit has the key “x”: keep one of them."},
+            {"limits[1]": "Another limit has the key “x”: keep one of them, or give one another key."},
         ),
         (
             Policy,
