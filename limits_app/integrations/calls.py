@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -105,36 +106,36 @@ class LimitedCall:
         """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
         entity, named = self._charged()
         requested = partial(one_of_each, named)
-        return services.acquire(self.rule.resource, entity=entity, requested=requested, **self._options())
+        return services.acquire(
+            self.rule.resource, entity=entity, requested=requested, require_usage=False, **self._options()
+        )
 
     async def aacquire(self) -> Acquisition:
         """`acquire` for asyncio."""
         entity, named = await self._acharged()
         requested = partial(one_of_each, named)
-        return await services.aacquire(self.rule.resource, entity=entity, requested=requested, **self._options())
+        return await services.aacquire(
+            self.rule.resource, entity=entity, requested=requested, require_usage=False, **self._options()
+        )
 
     def run(self) -> Any:
         """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
-        acquisition = self.acquire()
-        acquisition.__enter__()
-        try:
+        with ExitStack() as stack:
+            acquisition = stack.enter_context(self.acquire())
             result = self.call()
             if isawaitable(result):
                 leave_block(acquisition.claim)  # the block goes on where it is awaited
+                stack.pop_all()
                 return self._awaited(acquisition, result)
             self.rule.report.update(result, Charge((acquisition,)))
-        except BaseException as error:
-            acquisition.__exit__(type(error), error, error.__traceback__)
-            raise
-        acquisition.release()
-        return result
+            return result
 
     async def arun(self) -> Any:
         """`run` for asyncio."""
         return await self._awaited(await self.aacquire(), self.call())
 
     async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
-        async with aheld(acquisition):
+        async with acquisition:
             found = await result
             self.rule.report.update(found, Charge((acquisition,)))
             return found
@@ -143,23 +144,23 @@ class LimitedCall:
         """Hold while a generator runs; with a request, until its response was sent."""
         request = self.request
         if request is None:
-            return held(self.acquire(), iterates=True)
+            return iterating(self.acquire())
         limits = limits_of(request)
         entity, named = self._charged(limits)
         is_released = self._is_released(limits, entity)
         acquisition = limits.charge(self.rule.resource, entity, named, **self._options())
-        return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
+        return nullcontext(acquisition) if is_released else iterating(acquisition)
 
     async def ahold(self) -> AbstractAsyncContextManager[Acquisition]:
         """`hold` for asyncio."""
         request = self.request
         if request is None:
-            return aheld(await self.aacquire(), iterates=True)
+            return aiterating(await self.aacquire())
         limits = limits_of(request)
         entity, named = await self._acharged(limits)
         is_released = self._is_released(limits, entity)
         acquisition = await limits.acharge(self.rule.resource, entity, named, **self._options())
-        return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
+        return nullcontext(acquisition) if is_released else aiterating(acquisition)
 
     def run_view(self, request: HttpRequest) -> Any:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
@@ -301,31 +302,22 @@ def is_awaited(function: Callable[..., Any], first: object = None) -> bool:
 
 
 @contextmanager
-def held(acquisition: Acquisition, *, iterates: bool = False) -> Iterator[Acquisition]:
-    """Release at the end; when the block raises, amounts that were not reported are refunded.
-
-    A generator that is closed before its end has not failed: with `iterates`, what it took counts as used.
-    """
-    acquisition.__enter__()
-    try:
-        yield acquisition
-    except BaseException as error:
-        if iterates and isinstance(error, GeneratorExit):
+def iterating(acquisition: Acquisition) -> Iterator[Acquisition]:
+    """Hold while a generator runs; one that is closed before its end has not failed, so nothing is refunded."""
+    with acquisition:
+        try:
+            yield acquisition
+        except GeneratorExit:
             acquisition.release()
-        acquisition.__exit__(type(error), error, error.__traceback__)
-        raise
-    acquisition.release()
+            raise
 
 
 @asynccontextmanager
-async def aheld(acquisition: Acquisition, *, iterates: bool = False) -> AsyncIterator[Acquisition]:
-    """`held` for asyncio."""
-    acquisition.__enter__()
-    try:
-        yield acquisition
-    except BaseException as error:
-        if iterates and isinstance(error, GeneratorExit):
+async def aiterating(acquisition: Acquisition) -> AsyncIterator[Acquisition]:
+    """`iterating` for asyncio."""
+    async with acquisition:
+        try:
+            yield acquisition
+        except GeneratorExit:
             await acquisition.arelease()
-        await acquisition.__aexit__(type(error), error, error.__traceback__)
-        raise
-    await acquisition.arelease()
+            raise

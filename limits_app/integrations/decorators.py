@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
+from contextlib import aclosing
 from contextvars import ContextVar
 from functools import wraps
 from inspect import isasyncgenfunction, isgeneratorfunction
@@ -18,16 +18,15 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource, entity_name
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
-from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, aheld, held, is_awaited
+from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, is_awaited
 from limits_app.integrations.charges import Charge
 from limits_app.integrations.middleware import EXEMPT
 from limits_app.services.amounts import EntityName
 
 F = TypeVar("F", bound=Callable[..., Any])
-_Block = AbstractContextManager[Acquisition] | AbstractAsyncContextManager[Acquisition]
 
 _CLASS: Final = "{shown} is for functions: write @method_decorator({shown}, name='dispatch') above the class"
-_ENTERED: Final[ContextVar[tuple[tuple[object, _Block], ...]]] = ContextVar("limits_app_entered", default=())
+_ENTERED: Final[ContextVar[tuple[tuple[object, Acquisition], ...]]] = ContextVar("limits_app_entered", default=())
 """The blocks that this thread or task has entered: a `limited` may be shared, and entered again inside itself."""
 
 
@@ -160,22 +159,20 @@ class limited:  # noqa: N801 - used like a function
         return limited_function
 
     def __enter__(self) -> Acquisition:
-        call = self._block_call()
-        return cast("AbstractContextManager[Acquisition]", self._push_entered(held(call.acquire()))).__enter__()
+        return self._push_entered(self._block_call().acquire()).__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cast("AbstractContextManager[Acquisition]", self._pop_entered()).__exit__(kind, error, trace)
+        self._pop_entered().__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Acquisition:
-        block = aheld(await self._block_call().aacquire())
-        return await cast("AbstractAsyncContextManager[Acquisition]", self._push_entered(block)).__aenter__()
+        return await self._push_entered(await self._block_call().aacquire()).__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await cast("AbstractAsyncContextManager[Acquisition]", self._pop_entered()).__aexit__(kind, error, trace)
+        await self._pop_entered().__aexit__(kind, error, trace)
 
     def _block_call(self) -> LimitedCall:
         if self._rule.report:
@@ -185,18 +182,18 @@ class limited:  # noqa: N801 - used like a function
             )
         return LimitedCall(self._rule, _block, (), {})
 
-    def _push_entered(self, block: _Block) -> _Block:
-        _ENTERED.set((*_ENTERED.get(), (self, block)))
-        return block
+    def _push_entered(self, acquisition: Acquisition) -> Acquisition:
+        _ENTERED.set((*_ENTERED.get(), (self, acquisition)))
+        return acquisition
 
-    def _pop_entered(self) -> _Block:
-        """Return the block that this thread or task entered last with this manager."""
+    def _pop_entered(self) -> Acquisition:
+        """Return the acquisition of the block that this thread or task entered last with this manager."""
         entered = _ENTERED.get()
         for place in reversed(range(len(entered))):
-            owner, block = entered[place]
+            owner, acquisition = entered[place]
             if owner is self:
                 _ENTERED.set(entered[:place] + entered[place + 1 :])
-                return block
+                return acquisition
         raise RuntimeError("the block was entered by another task: enter and leave it in the same one")
 
 

@@ -289,7 +289,9 @@ class RequestLimits:
             if requested is None:
                 return None
         plan = None if self.settings[_PLAN] is None else self.plan_of(key[1])
-        return Request((*key, default_limits, plan), requested or partial(one_of_each, named))
+        request = Request((*key, default_limits, plan), requested or partial(one_of_each, named))
+        request.requires_usage = False
+        return request
 
     def note_charge(
         self, acquisition: Acquisition, charged: Iterable[tuple[Key, Mapping[str, Amount], str]]
