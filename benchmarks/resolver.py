@@ -56,7 +56,7 @@ def _miss(effort: Effort) -> Iterable[Line]:
     with _site():
         from django.db import connection
 
-        from limits_app.resolver import resolve
+        from limits_app.resolver.resolution import resolve
 
         sent: list[tuple[str, Any]] = []
 
@@ -83,7 +83,7 @@ def _memory(effort: Effort) -> Iterable[Line]:
     """What the process has grown by once the cache is full, and when as many entities have come as there are."""
     with _site():
         from limits_app import conf
-        from limits_app.resolver import resolver
+        from limits_app.resolver.cache import resolver
 
         few = 2 * conf.get(conf.RESOLVER_MAX_ENTRIES)
         many = effort.sized(1_000_000, 2 * few)
@@ -105,8 +105,7 @@ def _without_queries() -> Iterator[None]:
     from django.utils import timezone
 
     from limits_app.models import Subject
-    from limits_app.resolver import source
-    from limits_app.resolver.resolution import home
+    from limits_app.resolver.resolution import home, source
 
     read, told = source.read, source.read(Subject(_RESOURCE, _ENTITY), home(), timezone.now())
 

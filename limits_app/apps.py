@@ -28,7 +28,7 @@ class LimitsConfig(AppConfig):
         from limits_app import alerts, checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
         from limits_app.models import changes, plan, recording
-        from limits_app.resolver import advance_version
+        from limits_app.resolver.cache import advance_version
         from limits_app.stores import registry
 
         register(checks.check_settings, "limits_app")
@@ -55,7 +55,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app import alerts
     from limits_app.integrations.endpoints import endpoints
-    from limits_app.resolver import resolver
+    from limits_app.resolver.cache import resolver
     from limits_app.stores import registry
 
     if setting == "CACHES":

@@ -22,7 +22,7 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import amount, bar
 from limits_app.core.errors import LimitsError
 from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope
-from limits_app.resolver import Pair
+from limits_app.resolver.resolution import Pair
 from limits_app.services import LimitState, RowState
 from limits_app.services.limit_words import limit_name
 

@@ -30,7 +30,7 @@ from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm
 from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.models.fields import in_site_time
-from limits_app.resolver import Pair
+from limits_app.resolver.resolution import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.dropped import overriding_block
 

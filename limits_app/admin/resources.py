@@ -25,10 +25,10 @@ from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
-from limits_app.resolver import Pair
+from limits_app.resolver.resolution import Pair
 from limits_app.services import RowState
 from limits_app.services.doctor.endpoints import SiteUrls
-from limits_app.usage import never_used
+from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 3
 """Of how many resources a list shows what an entity uses."""

@@ -11,7 +11,8 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.drf.throttle import LimitThrottle, Unavailable
 from limits_app.models import PolicyScope
-from limits_app.resolver import PolicyStatus, resolve
+from limits_app.resolver.policies import PolicyStatus
+from limits_app.resolver.resolution import resolve
 from limits_app.stores.memory import MemoryStore
 
 RESOURCE: Final = "limits_app.api"

@@ -32,7 +32,7 @@ from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish
-from limits_app.resolver import Limits
+from limits_app.resolver.resolution import Limits
 from limits_app.services.amounts import EntityName
 
 Amounts = Mapping[str, Amount]

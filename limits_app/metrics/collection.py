@@ -21,9 +21,10 @@ from limits_app.core.runtime import on_fork
 from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.stores.background import BackgroundTask
-from limits_app.usage import denials, evaluations
+from limits_app.usage.denial_counter import denials
+from limits_app.usage.evaluation_counter import evaluations
 
 logger = logging.getLogger("limits_app")
 

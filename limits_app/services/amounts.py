@@ -12,8 +12,8 @@ from limits_app.core.keys import Account, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
-from limits_app.resolver import Key, Limits, latest_code_limits, resolver
-from limits_app.resolver.resolution import checked_defaults
+from limits_app.resolver.cache import Key, resolver
+from limits_app.resolver.resolution import Limits, checked_defaults, latest_code_limits
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""

@@ -19,7 +19,8 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
-from limits_app.resolver import Choice, choices, home
+from limits_app.resolver.policies import Choice
+from limits_app.resolver.resolution import choices, home
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import grant_boost

@@ -16,10 +16,10 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
-from limits_app.resolver import home
+from limits_app.resolver.resolution import home
 from limits_app.services import definitions
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.usage import totals
+from limits_app.usage.evaluation_counter import totals
 
 logger = logging.getLogger("limits_app")
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from limits_app import audit, signals
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
-from limits_app.resolver import home, switch_in_force
+from limits_app.resolver.resolution import home, switch_in_force
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.writing import checked_datetime
 

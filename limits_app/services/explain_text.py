@@ -10,7 +10,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope, PolicyValue
-from limits_app.resolver import CODE, PolicyStatus
+from limits_app.resolver.policies import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.resolver import Key, ResolvedSet
+from limits_app.resolver.cache import Key
+from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.request import Request, Source, waiting_time
 

@@ -24,7 +24,7 @@ from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateL
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.plan import PlannedLimit, ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.usage import denials
+from limits_app.usage.denial_counter import denials
 
 logger = logging.getLogger("limits_app")
 

@@ -32,7 +32,7 @@ from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limit_words import limit_in_words, limit_name
-from limits_app.usage import DenialCount, denied
+from limits_app.usage.reading import DenialCount, denied
 
 _MOST_EVENTS: Final = 5_000
 """How many audit events of the policies in question are read, the latest first."""

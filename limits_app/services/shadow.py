@@ -17,9 +17,9 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.tracked import TrackedAcquisition
-from limits_app.resolver import ResolvedSet
+from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
-from limits_app.usage import evaluations
+from limits_app.usage.evaluation_counter import evaluations
 
 logger = logging.getLogger("limits_app")
 

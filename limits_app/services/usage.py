@@ -15,7 +15,9 @@ from limits_app.core.store import is_counting
 from limits_app.models import Period
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
-from limits_app.usage import By, DenialCount, Use, Uses, denied, evaluations, pruning, read, rollup
+from limits_app.usage import pruning, rollup
+from limits_app.usage.evaluation_counter import evaluations
+from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, read
 
 logger = logging.getLogger("limits_app")
 

@@ -15,14 +15,15 @@ from limits_app.core.limit_set import forget_warnings
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint
-from limits_app.resolver import resolver
 from limits_app.resolver.balancers import balancers
+from limits_app.resolver.cache import resolver
 from limits_app.services.notify import thresholds
 from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
-from limits_app.usage import denials, evaluations
+from limits_app.usage.denial_counter import denials
+from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.writer import write_in_background
 
 _SECOND = 1_000_000

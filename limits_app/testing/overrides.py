@@ -16,7 +16,8 @@ from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
 from limits_app.models.policy_values import PolicyChain, Subject
-from limits_app.resolver import CODE, source
+from limits_app.resolver.policies import CODE
+from limits_app.resolver.resolution import source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
 _IN_FORCE: Final[list[_Override]] = []

@@ -18,7 +18,7 @@ from rest_framework import throttling
 from limits_app import conf
 from limits_app.integrations.drf import rates
 from limits_app.integrations.endpoints import endpoints
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -92,7 +92,7 @@ def test_an_asynchronous_stream_holds_its_permit_until_its_end(serve: Any) -> No
 
 def _slots() -> object:
     """The free permits, without asking the database."""
-    from limits_app.resolver import resolver
+    from limits_app.resolver.cache import resolver
 
     kept = resolver.cached(("api", "ann", (), None))
     assert kept is not None

@@ -24,8 +24,7 @@ from limits_app.models import Denial
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rejections import rejections
 from limits_app.testing import FakeClock
-from limits_app.usage import denials
-from limits_app.usage.denial_counter import Denials
+from limits_app.usage.denial_counter import Denials, denials
 from tests.integrations.site import Ask, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)

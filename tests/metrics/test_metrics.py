@@ -36,7 +36,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
-from limits_app.usage import denials
+from limits_app.usage.denial_counter import denials
 from limits_app.workers import Worker
 from limits_app.workers.pool import CALL_OBSERVERS
 

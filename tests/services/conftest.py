@@ -9,8 +9,8 @@ from pytest_django import Settings
 
 from limits_app import conf
 from limits_app.core.limit_set import forget_warnings
-from limits_app.resolver import resolver
 from limits_app.resolver.balancers import balancers
+from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -22,7 +22,7 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 from limits_app import limits  # noqa: E402 - the same
 from limits_app.core.limits import CallLimit  # noqa: E402 - the same
 from limits_app.models import Entity, Plan, Policy  # noqa: E402 - the same
-from limits_app.usage import evaluations  # noqa: E402 - the same
+from limits_app.usage.evaluation_counter import evaluations  # noqa: E402 - the same
 
 FEW, MANY, CANDIDATE = 10**9, 2 * 10**9, 300
 SWITCHED, ENDED = 1, 4

@@ -22,8 +22,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.models import AuditEvent, Candidate, EvaluationCount, EvaluationKind, Policy
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from limits_app.usage import evaluations
-from limits_app.usage.evaluation_counter import Evaluations
+from limits_app.usage.evaluation_counter import Evaluations, evaluations
 from tests.commands.running import run
 
 FIXED = RateLimitAlgorithm.FIXED_WINDOW

@@ -17,7 +17,8 @@ from pytest_django import DjangoAssertNumQueries
 from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.keys import shared_scope
 from limits_app.models import MAX_LEVELS, Entity, Limit, Policy
-from limits_app.resolver import resolve, resolver
+from limits_app.resolver.cache import resolver
+from limits_app.resolver.resolution import resolve
 from limits_app.testing import FakeClock
 
 

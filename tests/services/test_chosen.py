@@ -15,8 +15,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import ENTITY_FLAGS, TOTALS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver import CODE, Choice, PolicyStatus
-from limits_app.resolver.policies import PRECEDENCE, changes_at, choose, rollout_position
+from limits_app.resolver.policies import CODE, PRECEDENCE, Choice, PolicyStatus, changes_at, choose, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)

@@ -11,7 +11,7 @@ from django.urls import reverse
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.limits import Blocked, Limit
 from limits_app.models import CodeLimits, code_limits
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.testing import disable_limits
 from tests.commands.running import run
 

@@ -17,8 +17,8 @@ from limits_app import LimitSet, limits
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
 from limits_app.models import CoolDown, keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
-from limits_app.resolver import resolver
 from limits_app.resolver.balancers import Balancers, balancers
+from limits_app.resolver.cache import resolver
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve

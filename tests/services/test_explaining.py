@@ -20,7 +20,8 @@ from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Entity, Resource
-from limits_app.resolver import resolve, resolver
+from limits_app.resolver.cache import resolver
+from limits_app.resolver.resolution import resolve
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 

@@ -19,8 +19,10 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Entity, Limit, Plan, Policy, Resource
-from limits_app.resolver import ResolvedSet, Resolver, cache, resolver
+from limits_app.resolver import cache
+from limits_app.resolver.cache import Resolver, resolver
 from limits_app.resolver.resolution import resolve
+from limits_app.resolver.resolved_set import ResolvedSet
 
 
 class SlowResolving:

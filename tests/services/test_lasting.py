@@ -6,7 +6,7 @@ import pytest
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -15,7 +15,7 @@ from pytest_django import DjangoDbBlocker, Settings
 from limits_app import CallLimit, ResourceLimit, StoreUnavailable, limits
 from limits_app.core.errors import StoreBlocked
 from limits_app.models import Entity
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
 from tests.services.failing import recover_by

@@ -15,7 +15,8 @@ from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
-from limits_app.resolver import Resolver, advance_version, resolve, resolver
+from limits_app.resolver.cache import Resolver, advance_version, resolver
+from limits_app.resolver.resolution import resolve
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 

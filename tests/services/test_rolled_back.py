@@ -11,7 +11,7 @@ from django.db import transaction
 from limits_app import CallLimit, RateLimit, audit, conf, limits
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import AuditEvent, Limit
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.registry import forget_stores
 from tests.services.failing import FailingStore

@@ -20,7 +20,7 @@ from limits_app.audit import revert
 from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable
 from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
-from limits_app.resolver import resolver
+from limits_app.resolver.cache import resolver
 from limits_app.services.doctor import diagnose
 from limits_app.stores import registry
 from limits_app.testing import freeze_limits

@@ -25,7 +25,8 @@ from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.models import AuditEvent, Entity
-from limits_app.resolver import ResolvedSet, resolver
+from limits_app.resolver.cache import resolver
+from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services.adjust import credit, taken
 from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import forget_stores, resilient_store

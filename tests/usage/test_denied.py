@@ -13,7 +13,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial
 from limits_app.testing import fresh_limits
-from limits_app.usage import denials
+from limits_app.usage.denial_counter import denials
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = {"since": NOON - timedelta(days=1)}

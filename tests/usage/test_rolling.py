@@ -15,7 +15,7 @@ from limits_app.core.record import schema_of
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from limits_app.usage import roll_up
+from limits_app.usage.rollup import roll_up
 
 HOUR = 3600
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -18,7 +18,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.models import Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
-from limits_app.usage import roll_up
+from limits_app.usage.rollup import roll_up
 from tests.stores.database.databases import ALIAS, VENDORS, site_on
 
 

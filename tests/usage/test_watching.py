@@ -18,7 +18,7 @@ from limits_app.models import Pool, PoolMember
 from limits_app.services.notify import OBSERVERS, Thresholds, thresholds
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits
-from limits_app.usage import denials
+from limits_app.usage.denial_counter import denials
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

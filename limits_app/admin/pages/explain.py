@@ -20,11 +20,11 @@ from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
-from limits_app.resolver import CODE, PolicyStatus
+from limits_app.resolver.policies import CODE, PolicyStatus
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_name
-from limits_app.usage import never_used
+from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""

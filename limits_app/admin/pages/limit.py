@@ -30,7 +30,7 @@ from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
-from limits_app.usage import never_used
+from limits_app.usage.reading import never_used
 
 _ROWS: Final = (1, 2, 3)
 _MOST_SUGGESTED: Final = 200

@@ -17,11 +17,11 @@ from limits_app.admin.formatting import bar
 from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
-from limits_app.resolver import Pair
+from limits_app.resolver.resolution import Pair
 from limits_app.services.limit_words import limit_name
 from limits_app.services.status import LimitState, RowState, overview
 from limits_app.services.usage import usage
-from limits_app.usage import Use
+from limits_app.usage.reading import Use
 
 _MOST_LOOKED_AT: Final = 25
 """Number of scopes with the highest usage or the most rejections in this hour that are checked."""

@@ -25,7 +25,7 @@ from limits_app.models.fields import in_site_time
 from limits_app.services.emergency import emergency
 from limits_app.services.limit_words import limit_name
 from limits_app.services.status import store_health
-from limits_app.usage import most_rejected
+from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5
 _SOON: Final = timedelta(days=7)

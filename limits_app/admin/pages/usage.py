@@ -24,7 +24,7 @@ from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_name
 from limits_app.services.usage import usage
-from limits_app.usage import Use
+from limits_app.usage.reading import Use
 
 _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15

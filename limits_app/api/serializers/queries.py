@@ -14,7 +14,7 @@ from limits_app.api.serializers.fields import DateTimeField, Exact, StrictSerial
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb, in_scope
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_identifier, validate_resource_name
-from limits_app.usage import By
+from limits_app.usage.reading import By
 
 MAX_PAGE_SIZE: Final = 200
 

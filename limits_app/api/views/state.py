@@ -31,7 +31,7 @@ from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
 from limits_app.services.candidates import policy_of_id
 from limits_app.services.usage import uses
-from limits_app.usage import Use, denied
+from limits_app.usage.reading import Use, denied
 
 _DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
 

@@ -27,7 +27,7 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, note_unused
 from limits_app.management.limits.tables import Table, printable
 from limits_app.models import Enforcement, Entity, Policy, Resource
-from limits_app.resolver import Pair, latest_code_limits
+from limits_app.resolver.resolution import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose

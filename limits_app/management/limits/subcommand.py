@@ -20,7 +20,7 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_rules import noted_in
 from limits_app.models.patterns import is_pattern
-from limits_app.usage import never_used
+from limits_app.usage.reading import never_used
 
 
 class ExitCode(IntEnum):

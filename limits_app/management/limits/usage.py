@@ -16,8 +16,9 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
-from limits_app.usage import By, Use, pruning
+from limits_app.usage import pruning
 from limits_app.usage.pruning import Archive
+from limits_app.usage.reading import By, Use
 
 _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
 _WIDTH: Final = 40

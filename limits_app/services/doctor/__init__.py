@@ -9,7 +9,7 @@ from django.db import DatabaseError
 
 from limits_app import conf
 from limits_app.models import Enforcement
-from limits_app.resolver import home
+from limits_app.resolver.resolution import home
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used, waiting

@@ -20,7 +20,7 @@ from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Key, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
 from limits_app.services.limits_file.stored import Stored
-from limits_app.usage import never_used
+from limits_app.usage.reading import never_used
 
 Names = tuple[str, Key]
 _SHOWN: Final = 10

@@ -16,7 +16,7 @@ from django.db.utils import NotSupportedError
 
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
-from limits_app.resolver import home
+from limits_app.resolver.resolution import home
 from limits_app.stores import registry
 
 

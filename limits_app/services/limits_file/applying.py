@@ -11,7 +11,7 @@ from django.db import IntegrityError
 from limits_app import audit
 from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource
 from limits_app.models.snapshots import batches
-from limits_app.resolver import home
+from limits_app.resolver.resolution import home
 from limits_app.services.definitions import Definition
 from limits_app.services.limits_file.content import (
     LIMITS,

@@ -13,9 +13,10 @@ from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Counted, Enforcement, En
 from limits_app.models.patterns import is_pattern, patterns_of, specificity
 from limits_app.models.policy import scope_by_names
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver import StoreVersion, home
 from limits_app.resolver.policies import changes_at, choose, rollout_position
+from limits_app.resolver.resolution import home
 from limits_app.resolver.resolved_set import compiled
+from limits_app.resolver.store_versions import StoreVersion
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted
 from limits_app.services.limits_file.stored import stored_content
 from limits_app.stores.memory import MemoryStore
