@@ -249,7 +249,7 @@ class Slices:
         with self._lock:
             for plan, traffic in self._traffic.items():
                 if traffic.slice is not None and not set(scopes).isdisjoint(plan.scope_keys):
-                    traffic.slice.is_closed, traffic.slice = True, None
+                    traffic.slice = None
 
     def out(self) -> dict[Bucket, int]:
         """Return how much is charged and not spent, in parts by bucket."""
