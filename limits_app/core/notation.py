@@ -117,8 +117,7 @@ def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])")
 
 def _unshared(noted: Noted) -> Limit:
     if noted.shared:
-        text = limit_text(noted.limit, shared=True)
-        raise InvalidLimit(f"{text!r}: only limits of a policy can be shared; leave `shared` out")
+        raise InvalidLimit(f"{limit_text(noted.limit)!r}: only limits of a policy can be shared; leave `shared` out")
     return noted.limit
 
 

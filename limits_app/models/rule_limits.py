@@ -34,9 +34,7 @@ def validate_limits(text: str) -> None:
         keys = [one.limit.key for one in noted]
         for key in keys:
             if keys.count(key) > 1:
-                text = gettext(
-                    "Two limits have the key “%(key)s”: give one another key, such as “%(key)s_day=1000/day”."
-                )
+                text = gettext("Two limits have the key “%(key)s”: use another, such as “%(key)s_day=1000/day”.")
                 raise ValidationError(text % {"key": key})
         for one in noted:
             Limit.from_definition(Policy(), one.limit, shared=one.shared).clean_alone()

@@ -65,7 +65,7 @@ def test_limits_make_a_resource_and_a_policy(text: str, kept: str | None, limits
     [
         ({"limits": "many"}, "amount 'many' must be a number"),
         ({"limits": "60"}, "calls=60"),
-        ({"limits": "60/min calls=5/s"}, "another key, such as “call_count_day=1000/day”"),
+        ({"limits": "60/min calls=5/s"}, "use another, such as “call_count_day=1000/day”"),
         ({"limits": "10/min:soft:permits"}, "permits"),
         ({"limits": "\0"}, "NUL"),
         ({"limits": ""}, "Enter either limits or a resource."),
