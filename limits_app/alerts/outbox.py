@@ -84,14 +84,14 @@ def _attempt(alert: Alert, now: datetime) -> bool:
 
 
 def _add_rejections(now: datetime) -> None:
-    """Add alerts for the rejections of the last hour: the table of rejections has those of all processes."""
+    """Add alerts for the rejections of the last hour, the latest first, which no earlier call has seen."""
     for rule in AlertRule.objects.filter(enabled=True, kind=AlertKind.REJECTIONS):
         since = max(in_site_time(now - timedelta(hours=1)), rule.created_at.replace(second=0, microsecond=0))
         found = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
         for name in ("resource", "entity"):
             if value := getattr(rule, name):
                 found = found.filter(**{name: value})
-        add_alerts((_rejections(denial) for denial in found.order_by("minute")[:_BATCH]), [rule])
+        add_alerts((_rejections(denial) for denial in found.order_by("-minute")[:_BATCH]), [rule])
 
 
 def _rejections(denial: Denial) -> Event:

@@ -203,6 +203,15 @@ def test_rejections_above_a_rate_alert_once_an_hour(
     assert alerts.send(now=NOON + timedelta(minutes=6)).sent == 0
 
 
+def test_of_many_rejections_the_latest_alert_first(receiver: Receiver) -> None:
+    AlertRule.objects.filter(pk=rule("rejections", receiver, rejections=10).pk).update(created_at=NOON)
+    earlier = [(minute, entity) for minute in range(50) for entity in ("user:1", "user:2")]
+    for minute, entity in [*earlier, (55, "user:3")]:
+        at = NOON + timedelta(minutes=minute)
+        Denial.objects.create(minute=at, first=at, last=at, resource="api", entity=entity, key="rpm", count=11)
+    assert alerts.send(now=NOON + timedelta(minutes=56)).sent == 3
+
+
 def waiting(**fields: object) -> Alert:
     """An alert that is due at noon."""
     defaults = {"about": "a", "payload": {"text": "a limit"}, "created_at": NOON, "next_attempt_at": NOON}
