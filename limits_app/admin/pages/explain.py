@@ -16,6 +16,7 @@ from limits_app import services
 from limits_app.admin.formatting import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
+from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
@@ -96,8 +97,13 @@ def _verdict(found: Explanation) -> str:
     binding = found.outcome.binding
     if binding is None:
         return gettext("The next request is allowed.")
-    if not binding.capacity:
+    if found.outcome.blocked:
         return gettext("The next request is rejected: all requests are blocked.")
+    if binding.level == UPSTREAM_LEVEL:
+        seconds = amount(round(binding.retry_after or 0, 1))
+        return gettext("The next request is rejected: its upstream cools down for %(seconds)s s.") % {
+            "seconds": seconds
+        }
     if binding.retry_after is None:
         return gettext("The next request is rejected until %(key)s is released.") % {"key": limit_name(binding.key)}
     said = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}

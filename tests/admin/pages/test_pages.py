@@ -136,6 +136,13 @@ def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) 
     assert str(dated.pk)
 
 
+def test_the_cool_down_of_an_upstream_is_explained(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)])
+    limits.report_upstream("api", retry_after=1000)
+    page = words(get(admin_client, EXPLAIN, resource="api"))
+    assert "The next request is rejected: its upstream cools down for" in page
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 def test_a_policy_until_the_end_of_the_calendar_is_explained(
     zone: str, admin_client: Client, settings: Settings
