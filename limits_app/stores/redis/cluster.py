@@ -145,17 +145,20 @@ class RedisClusterStore(RedisStore):
                 if (yield from self._decide([part], self._prepared(part.plan).acquire, now)) is None:
                     break
                 now = part.decided_at
+            if all(part.admitted for part, _ in parts):
+                _join(claim, parts)
+                claim.admitted = True
+                return claim
+            yield from self._undo(parts)
         except BaseException as error:
-            if isinstance(error, StoreUnavailable):
-                yield from self._undo(parts)
-            if any(part in self._unfinished or (part.admitted and not part.settled) for part, _ in parts):
-                self._keep(claim, Unfinished(parts=parts))
+            try:
+                if isinstance(error, StoreUnavailable):
+                    yield from self._undo(parts)
+            finally:
+                if any(part in self._unfinished or (part.admitted and not part.settled) for part, _ in parts):
+                    self._keep(claim, Unfinished(parts=parts))
+            claim.admitted = None
             raise
-        if all(part.admitted for part, _ in parts):
-            _join(claim, parts)
-            claim.admitted = True
-            return claim
-        yield from self._undo(parts)
         yield from self._peek(claim)
         claim.admitted = False
         return None

@@ -86,11 +86,11 @@ class Verbs:
         self._unfinished: dict[Claim, Unfinished] = {}
 
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
-        is_blocked = any(claim.plan.is_blocked for claim in claims)
-        if len(claims) == 1 and not is_blocked:
+        if len(claims) == 1 and not claims[0].plan.is_blocked:
             return self._acquire_one(claims[0])
         how = {"emptiest_first": emptiest_first, "failover": failover}
-        acquire = None if self.clustered or is_blocked else self._choice(claims, **how)
+        in_steps = self.clustered or any(claim.plan.is_blocked for claim in claims)
+        acquire = None if in_steps else self._choice(claims, **how)
         return self._acquire_one_by_one(claims, **how) if acquire is None else self._decide(claims, acquire)
 
     def _acquire_one_by_one(

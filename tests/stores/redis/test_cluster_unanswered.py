@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from time import monotonic
 
 import pytest
@@ -14,6 +15,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore
+from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
 from tests.stores.redis.support import Keeper, prefix, record, scoped, used
@@ -96,6 +98,31 @@ def test_what_cannot_be_found_out_yet_is_asked_for_again_and_a_rejection_refunds
             keeper.catch_up()
     keeper.catch_up()
     assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_a_rejected_request_that_is_interrupted_anywhere_charges_nothing_in_the_end(
+    store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, single = LimitSet.composed(parts[:3], store), [LimitSet.composed([part], store) for part in parts[:3]]
+    with single[-1].try_acquire({"tokens": 75}) as acquisition:
+        acquisition.update({"tokens": 75})
+    run = store._connections.run
+    for nth in range(8):
+        numbers = count()
+
+        def interrupted(call: Command, nth: int = nth, numbers: Iterator[int] = numbers) -> object:
+            reply = run(call)
+            if next(numbers) == nth:
+                raise KeyboardInterrupt
+            return reply
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._connections, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                family.try_acquire({"tokens": 10})
+        keeper.catch_up()
+        assert [used(one, "tokens") for one in single] == [pytest.approx(most, abs=0.1) for most in (20, 20, 95)]
+        assert [used(one, "db") for one in single] == [0, 0, 0]
 
 
 @pytest.mark.alone
