@@ -44,14 +44,17 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
     times = _times_as_much(factor)
-    limits = [
-        _multiplied(held.limit, times)
+    before = [
+        held.limit
         for held in _now(entity, resource, plan).limits
         if not (held.shared or isinstance(held.limit, Blocked))
     ]
+    limits = [_multiplied(limit, times) for limit in before]
+    on = "all resources" if resource is None else resource
     if not limits:
-        on = "all resources" if resource is None else resource
         raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
+    if limits == before:
+        raise InvalidRequest(f"a boost by {factor} changes no limit of {entity} on {on}: amounts are rounded down")
     return grant_boost(entity, resource, limits, until, reason, actor=actor)
 
 
@@ -68,7 +71,9 @@ class PlannedBoost:
     def text(self) -> str:
         """For example “calls=60/min → calls=90/min”."""
         return ", ".join(
-            f"{limit_text(old.limit)} → {limit_text(new.limit)}"
+            gettext("%(limit)s stays as it is (rounded down)") % {"limit": limit_text(old.limit)}
+            if old == new
+            else f"{limit_text(old.limit)} → {limit_text(new.limit)}"
             for old, new in zip(self.before, self.after, strict=True)
         )
 
@@ -110,6 +115,8 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
         after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
     except InvalidLimit as error:  # too large
         return PlannedBoost(policy, problem=str(error))
+    if before == after:
+        return PlannedBoost(policy, problem=gettext("this factor changes no limit: amounts are rounded down"))
     return PlannedBoost(policy, before, after)
 
 

@@ -12,6 +12,7 @@ from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope, PolicyValue
 from limits_app.resolver.policies import CODE, PolicyStatus
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
+from limits_app.services.limit_words import limit_name
 
 if TYPE_CHECKING:
     from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
@@ -56,7 +57,7 @@ def told(explanation: Explanation) -> Iterator[str]:
     yield from _head(explanation)
     yield from _about(first)
     if explanation.dropped:
-        yield f"Unlimited here, but limited by a replaced policy: {', '.join(explanation.dropped)}."
+        yield f"Unlimited here, but limited by a replaced policy: {', '.join(map(limit_name, explanation.dropped))}."
     yield from map(_limit, first.limits)
     for link in above:
         yield f"It cascades to {link.entity}, which is charged too."
@@ -147,7 +148,7 @@ def _candidate(candidate: CandidateValue) -> str:
 
 
 def _name(limit: ExplainedLimit) -> str:
-    key = limit.effective.limit.key
+    key = limit_name(limit.effective.limit.key)
     if limit.effective.policy.level in TOTALS:
         key = f"{key}, over all resources"
     return f"{key}, shared by all" if limit.effective.shared else key
@@ -179,7 +180,7 @@ def _most_per_window(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
             most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
             if most > limit.capacity:
                 how = str(limit.algorithm).replace("_", " ")
-                yield f"{limit.key} is a {how}: up to {most} can pass within {limit.window_seconds} s."
+                yield f"{limit_name(limit.key)}: a {how}, up to {most} can pass within {limit.window_seconds} s."
 
 
 def _block_ends(limit: ExplainedLimit) -> str:
@@ -198,6 +199,6 @@ def _when(seconds: float | None) -> str:
 
 def _status(status: LimitStatus, key: str | None = None) -> str:
     if _is_blocked(status):
-        return f"{status.key}: all requests are rejected"
+        return f"{limit_name(status.key)}: all requests are rejected"
     left = f"{status.remaining} of {status.capacity} left"
-    return f"{key or status.key}: {left}, {status.requested} requested"
+    return f"{key or limit_name(status.key)}: {left}, {status.requested} requested"

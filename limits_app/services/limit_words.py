@@ -22,6 +22,11 @@ def limit_key(name: str) -> str:
     return CallLimit.key if name == gettext("requests") else name
 
 
+def limit_keys(name: str | None) -> tuple[str, ...] | None:
+    """The keys that people can mean by a name: “requests” can also be a key itself; None if there is no name."""
+    return (limit_key(name), name) if name else None
+
+
 def limit_in_words(limit: Limit) -> str:
     """A limit as people say it, such as “100 requests per minute”."""
     said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": limit_name(limit.key)}

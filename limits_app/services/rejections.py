@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from limits_app.core.limits import Limit as Definition
 from limits_app.models import (
     AuditEvent,
     Bucket,
+    CodeLimits,
     Enforcement,
     Entity,
     Plan,
@@ -32,7 +33,7 @@ from limits_app.models.policy_rules import Counted
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limit_words import limit_in_words, limit_name
-from limits_app.usage.reading import DenialCount, denied
+from limits_app.usage.reading import DenialCount, Keys, denied
 
 _MOST_EVENTS: Final = 5_000
 """How many audit events of the policies in question are read, the latest first."""
@@ -44,9 +45,10 @@ _SPECIFIC_FIRST: Final = [scope.value for scope in PolicyScope]
 class Rejection:
     """The rejections by a limit in a minute, with the reason.
 
-    `name` is the display name of the entity, if it has one. `limit` is the limit as it was then; None if it is unknown,
-    for example because it was set in code. `policy_id` is its policy, `event_id` the primary key of the audit event
-    that wrote that version of the policy, and `event_number` its number; they are None if there is none.
+    `name` is the display name of the entity, if it has one. `limit` is the limit as it was then, or the one that code
+    sets; None if it is unknown, for example because code sets several with this key. `policy_id` is its
+    policy, `event_id` the primary key of the audit event that wrote that version of the policy, and `event_number` its
+    number; they are None if there is none.
     """
 
     count: DenialCount
@@ -80,7 +82,7 @@ def rejections(
     resource: str | None = None,
     *,
     entity: str | None = None,
-    key: str | None = None,
+    key: Keys = None,
     since: datetime | None = None,
     until: datetime | None = None,
     request_id: str | None = None,
@@ -89,9 +91,9 @@ def rejections(
 ) -> list[Rejection]:
     """Rejections with their reasons, the latest minute first; by default of the last 48 hours.
 
-    `since` and `until` select the minutes that begin in this time, `until` excluded. `request_id` selects the
-    rejections of this request, if it is among the last of its minute. `offset` rows are skipped, and at
-    most `most` returned. The number of queries does not depend on the number of rows.
+    `key` is a limit key, or several. `since` and `until` select the minutes that begin in this time, `until` excluded.
+    `request_id` selects the rejections of this request, if it is among the last of its minute. `offset` rows are
+    skipped, and at most `most` returned. The number of queries does not depend on the number of rows.
     Raises InvalidRequest (a ValueError) for an invalid time.
     """
     rows = denied(resource, entity, key, since=since, until=until, request_id=request_id)[offset : offset + most]
@@ -99,7 +101,8 @@ def rejections(
     clients = {one.entity for one in counts if one.bucket == Bucket.ENTITY and one.entity}
     known = {one.identifier: one for one in Entity.objects.filter(identifier__in=clients).select_related("plan")}
     history = _versions(counts, {one.plan for one in known.values() if one.plan is not None})
-    return [_rejection(count, known.get(count.entity) or Entity(identifier=""), history) for count in counts]
+    code = _code_limits(counts)
+    return [_rejection(count, known.get(count.entity) or Entity(identifier=""), history, code) for count in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +228,28 @@ def _labels(counts: Iterable[DenialCount], plans: Collection[Plan]) -> set[str]:
     return labels
 
 
-def _rejection(count: DenialCount, client: Entity, history: _History) -> Rejection:
+def _code_limits(counts: Iterable[DenialCount]) -> dict[tuple[str, str], set[Definition]]:
+    """The limits that code sets, by resource and key."""
+    found: dict[tuple[str, str], set[Definition]] = {}
+    for row in CodeLimits.objects.filter(resource__in={one.resource for one in counts}):
+        for limit in row.definitions:
+            found.setdefault((row.resource, limit.key), set()).add(limit)
+    return found
+
+
+def _rejection(
+    count: DenialCount, client: Entity, history: _History, code: Mapping[tuple[str, str], Collection[Definition]]
+) -> Rejection:
     unknown = Rejection(count, client.name, None, None, None, None)
     found = [one for one in history.at(aware(count.last)) if one.matches(count) and one.explains(count)]
     if client.plan is not None or count.bucket == Bucket.SHARED:
         plan = None if client.plan is None else client.plan.name
         found = [one for one in found if one.state["plan"] in (None, plan)]
-    if not found or count.bucket in (Bucket.MEMBER, Bucket.OTHERS):
+    if count.bucket in (Bucket.MEMBER, Bucket.OTHERS):
         return unknown
+    if not found:
+        set_in_code = tuple(code.get((count.resource, count.key), ()))
+        return replace(unknown, limit=set_in_code[0]) if len(set_in_code) == 1 else unknown
     one = min(found, key=_Version.rank)
     if one.state["plan"] is not None and client.plan is None:
         return unknown  # a client can have a plan from its parent, its groups or the request

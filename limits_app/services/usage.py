@@ -17,7 +17,7 @@ from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store
 from limits_app.usage import pruning, rollup
 from limits_app.usage.evaluation_counter import evaluations
-from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, read
+from limits_app.usage.reading import By, DenialCount, Keys, Use, Uses, denied, read
 
 logger = logging.getLogger("limits_app")
 
@@ -40,7 +40,7 @@ def usage(
     resource: str | None = None,
     *,
     entity: str | None = None,
-    key: str | None = None,
+    key: Keys = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -49,10 +49,10 @@ def usage(
 ) -> list[Use]:
     """Admitted amounts and rejections from `since` up to `until`, as of the last `roll_up`.
 
-    Rows are grouped `by` any of resource, entity and period, and always by limit. The latest period comes first, and
-    in it the largest use. `most` is the number of rows: `by="entity", key="tokens", most=10` are the ten entities with
-    the largest use of tokens. An empty entity is the site itself. A `period`, `hour` or `day`, counts where it begins
-    in that time, which is by default the last 48 hours, or the last 30 days.
+    `key` is a limit key, or several. Rows are grouped `by` any of resource, entity and period, and always by limit. The
+    latest period comes first, and in it the largest use. `most` is the number of rows: `by="entity", key="tokens",
+    most=10` are the ten entities with the largest use of tokens. An empty entity is the site itself. A `period`,
+    `hour` or `day`, counts where it begins in that time, which is by default the last 48 hours, or the last 30 days.
     Raises InvalidRequest (a ValueError) for an invalid argument.
     """
     _check(most)
@@ -63,7 +63,7 @@ def uses(
     resource: str | None = None,
     *,
     entity: str | None = None,
-    key: str | None = None,
+    key: Keys = None,
     period: str = "day",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -83,7 +83,7 @@ def denials(
     resource: str | None = None,
     *,
     entity: str | None = None,
-    key: str | None = None,
+    key: Keys = None,
     since: datetime | None = None,
     until: datetime | None = None,
     most: int | None = None,

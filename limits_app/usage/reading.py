@@ -22,6 +22,8 @@ from limits_app.models.fields import in_site_time
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
 
+Keys = str | Collection[str] | None
+"""One limit key, several, or all."""
 HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
 
 
@@ -110,7 +112,7 @@ class Uses:
 def read(
     resource: str | None,
     entity: str | None,
-    key: str | None,
+    key: Keys,
     *,
     period: Period,
     since: datetime | None,
@@ -160,9 +162,10 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
         ) from None
 
 
-def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: str | None) -> QuerySet[R]:
-    """Filter rows by resource, entity and limit key; None matches all."""
-    wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key": key}
+def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: Keys) -> QuerySet[R]:
+    """Filter rows by resource, entity and limit keys; None matches all."""
+    keys = [key] if isinstance(key, str) else key
+    wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key__in": keys}
     return found.filter(**{column: value for column, value in wanted.items() if value is not None})
 
 
@@ -208,7 +211,7 @@ class DenialCount:
 def denied(
     resource: str | None,
     entity: str | None,
-    key: str | None,
+    key: Keys,
     *,
     since: datetime | None,
     until: datetime | None,

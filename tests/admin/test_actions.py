@@ -257,15 +257,20 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
 def test_everybody_is_boosted_once_the_changes_were_confirmed(admin_client: Client, policy: Policy) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(60), ResourceLimit("slots", 4)], shared=["slots"])
     limits.set_resource_limits("mail", [TPM])
+    limits.set_resource_limits("once", ["1/min"])
+    limits.set_resource_limits("some", ["1/min", "slots=4"])
     limits.grant_boost("user:1", "api", [TPM], timezone.now() + timedelta(days=1), "before")
     form = {"whom": "everybody", "factor": "1.5", "until": tomorrow(), "reason": "holidays"}
     listed = admin_client.post(address("policy_boost"), form).content.decode()
     assert "resource api: calls=60/min → calls=90/min, slots=4 → slots=6" in listed
+    assert "resource some: calls=1/min stays as it is (rounded down), slots=4 → slots=6" in listed
+    assert "resource once will not change: this factor changes no limit: amounts are rounded down." in listed
     assert "entity user:1 on api will not change: a temporary policy applies in this time already." in listed
     assert not Policy.objects.filter(reason="holidays").exists()
     done = admin_client.post(address("policy_boost"), form | {"listed": "1"})
-    assert said(done)[0].startswith("2 policies are boosted until ")
-    assert sorted(str(one) for one in Policy.objects.filter(reason="holidays")) == ["resource api", "resource mail"]
+    assert said(done)[0].startswith("3 policies are boosted until ")
+    boosted = sorted(str(one) for one in Policy.objects.filter(reason="holidays"))
+    assert boosted == ["resource api", "resource mail", "resource some"]
     assert limits.status("api", entity="user:9").limits["call_count"]["capacity"] == 90
     assert not limits.limit_set("api", "user:9").scoped[0].scope.shared
 

@@ -384,7 +384,7 @@ def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     assert run("check api calls=10").code == 0
     assert "can never admit 99" in run("check api calls=99").err
-    assert "call_count: 10 of 10 left, 5 requested" in run("explain api calls=5").out
+    assert "requests: 10 of 10 left, 5 requested" in run("explain api calls=5").out
     for line in ("check api rpm=1", "explain api rpm=1"):
         assert (run(line).code, run(line).err) == (2, "No limit has the key rpm; must be one of: call_count\n")
     assert run("check api calls=1 call_count=1").code == 2

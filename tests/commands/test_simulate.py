@@ -338,7 +338,7 @@ def test_recorded_usage_is_reported_as_the_share_of_its_amount() -> None:
     assert "56400 of 60600 call_count would be rejected (93.1%), for 1 of 2 entities" in ran.err
     assert "0 of 600000 tokens would be rejected (0.0%)" in ran.err
     assert "events" not in ran.out + ran.err
-    assert ran.out.splitlines()[1].split()[:4] == ["api", "u", "call_count", "56400"]
+    assert ran.out.splitlines()[1].split()[:4] == ["api", "u", "requests", "56400"]
     assert run("simulate calls=60/min --chart --format csv").out.startswith("start,call_count,refused")
 
 
@@ -354,7 +354,7 @@ def test_the_command_reads_stdin_and_draws(monkeypatch: pytest.MonkeyPatch) -> N
     for words, said in [
         ("--chart", "1970-01-01 00:01:00+00:00  " + "░" * 40 + "  1, 1 refused"),
         ("--chart --format csv", "1970-01-01 00:01:00+00:00,1,1"),
-        ("", "api       u       call_count        3"),
+        ("", "api       u       requests        3"),
     ]:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         ran = run(f"simulate calls=1/d --csv - --resource api {words}")

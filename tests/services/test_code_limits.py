@@ -7,10 +7,11 @@ from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.limits import Blocked, Limit
-from limits_app.models import CodeLimits, code_limits
+from limits_app.models import CodeLimits, Denial, code_limits
 from limits_app.resolver.cache import resolver
 from limits_app.testing import disable_limits
 from tests.commands.running import run
@@ -35,13 +36,23 @@ def test_another_process_sees_them_in_commands_and_in_the_admin(admin_client: Cl
     limits.acquire("login", entity="user:1", default_limits=PER_MINUTE).release()
     resolver.clear()
     assert run("check login calls=1 --entity user:1").code == 0
-    assert "call_count: 1 of 2 left" in run("explain login --entity user:1").out
+    assert "requests: 1 of 2 left" in run("explain login --entity user:1").out
     assert run("check login calls=2 --entity user:1").code == 3
     page = admin_client.get(
         reverse("admin:limits_app_explain_changelist"), {"resource": "login", "entity": "user:1"}
     ).content.decode()
     assert "Code" in page
     assert "calls=2/min" in page
+
+
+def test_a_rejection_names_them_unless_code_sets_several() -> None:
+    limits.try_acquire("login", entity="user:1", default_limits=PER_MINUTE)
+    at = timezone.now()
+    row = {"resource": "login", "key": "call_count", "entity": "user:1", "count": 3, "first": at, "last": at}
+    Denial.objects.create(**row, minute=at.replace(second=0, microsecond=0))
+    assert "user:1 reached the limit of 2 requests per minute on login." in run("why user:1").out
+    limits.try_acquire("login", entity="user:2", default_limits=(CallLimit(9, 60),))
+    assert "user:1 reached the limit of requests on login." in run("why user:1").out
 
 
 def test_policies_replace_them_and_say_so() -> None:

@@ -54,8 +54,8 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
         "In effect: the policy of the entity on this resource (limits).\n"
         "Replaced: the policy of the system (limits).\n"
         "Unlimited here, but limited by a replaced policy: db, tpm.\n"
-        "call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
-        "\ncall_count is a token bucket: up to 2 can pass within 60 s."
+        "requests: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
+        "\nrequests: a token bucket, up to 2 can pass within 60 s."
     )
     told = json.loads(json.dumps(explanation.as_dict()))
     assert [(one["level"], one["counts"]) for one in told["considered"]] == [
@@ -69,7 +69,7 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
 @pytest.mark.parametrize(
     ("requested", "lines"),
     [
-        (None, ["call_count: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 1"]),
+        (None, ["requests: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 1"]),
         ({"tpm": 9}, ["rejected now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
         ({"db": 2}, ["db: 1 of 2 left, 2 requested; it binds, and admits when a permit is given back."]),
     ],
@@ -185,15 +185,15 @@ def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
         "Not rolled out to this entity: the policy of the entity on all resources (limits, for 0 % of the entities).",
         "Disabled: the policy of the entity on this resource (limits).",
         "Unlimited here, but limited by a replaced policy: total, tpm.",
-        "call_count: 6 of 7 left, 1 requested.",
+        "requests: 6 of 7 left, 1 requested.",
         "It cascades to tenant:acme, which is charged too.",
         "In effect: the policy of the entity on all resources (limits).",
         "It extends the policy of the resource (limits).",
         "It extends the policy of the system (limits).",
-        "tenant:acme, call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
+        "tenant:acme, requests: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
         "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
         "tenant:acme, tpm: nothing requested.",
-        "call_count is a token bucket: up to 14 can pass within 60 s.",
+        "requests: a token bucket, up to 14 can pass within 60 s.",
         "The limits may change at 2026-03-05 00:00:00 UTC.",
     ]
     told = json.loads(json.dumps(explanation.as_dict()))

@@ -177,10 +177,16 @@ def test_a_boost_on_all_resources_multiplies_what_is_said_about_all() -> None:
 
 @pytest.mark.parametrize(
     ("resource", "factor", "said"),
-    [("api", 1, "gives nothing"), ("free", 2, "nothing limits user:9 on free"), (None, 2, "on all resources")],
+    [
+        ("api", 1, "gives nothing"),
+        ("once", 1.5, "changes no limit of user:9 on once"),
+        ("free", 2, "nothing limits user:9 on free"),
+        (None, 2, "on all resources"),
+    ],
 )
-def test_a_boost_of_nothing_is_refused(resource: str | None, factor: int, said: str) -> None:
+def test_a_boost_of_nothing_is_refused(resource: str | None, factor: float, said: str) -> None:
     limits.set_resource_limits("api", [TPM])
+    limits.set_resource_limits("once", ["1/min"])
     with pytest.raises(InvalidRequest, match=said):
         limits.boost("user:9", resource, Decimal(factor), TOMORROW, "")
 

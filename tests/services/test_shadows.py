@@ -190,9 +190,9 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
     assert str(limits.explain("api")).splitlines()[1:] == [
         "In effect: the policy of the system (limits).",
         "In shadow mode: the policy of the resource (limits).",
-        "call_count: 4 of 5 left, 1 requested.",
-        "call_count is a token bucket: up to 10 can pass within 60 s.",
-        "In shadow mode, call_count: 0 of 1 left, 1 requested; it would reject the request.",
+        "requests: 4 of 5 left, 1 requested.",
+        "requests: a token bucket, up to 10 can pass within 60 s.",
+        "In shadow mode, requests: 0 of 1 left, 1 requested; it would reject the request.",
     ]
     for _ in range(4):
         limits.acquire("api")

@@ -19,7 +19,7 @@ from limits_app.admin.pages.common import EXPLAIN, USAGE, check, may, page, prob
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.models.fields import aware
-from limits_app.services.limit_words import limit_key, limit_name
+from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
 
 _PER_PAGE: Final = 100
@@ -34,7 +34,6 @@ def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the rejections of a time, the latest first."""
     check(request, USAGE)
     asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "request_id", "from", "to")}
-    asked["key"] = limit_key(asked["key"])
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans(asked)}
     context["key"] = limit_name(asked["key"])
@@ -57,7 +56,7 @@ def _found(site: AdminSite, request: HttpRequest, asked: dict[str, str], number:
     wanted: dict[str, Any] = {name: asked[name] or None for name in (*_FIELDS, "request_id")}
     found = rejections(
         wanted.pop("resource"),
-        **wanted,
+        **{**wanted, "key": limit_keys(asked["key"])},
         since=since,
         until=None if until is None else until + _MINUTE,  # the minute itself is included
         offset=(number - 1) * _PER_PAGE,

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from limits_app.management.limits.tables import Table, cell, numeric
+from limits_app.management.limits.tables import Table, numeric
 
 _SHORT: Final = 28
 """Width in characters: shorter columns are not wrapped, and longer ones not to less than this."""
@@ -22,7 +22,7 @@ class Drawn:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.cells = [[cell(value) for value in row] for row in table.rows]
+        self.cells = table.as_text()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         side_by_side = self._side_by_side()

@@ -143,7 +143,7 @@ class Screen:
 
 
 def _plainly(table: Table) -> str:
-    lines = [list(table.columns), *([cell(value) for value in row] for row in table.rows)]
+    lines = [list(table.columns), *table.as_text()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     right = numeric(table)
     return "\n".join(

@@ -14,6 +14,7 @@ from limits_app.management.limits.arguments import AGES, entity_name, key, minut
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, note_unused
 from limits_app.management.limits.tables import Table
+from limits_app.services.limit_words import limit_keys
 from limits_app.services.rejections import Rejection, rejections
 
 _MOST: Final = 100
@@ -25,7 +26,7 @@ _VALUES: Final = attrgetter(
 
 
 def _denials(options: Namespace, out: Output) -> ExitCode:
-    asked = {"entity": options.entity, "key": options.key, "since": options.since, "until": options.until}
+    asked = {"entity": options.entity, "key": limit_keys(options.key), "since": options.since, "until": options.until}
     asked["request_id"] = options.request_id
     found: list[Rejection] = []
     while len(found) < options.most:

@@ -32,6 +32,7 @@ from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
 from limits_app.services.explain_text import emergency_text
+from limits_app.services.limit_words import limit_name
 
 _DECIDED: Final = (
     "decision",
@@ -120,7 +121,7 @@ def _status(options: Namespace, out: Output) -> ExitCode:
     if held := [f"{key} {stats['in_slices']}" for key, stats in status.limits.items() if "in_slices" in stats]:
         out.note(f"In slices of this process: {', '.join(held)}.")
     if status.used_by_all:
-        used = ", ".join(f"{key} {amount}" for key, amount in status.used_by_all.items())
+        used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in status.used_by_all.items())
         out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
     return ExitCode.OK
 

@@ -6,6 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Final
+
+from limits_app.services.limit_words import limit_name
+
+_LIMITS: Final = ("key", "limit")
+"""Columns with keys of limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,16 @@ class Table:
     def as_data(self) -> list[dict[str, object]]:
         """The rows as plain data."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def as_text(self) -> list[list[str]]:
+        """The rows as text for people, with the names of limits instead of their keys."""
+        return [
+            [
+                limit_name(cell(value)) if name in _LIMITS else cell(value)
+                for name, value in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
 
 
 def cell(value: object) -> str:

@@ -16,6 +16,7 @@ from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
+from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.usage import pruning
 from limits_app.usage.pruning import Archive
 from limits_app.usage.reading import By, Use
@@ -29,7 +30,7 @@ def _usage(options: Namespace, out: Output) -> ExitCode:
     found = limits.usage(
         options.resource,
         entity=options.entity,
-        key=options.key,
+        key=limit_keys(options.key),
         period=options.period,
         since=options.since,
         until=options.until,
@@ -52,7 +53,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         of_limit = list(group)
         labels = [" ".join(filter(None, (cell(getattr(use, column)) for column in columns))) for use in of_limit]
         most, width = max(use.admitted for use in of_limit), max(map(len, labels))
-        lines.append(f"{name}, at most {most}")
+        lines.append(f"{limit_name(name)}, at most {most}")
         for label, use in zip(labels, of_limit, strict=True):
             refused = f", {use.refused} refused" if use.refused else ""
             lines.append(f"  {label.ljust(width)}  {_bar(use.admitted / most if most else 0)}  {use.admitted}{refused}")

@@ -64,12 +64,13 @@ def test_without_events_a_row_links_to_the_policy_as_it_is(admin_client: Client)
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
-        ({}, {"now", "early"}),
+        ({}, {"now", "early", "literally"}),
         ({"entity": "now"}, {"now"}),
         ({"resource": "api", "key": "call_count", "entity": "early"}, {"early"}),
         ({"resource": "other"}, set()),
         ({"key": "tokens"}, set()),
         ({"key": "requests", "request_id": "0c1d"}, {"early"}),
+        ({"key": "requests"}, {"now", "early", "literally"}),
         ({"request_id": "0c1d", "from": "2999-01-01T00:00"}, set()),
         ({"from": "2h"}, None),
         ({"from": "2026-02-30T10:00"}, None),
@@ -82,8 +83,9 @@ def test_rejections_are_filtered_and_bad_times_are_an_error(
 ) -> None:
     denied("now")
     denied("early", hours_ago=3, request_ids="77ab 0c1d")
+    denied("literally", hours_ago=3, key="requests", resource="named")
     response = get(admin_client, PAGE, **query)
-    found = {name for name in ("now", "early") if f"{name} reached" in words(response)}
+    found = {name for name in ("now", "early", "literally") if f"{name} reached" in words(response)}
     assert ("limits-verdict--unknown" in response.content.decode()) == (shown is None)
     assert found == (shown or set())
 
