@@ -79,7 +79,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     if known is None:
         return None
     request = context.get("request")
-    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and _has_only_a_query(request):
+    has_only_a_query = request is not None and request.method in SAFE_METHODS
+    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and has_only_a_query:
         known = WrongQuery(known.detail)
     set_rollback()
     title = HTTPStatus(known.status_code).phrase
@@ -97,11 +98,6 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     if names := _violated(known, request):
         problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
-
-
-def _has_only_a_query(request: Request | None) -> bool:
-    """Whether the request has a safe method, and therefore only query parameters."""
-    return request is not None and request.method in SAFE_METHODS
 
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:

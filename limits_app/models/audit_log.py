@@ -62,36 +62,19 @@ def _canonical(value: Any) -> Any:
 M_co = TypeVar("M_co", bound=models.Model, covariant=True)
 
 
-def _refuse() -> NoReturn:
+def _refuse(*args: Any, **options: Any) -> NoReturn:
+    """Take the place of the methods that change or delete rows."""
     raise NotSupportedError("the audit log is append-only: write another event instead of changing or deleting one")
 
 
 class GuardedQuerySet(models.QuerySet[M_co]):
     """A read-only queryset; changes and deletions raise an error."""
 
-    def update(self, **kwargs: Any) -> NoReturn:
+    update = delete = bulk_update = _refuse
+
+    def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> list[M_co]:
         """Refuse."""
         _refuse()
-
-    def delete(self) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def bulk_update(self, objs: Iterable[M_co], *args: Any, **options: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> Any:
-        """Refuse."""
-        _refuse()
-
-
-class GuardedManager(models.Manager[M_co]):
-    """Passes every call to the guarded queryset."""
-
-    def get_queryset(self) -> GuardedQuerySet[M_co]:
-        """Return all rows."""
-        return GuardedQuerySet(self.model, using=self._db)
 
 
 class AuditHead(models.Model):
@@ -109,7 +92,8 @@ class AuditHead(models.Model):
     pruned_digest = models.CharField(max_length=64, blank=True, default="")
     signature = models.CharField(max_length=64, blank=True, default="")
 
-    objects: ClassVar[GuardedManager[Self]] = GuardedManager()
+    objects: ClassVar[models.Manager[Self]] = GuardedQuerySet.as_manager()
+    save = delete = _refuse
 
     class Meta:
         default_permissions = ()
@@ -117,14 +101,6 @@ class AuditHead(models.Model):
 
     def __str__(self) -> str:
         return f"event {self.number}"
-
-    def save(self, **options: Any) -> NoReturn:
-        """Refuse."""
-        _refuse()
-
-    def delete(self, using: Any = None, keep_parents: bool = False) -> NoReturn:
-        """Refuse."""
-        _refuse()
 
     def _save_table(self, *args: Any, **options: Any) -> bool:
         """Save the row of a fixture; nothing else calls it."""
@@ -234,14 +210,6 @@ class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
         return created
 
 
-class AppendOnlyManager(models.Manager[M_co]):
-    """The manager of the append-only queryset."""
-
-    def get_queryset(self) -> AppendOnlyQuerySet[M_co]:
-        """Return all events."""
-        return AppendOnlyQuerySet(self.model, using=self._db)
-
-
 class AuditEvent(models.Model):
     """One change of one object; appended in the transaction of the change, and never changed or deleted."""
 
@@ -272,7 +240,8 @@ class AuditEvent(models.Model):
         help_text=_("A repeated request with the same key has no effect."),
     )
 
-    objects: ClassVar[AppendOnlyManager[Self]] = AppendOnlyManager()
+    objects: ClassVar[models.Manager[Self]] = AppendOnlyQuerySet.as_manager()
+    delete = _refuse
 
     class Meta:
         verbose_name = _("audit event")
@@ -309,10 +278,6 @@ class AuditEvent(models.Model):
         self.when = self.when.replace(microsecond=self.when.microsecond // 1000 * 1000)
         self.digest = digest_of(previous, [getattr(self, name) for name in CONTENT])
         return self.digest
-
-    def delete(self, using: Any = None, keep_parents: bool = False) -> NoReturn:
-        """Refuse."""
-        _refuse()
 
 
 class Manifest(models.Model):

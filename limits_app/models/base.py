@@ -75,7 +75,8 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         for row in rows:
             row._prepare_related_fields_for_save(operation_name="bulk_create")  # type: ignore[attr-defined]  # Django's
         with unit(self.db) as current:
-            foreseen = len(args) < 2 and options.keys() <= {"batch_size"} and _tells_keys(self.db)
+            tells_keys = connections[self.db].features.can_return_rows_from_bulk_insert
+            foreseen = len(args) < 2 and options.keys() <= {"batch_size"} and tells_keys
             everything = self.model._base_manager.using(self.db).all()
             for name in self.model.part_of:
                 current.touch_wholes(self.model, name, [getattr(row, f"{name}_id") for row in rows])
@@ -188,8 +189,3 @@ def _is_known(row: models.Model, field: Any, using: str) -> bool:
     """Whether a foreign key refers to a row that was read from a database."""
     other = field.get_cached_value(row, None) if field.is_relation else None
     return other is not None and other.pk is not None and other._state.db == using
-
-
-def _tells_keys(using: str) -> bool:
-    """Whether a database returns the primary keys of rows that it inserted in bulk."""
-    return connections[using].features.can_return_rows_from_bulk_insert

@@ -93,12 +93,17 @@ def _last_column(connection: Any, query: str) -> str:
 def in_transaction(using: str) -> bool:
     """Whether the caller has an open transaction on `using`, apart from the transactions of TestCase.
 
-    These are never committed, so callbacks after the commit would never run.
+    These are never committed, so callbacks after the commit would never run. Django refuses a durable block in each
+    other transaction; without a savepoint it sends nothing to the database.
     Raises TransactionManagementError with autocommit off, as `on_commit` does.
     """
-    connection: Any = connections[using]
+    connection = transaction.get_connection(using)
     if connection.in_atomic_block:
-        return any(not block._from_testcase for block in connection.atomic_blocks)
+        try:
+            with transaction.atomic(using=using, savepoint=False, durable=True):
+                return False
+        except RuntimeError:
+            return True
     if connection.get_autocommit():
         return False
     raise transaction.TransactionManagementError("callbacks after the commit require autocommit: use atomic()")

@@ -181,7 +181,9 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
         person = user_key(client) if has_groups and client else None
         exact = None if client and is_pattern(client) else client
         named = plan if plan is not None and _can_be_stored(plan) else None
-        parameters += [resource, exact, client, named, *([_user_column(person, connection)] if has_groups else [])]
+        parameters += [resource, exact, client, named]
+        if has_groups:
+            parameters.append(get_user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
     with connection.cursor() as cursor:
         cursor.execute(sql, [*parameters, *chain.from_iterable(networks), to_column(now, connection)])
@@ -203,10 +205,6 @@ def _networks(entity: str | None) -> list[str]:
     if entity is None:
         return []
     return [network for network in networks_of(entity) if network != entity or is_pattern(entity)]
-
-
-def _user_column(key: Any, connection: BaseDatabaseWrapper) -> Any:
-    return None if key is None else get_user_model()._meta.pk.get_db_prep_value(key, connection)
 
 
 def _chain(entity: str | None, rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> PolicyChain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from typing import Final
 
 from asgiref.sync import sync_to_async
 from django.db import router, transaction
@@ -73,20 +73,8 @@ def reset(
     return once.do(forget, change, aliases=places, reason=reason, actor=actor, source=source)
 
 
-async def areset(
-    resource: str | None,
-    *,
-    entity: str | None = None,
-    keys: str | Collection[str] | None = None,
-    plan: str | None = None,
-    reason: str = "",
-    idempotency_key: str | None = None,
-    actor: str = "",
-    source: str = "service",
-) -> bool:
-    """`reset` for asyncio."""
-    forget = partial(reset, resource, entity=entity, keys=keys, plan=plan, reason=reason, actor=actor, source=source)
-    return await sync_to_async(forget)(idempotency_key=idempotency_key)
+areset: Final = sync_to_async(reset)
+"""`reset` for asyncio."""
 
 
 def top_up(

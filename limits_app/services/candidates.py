@@ -73,7 +73,9 @@ def set_candidate(
     `revert_percent` of the requests of the first `revert_minutes` are rejected (None: never).
     Raises InvalidLimit (a ValueError) with everything that is wrong.
     """
-    text = limits if isinstance(limits, str) else " ".join(map(_text, limits))
+    text = (
+        limits if isinstance(limits, str) else " ".join(one if isinstance(one, str) else _text(one) for one in limits)
+    )
     with audit.acting(actor=actor, source="service", reason=reason, using=home()):
         stored = Candidate.objects.using(home()).filter(policy=policy)
         stored.delete()
@@ -94,7 +96,7 @@ def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
     """The reports of candidates, in their order."""
     found = list(rows)
     counted = totals([row.pk for row in found])
-    return [_report(row, counted.get((row.pk, _kind(row)), {})) for row in found]
+    return [_report(row, counted) for row in found]
 
 
 def policy_of_id(policy_id: int) -> Policy:
@@ -187,7 +189,9 @@ def _promoted(policy: Policy, candidate: Candidate) -> None:
 
 
 def _reverted(policy: Policy, candidate: Candidate) -> None:
-    if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {*_normal(candidate.limits)}:
+    if policy.effect != PolicyEffect.LIMITS or {*_limits_of(policy).split()} != {
+        *map(_text, noted_limits(candidate.limits))
+    }:
         raise InvalidLimit(f"the limits of {policy} were changed after the promotion: set them as they should be")
     candidate.state, candidate.watched_until = CandidateState.REVERTED, None
     _set(policy, candidate.previous_effect, candidate.previous_limits)
@@ -208,9 +212,10 @@ def _check(candidate: Candidate) -> None:
         raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
 
 
-def _report(row: Candidate, counted: Mapping[str, tuple[int, int]]) -> CandidateReport:
-    evaluated, rejected = counted.get("", (0, 0))
-    by_key = {key: both for key, both in counted.items() if key}
+def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple[int, int]]]) -> CandidateReport:
+    kind = EvaluationKind.CANDIDATE if row.state == CandidateState.TESTING else EvaluationKind.PROMOTED
+    by_key = {**counted.get((row.pk, kind), {})}
+    evaluated, rejected = by_key.pop("", (0, 0))
     return CandidateReport(
         policy_id=row.policy_id,
         policy=str(row.policy),
@@ -224,19 +229,9 @@ def _report(row: Candidate, counted: Mapping[str, tuple[int, int]]) -> Candidate
     )
 
 
-def _kind(row: Candidate) -> str:
-    return EvaluationKind.CANDIDATE if row.state == CandidateState.TESTING else EvaluationKind.PROMOTED
-
-
 def _limits_of(policy: Policy) -> str:
     return " ".join(row.text() for row in policy.limits.all())
 
 
-def _normal(text: str) -> list[str]:
-    return [limit_text(one.limit, shared=one.shared) for one in noted_limits(text)]
-
-
-def _text(limit: LimitDefinition | Noted | str) -> str:
-    if isinstance(limit, str):
-        return limit
+def _text(limit: LimitDefinition | Noted) -> str:
     return limit_text(limit.limit, shared=limit.shared) if isinstance(limit, Noted) else limit_text(limit)

@@ -159,17 +159,8 @@ def explain(
             continue
 
 
-async def aexplain(
-    resource: str,
-    *,
-    entity: str | None = None,
-    requested: Requested = None,
-    default_limits: Limits = (),
-    plan: str | None = None,
-) -> Explanation:
-    """`explain` for asyncio."""
-    ask = sync_to_async(explain)
-    return await ask(resource, entity=entity, requested=requested, default_limits=default_limits, plan=plan)
+aexplain: Final = sync_to_async(explain)
+"""`explain` for asyncio."""
 
 
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
@@ -181,7 +172,11 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     else:
         outcome = _peeked(limit_set, shadow, asked)
     all_limits = (*outcome.violations, *outcome.passed)
-    statuses = {_place(status): status for status in all_limits if status.level != MEMBER_LEVEL}
+    statuses = {
+        (_kind_of_total(status.level), status.entity, status.key): status
+        for status in all_limits
+        if status.level != MEMBER_LEVEL
+    }
     held = {
         (_kind_of_total(one.level_of(index)), one.scope.entity, one.schema.rules[index].key): amount
         for one, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
@@ -230,10 +225,6 @@ _Place = tuple[str, str | None, str]
 """The kind of a total (empty: none), an entity, and the key of a limit."""
 
 
-def _place(status: LimitStatus) -> _Place:
-    return _kind_of_total(status.level), status.entity, status.key
-
-
 def _kind_of_total(level: str) -> str:
     if level not in TOTALS:
         return ""
@@ -257,12 +248,9 @@ def _dropped(choice: Choice) -> tuple[str, ...]:
     kept = {effective.limit.key for effective in choice.limits}
     if not kept or Blocked.key in kept:
         return ()
-    replaced = [one.policy for one in choice.verdicts if _is_replaced(one)]
-    return tuple(dict.fromkeys(limit.key for one in replaced for limit in one.limits if limit.key not in kept))
-
-
-def _is_replaced(verdict: Verdict) -> bool:
-    return verdict.status is PolicyStatus.REPLACED and verdict.policy.level not in TOTALS
+    replaced = [one.policy for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
+    keys = (limit.key for one in replaced if one.level not in TOTALS for limit in one.limits)
+    return tuple(dict.fromkeys(key for key in keys if key not in kept))
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:

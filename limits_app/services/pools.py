@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from math import ceil
-from typing import cast
+from typing import Final, cast
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError
@@ -56,11 +56,8 @@ def report_upstream(
         NamedPool(name).cool_down(member, retry_after)
 
 
-async def areport_upstream(
-    name: str, member: str | int | None = None, *, retry_after: float, remaining: float | None = None
-) -> None:
-    """`report_upstream` for asyncio."""
-    await sync_to_async(report_upstream)(name, member, retry_after=retry_after, remaining=remaining)
+areport_upstream: Final = sync_to_async(report_upstream)
+"""`report_upstream` for asyncio."""
 
 
 def _cool_resource(resource: str, seconds: float) -> None:

@@ -162,7 +162,8 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
         if not (row.path and row.limits) or who is None or ":shared" in row.limits:
             return None
         shadow = _policies_of(row).filter(enforcement=Enforcement.SHADOW).exists()
-        return SimpleLimit(What.URL, who, tuple(map(_with_key, row.limits.split())), path=row.path, shadow=shadow)
+        texts = tuple(text if "=" in text else f"{CALLS}={text}" for text in row.limits.split())
+        return SimpleLimit(What.URL, who, texts, path=row.path, shadow=shadow)
     if row.valid_from or row.weekly_hours or row.extends or row.effect != PolicyEffect.LIMITS:
         return None
     if row.enforcement == Enforcement.OFF or row.rollout_percent < 100:
@@ -216,11 +217,6 @@ def _enforcement(limit: SimpleLimit) -> Enforcement:
 def _policies_of(rule: Endpoint) -> QuerySet[Policy]:
     """The policy that was made for the limits of a rule."""
     return Policy.objects.using(home()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
-
-
-def _with_key(text: str) -> str:
-    """A limit of a rule, which counts requests where it has no key."""
-    return text if "=" in text else f"{CALLS}={text}"
 
 
 def _policy(limit: SimpleLimit, instance: Any, reason: str) -> Policy:

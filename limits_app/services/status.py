@@ -70,9 +70,8 @@ def status(resource: str, *, entity: str | None = None, plan: str | None = None)
     return Status(resource, None, limits, known, total, members)
 
 
-async def astatus(resource: str, *, entity: str | None = None, plan: str | None = None) -> Status:
-    """`status` for asyncio."""
-    return await sync_to_async(status)(resource, entity=entity, plan=plan)
+astatus: Final = sync_to_async(status)
+"""`status` for asyncio."""
 
 
 def _read(
@@ -84,7 +83,8 @@ def _read(
         found = resolver.get(key)
         try:
             limits = found.in_store()
-            return found.alias, _with_slices(found.alias, limits), _members(limits)
+            members = limits.member_stats() if isinstance(limits, PooledSet) else {}
+            return found.alias, _with_slices(found.alias, limits), members
         except StaleConfiguration:
             resolver.forget(key, found)
 
@@ -108,10 +108,6 @@ def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
     return stats
 
 
-def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:
-    return limits.member_stats() if isinstance(limits, PooledSet) else {}
-
-
 def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:
     """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
     row = Resource.objects.filter(name=resource).first()
@@ -124,7 +120,7 @@ def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amoun
         looked_at += len(some)
         for stats in _survey(resource, alias, some, seen):
             for key, stats_of_key in stats.items():
-                total[key] = total.get(key, 0) + _used(stats_of_key)
+                total[key] = total.get(key, 0) + (_amount(stats_of_key, "used") or 0)
     total.pop(Blocked.key, None)
     return looked_at - 1, {key: from_milli(round(amount * MILLI)) for key, amount in total.items()}
 
@@ -143,11 +139,6 @@ def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str])
             continue
         seen.update(key for key, one in unique.items() if one.scope.shared)
         return found.values()
-
-
-def _used(stats: Stats) -> Amount:
-    used = stats["used"]
-    return used if isinstance(used, int | float) else 0
 
 
 _MOST_TRIES: Final = 3
@@ -270,9 +261,9 @@ def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
             held.policy.level,
             held.shared,
             held.limit.capacity,
-            _amount(stats, held.limit.key, "used"),
-            _amount(stats, held.limit.key, "available"),
-            _amount(stats, held.limit.key, "in_slices") or 0,
+            _amount(stats.get(held.limit.key, {}), "used"),
+            _amount(stats.get(held.limit.key, {}), "available"),
+            _amount(stats.get(held.limit.key, {}), "in_slices") or 0,
         )
         for held in choice.limits
         if not isinstance(held.limit, Blocked)
@@ -280,8 +271,8 @@ def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
     return tuple(sorted(limits, key=lambda limit: -limit.share))
 
 
-def _amount(stats: dict[str, Stats], key: str, name: str) -> Amount | None:
-    amount = stats.get(key, {}).get(name)
+def _amount(stats: Stats, name: str) -> Amount | None:
+    amount = stats.get(name)
     return amount if isinstance(amount, int | float) else None
 
 

@@ -39,9 +39,9 @@ from limits_app.models import (
 from limits_app.services import limits_file
 from limits_app.services.dropped import dropped_keys
 from limits_app.services.limits_file import Change, InvalidFile
+from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.document import read_document
 from limits_app.services.limits_file.planning import dropped_limits
-from limits_app.services.limits_file.stored import stored_content
 from tests.commands.running import Ran, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
 

@@ -13,8 +13,8 @@ import pytest
 from limits_app.models import Entity, Policy, Resource
 from limits_app.resolver.resolution import resolve
 from limits_app.services.dropped import dropped_by_each, dropped_keys
+from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.planning import dropped_limits
-from limits_app.services.limits_file.stored import stored_content
 from tests.configuration.rows import rate
 
 pytestmark = pytest.mark.django_db

@@ -10,10 +10,11 @@ from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit, QuotaLimit
+from limits_app.core.notation import Noted
 from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
-from limits_app.services.simulation.forecast import MOST, Consumer, Forecast, Proposed, forecast
+from limits_app.services.simulation.forecast import MOST, Consumer, Forecast, forecast
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600
@@ -26,7 +27,7 @@ def used(resource: str, entity: str, units: int, *, hour: int = 8, key: str = "c
 
 
 def foreseen(policy: Policy, *limits: Limit, shared: bool = False) -> Forecast:
-    return forecast(policy, [Proposed(limit, shared) for limit in limits], now=NOW)
+    return forecast(policy, [Noted(limit, shared) for limit in limits], now=NOW)
 
 
 def whom(found: Forecast) -> list[tuple[str, str | None, float]]:

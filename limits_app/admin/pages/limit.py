@@ -22,14 +22,14 @@ from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.notation import parse_limit
+from limits_app.core.notation import Noted, parse_limit
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
-from limits_app.services.simulation.forecast import DAYS, Proposed, forecast
+from limits_app.services.simulation.forecast import DAYS, forecast
 from limits_app.usage.reading import never_used
 
 _ROWS: Final = (1, 2, 3)
@@ -292,7 +292,7 @@ def _preview(limit: SimpleLimit) -> dict[str, Any]:
     has_usage = limit.who in {Who.CLIENT, Who.TOGETHER} or (limit.who == Who.ENTITY and entity is not None)
     if limit.what != What.RESOURCE or resource is None or not has_usage:
         return found
-    proposed = [Proposed(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
+    proposed = [Noted(parse_limit(text).limit, limit.who == Who.TOGETHER) for text in limit.limits]
     policy = Policy(resource=resource, entity=entity if limit.who == Who.ENTITY else None)
     consumers = forecast(policy, proposed, now=timezone.now()).consumers
     rows = [

@@ -16,10 +16,11 @@ from limits_app.admin.formatting import amount, moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import PREVIEW, check, page
 from limits_app.core.amounts import MILLI
+from limits_app.core.notation import Noted
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simulation import STEP_SECONDS
-from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, Proposed, forecast
+from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, forecast
 
 _HOUR_SECONDS: Final = 3600
 
@@ -47,7 +48,7 @@ def _form_address(site: AdminSite, request: HttpRequest) -> str:
 
 def _edited(
     policies: ModelAdmin[Any], request: HttpRequest
-) -> tuple[Policy | None, list[Proposed], list[tuple[str, str]]]:
+) -> tuple[Policy | None, list[Noted], list[tuple[str, str]]]:
     """The policy and its limits in the form, or their errors."""
     saved = _saved(policies, request)
     data = request.POST.copy()
@@ -59,7 +60,7 @@ def _edited(
     if not limits.is_valid() or not is_valid:
         return None, [], list(_problems(form, limits))
     kept = [one for one in limits.forms if one not in limits.deleted_forms and (one.instance.pk or one.has_changed())]
-    proposed = [Proposed(one.instance.definition(), one.instance.shared) for one in kept]
+    proposed = [one.instance.noted() for one in kept]
     return form.instance, proposed, []
 
 
@@ -81,7 +82,7 @@ def _problems(form: Any, limits: Any) -> Iterator[tuple[str, str]]:
     yield from (("", str(error)) for error in limits.non_form_errors())
 
 
-def _shown(policy: Policy, proposed: list[Proposed]) -> dict[str, Any]:
+def _shown(policy: Policy, proposed: list[Noted]) -> dict[str, Any]:
     found = forecast(policy, proposed, now=timezone.now())
     return {
         "forecast": found,

@@ -25,7 +25,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app.api import problems
-from limits_app.api.permissions import ModelPermission, changing
+from limits_app.api.permissions import ModelPermission, Permission, changing
 from limits_app.api.schema import ApiSchema
 from limits_app.api.serializers.queries import MAX_PAGE_SIZE, ListQuery, read
 from limits_app.api.throttle import ApiThrottle
@@ -100,8 +100,12 @@ class _Search(filters.SearchFilter):
 
 
 class ApiView(LimitsMixin, APIView):
-    """Ignores the site's REST framework settings, except for authentication."""
+    """Ignores the site's REST framework settings, except for authentication.
 
+    Answers without a version must not be cached.
+    """
+
+    permission_classes: Sequence[type[BasePermission]] = (Permission,)
     parser_classes = (BoundedJSONParser,)
     renderer_classes = (JSONRenderer,)
     content_negotiation_class = AlwaysJSON
@@ -113,6 +117,11 @@ class ApiView(LimitsMixin, APIView):
     def get_exception_handler(self) -> Callable[..., Response | None]:
         """Return the handler that renders problem details."""
         return problems.answer
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Forbid caches to keep an answer without a version."""
+        response.setdefault("Cache-Control", "no-store")
+        return super().finalize_response(request, response, *args, **kwargs)
 
     def answered(self, request: Request, data: Any, status: int = 200) -> Response:
         """Return the representation with its ETag, or 304 if the client has this version."""
@@ -178,7 +187,7 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
 class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
     """CRUD for one model; changes require If-Match and are recorded in the audit log."""
 
-    permission_classes: ClassVar[tuple[type[BasePermission], ...]] = (ModelPermission,)  # type: ignore[misc]
+    permission_classes = (ModelPermission,)
     lookup_value_converter = "int"
     http_method_names: Sequence[str] = ("get", "post", "put", "patch", "delete", "head")
 

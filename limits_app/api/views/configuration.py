@@ -110,7 +110,6 @@ class AuditEventView(ConfigurationView):
 class RevertView(ApiView):
     """Revert a change."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.REVERT
     queryset = AuditEvent.objects.all()
     tagged = True

@@ -39,7 +39,6 @@ _DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
 class StatusView(ApiView):
     """Current usage of the limits of a resource."""
 
-    permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
     query = queries.StatusQuery
 
@@ -47,13 +46,12 @@ class StatusView(ApiView):
     def get(self, request: Request) -> Response:
         """Read the state of an entity on a resource; without an entity, of the site itself and the whole resource."""
         given = queries.read(self.query, request.query_params)
-        return _live(services.status(**given).as_dict())
+        return Response(services.status(**given).as_dict())
 
 
 class ExplainView(ApiView):
     """Why a request would be allowed or rejected."""
 
-    permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
     query = queries.ExplainQuery
 
@@ -64,19 +62,18 @@ class ExplainView(ApiView):
         requested = dict(map(_amount, given.pop("requested"))) if "requested" in given else None
         explanation = services.explain(**given, requested=requested)
         _check_keys(requested or (), explanation)
-        return _live({**explanation.as_dict(), "text": explanation.text()})
+        return Response({**explanation.as_dict(), "text": explanation.text()})
 
 
 class CandidateView(ApiView):
     """Candidates of policies."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.CANDIDATES
 
     @extend_schema(responses=state.CandidateReportSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List candidates, and how many requests each evaluated and would have rejected."""
-        return _live([one.as_dict() for one in services.candidates()])
+        return Response([one.as_dict() for one in services.candidates()])
 
     @extend_schema(request=state.CandidateChangeSerializer, responses=state.CandidateReportSerializer(many=True))
     def post(self, request: Request) -> Response:
@@ -104,13 +101,12 @@ _CANDIDATE_ACTIONS: Final[dict[str, Callable[..., object]]] = {
 class EmergencyView(ApiView):
     """The emergency switch."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.EMERGENCY
 
     @extend_schema(responses=state.EmergencySerializer)
     def get(self, request: Request) -> Response:
         """Read the mode that is in force."""
-        return _live(state.EmergencySerializer(services.emergency()).data)
+        return Response(state.EmergencySerializer(services.emergency()).data)
 
     @extend_schema(request=state.EmergencySerializer, responses=state.EmergencySerializer)
     def put(self, request: Request) -> Response:
@@ -124,31 +120,29 @@ class EmergencyView(ApiView):
 class ShadowRefusalView(ApiView):
     """Requests that policies in shadow mode would have rejected."""
 
-    permission_classes = (permissions.Permission,)
     permission = "limits_app.view_policy"
 
     @extend_schema(responses=state.ShadowRefusalSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Count them; the counts are those of the responding process."""
         counted = services.shadow_refusals().items()
-        return _live([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
+        return Response([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
 
 
-class _UncachedListView(ListView):
-    """A list that must not be cached."""
+class _LiveListView(ListView):
+    """A list without a version, since it changes all the time."""
 
     tagged = False
 
     def paginated(self, found: Any, represent: Callable[[Any], Any]) -> Response:
         """Return the requested page, with each item represented by `represent`."""
         page = self.paginate_queryset(found)
-        return _uncached(self.get_paginated_response([represent(one) for one in page or ()]))
+        return self.get_paginated_response([represent(one) for one in page or ()])
 
 
-class UsageView(_UncachedListView):
+class UsageView(_LiveListView):
     """Usage as of the last roll-up."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.USAGE
     queryset = UsageSnapshot.objects.all()
     serializer_class = state.UseSerializer
@@ -162,10 +156,9 @@ class UsageView(_UncachedListView):
         return self.paginated(found, Use.as_dict)
 
 
-class DenialView(_UncachedListView):
+class DenialView(_LiveListView):
     """Rejected requests."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.USAGE
     queryset = Denial.objects.all()
     serializer_class = state.DenialSerializer
@@ -179,7 +172,7 @@ class DenialView(_UncachedListView):
         return self.paginated(found, self.get_serializer().to_representation)
 
 
-class MeView(_UncachedListView):
+class MeView(_LiveListView):
     """The caller's own limits and usage."""
 
     permission_classes = (permissions.Callers,)
@@ -203,7 +196,6 @@ class MeView(_UncachedListView):
 class ResetView(ApiView):
     """Reset usage."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.RESET
 
     @extend_schema(request=configuration.ResetSerializer, responses=configuration.DoneSerializer)
@@ -217,7 +209,6 @@ class ResetView(ApiView):
 class TopUpView(ApiView):
     """Give credit."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.TOP_UP
 
     @extend_schema(request=configuration.TopUpSerializer, responses=configuration.DoneSerializer)
@@ -231,7 +222,6 @@ class TopUpView(ApiView):
 class BoostView(ApiView):
     """Override the limits of an entity temporarily."""
 
-    permission_classes = (permissions.Permission,)
     permission = permissions.BOOST
     tagged = True
 
@@ -246,16 +236,6 @@ class BoostView(ApiView):
             policy = services.grant_boost(given["entity"], given["resource"], limits, given["until"], given["reason"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
         return self.answered(request, configuration.PolicySerializer(granted).data, 201)
-
-
-def _live(data: Any) -> Response:
-    """A response that must not be cached."""
-    return _uncached(Response(data))
-
-
-def _uncached(response: Response) -> Response:
-    response["Cache-Control"] = "no-store"
-    return response
 
 
 def _amount(text: str) -> tuple[str, Amount]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from django.db import router
 from django.db.models import Q, QuerySet
 
 from limits_app import services as limits
@@ -29,6 +28,7 @@ from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages
+from limits_app.services.writing import PolicyOptions
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
@@ -48,11 +48,11 @@ def _target(options: Namespace) -> tuple[list[str], dict[str, str]]:
 
 def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> ExitCode:
     given, effect = limits_and_effect(options.limits)
-    said = {name: getattr(options, name) for name in _OPTIONS}
+    said = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
     first, about = _target(options)
     _confirm_weaker(options, out)
     with changing(options, out):
-        policy = write(*first, given, **about, effect=effect, reason=options.reason, **said)
+        policy = write(*first, given, **about, effect=effect, **said)
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
@@ -113,10 +113,9 @@ def _all() -> QuerySet[Policy]:
 def _policies(options: Namespace) -> QuerySet[Policy]:
     """All policies of one scope: the permanent one, and those with dates or hours."""
     about = _names(options)
-    of_resource = Q(resource__name=about["resource"]) if "resource" in about else Q(resource=None)
-    of_entity = Q(entity__identifier=about["entity"]) if "entity" in about else Q(entity=None)
-    of_plan = Q(plan__name=about["plan"]) if "plan" in about else Q(plan=None)
-    return _all().filter(of_resource & of_entity & of_plan)
+    return _all().filter(
+        resource__name=about.get("resource"), entity__identifier=about.get("entity"), plan__name=about.get("plan")
+    )
 
 
 def _table(policies: Iterable[Policy]) -> Table:
@@ -143,20 +142,6 @@ def _whom(options: Namespace) -> str:
     if "plan" in about:
         return f"the plan {about['plan']} on {about.get('resource', 'all resources')}"
     return f"the resource {about['resource']}" if about else "the system"
-
-
-_OPTIONS: Final = (
-    "counted",
-    "extends",
-    "enforcement",
-    "rollout_percent",
-    "on_unavailable",
-    "slice_seconds",
-    "valid_from",
-    "valid_until",
-    "weekly_hours",
-    "time_zone",
-)
 
 
 def _takes_policy(parser: ArgumentParser) -> None:
@@ -269,8 +254,7 @@ def _scope(
 
 def _set_store(options: Namespace, out: Output) -> ExitCode:
     with changing(options, out):
-        home = router.db_for_write(Resource)
-        resource = Resource.objects.using(home).filter(name=options.resource).first() or Resource(name=options.resource)
+        resource = definitions.find_or_new(Resource, options.resource)
         definitions.save(definitions.read(resource, {"store": options.alias}, partial=True))
     return ExitCode.OK
 

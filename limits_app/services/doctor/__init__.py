@@ -15,7 +15,7 @@ from limits_app.services.doctor.environment import Finding, Severity, asked_data
 from limits_app.services.doctor.usage import used, waiting
 from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
-from limits_app.services.limits_file.stored import stored_content
+from limits_app.services.limits_file.content import stored_content
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
 

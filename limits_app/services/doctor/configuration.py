@@ -17,9 +17,8 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
 from limits_app.services.doctor.endpoints import hidden, pointless, unseen
 from limits_app.services.doctor.environment import Finding, Severity
-from limits_app.services.limits_file.content import LIMITS, Entry, Key, references
+from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
-from limits_app.services.limits_file.stored import Stored
 from limits_app.usage.reading import never_used
 
 Names = tuple[str, Key]

@@ -115,7 +115,7 @@ def migrated() -> Iterator[Finding]:
 def asked_stores(seconds: float) -> Iterator[Finding]:
     """Whether the stores are available."""
     for alias in conf.get(conf.STORES):
-        why = answers(lambda alias=alias: _ask_store(alias), seconds)  # type: ignore[misc]
+        why = answers(lambda alias=alias: registry.store(alias).version(), seconds)  # type: ignore[misc]
         if why is not None:
             yield Finding(
                 "limits_app.D004",
@@ -123,10 +123,6 @@ def asked_stores(seconds: float) -> Iterator[Finding]:
                 f"the store {alias!r} cannot be used: {why}",
                 "Start it, or correct LIMITS; until then requests are answered as policies say.",
             )
-
-
-def _ask_store(alias: str) -> None:
-    registry.store(alias).version()
 
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:

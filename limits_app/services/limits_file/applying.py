@@ -22,10 +22,11 @@ from limits_app.services.limits_file.content import (
     Section,
     State,
     limit_text_of,
+    stored_content,
+    stored_keys,
 )
 from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
-from limits_app.services.limits_file.stored import stored_content, stored_keys
 
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""

@@ -20,11 +20,12 @@ from limits_app.services.limits_file.content import (
     Entry,
     Name,
     State,
+    Stored,
     noted,
     references,
+    stored_content,
 )
 from limits_app.services.limits_file.document import InvalidFile, Problem
-from limits_app.services.limits_file.stored import Stored, stored_content
 
 
 class Change(StrEnum):

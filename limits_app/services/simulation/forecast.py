@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.db import router
 from django.db.models import Q, QuerySet, Sum
@@ -16,6 +16,7 @@ from limits_app.core.amounts import MILLI
 from limits_app.core.clock import EPOCH
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.core.notation import Noted
 from limits_app.models import Bucket, Counted, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
@@ -74,13 +75,6 @@ MOST: Final = 50
 """How many consumers are looked at for each limit, those with the most use."""
 
 _HOUR: Final = timedelta(hours=1)
-
-
-class Proposed(NamedTuple):
-    """A limit that is not in force yet, and whether it is shared by all entities."""
-
-    limit: Limit
-    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,7 @@ class Forecast:
         return {hour: (recorded[hour] - refused[hour], refused[hour]) for hour in sorted(recorded)}
 
 
-def forecast(policy: Policy, proposed: Sequence[Proposed], *, now: datetime) -> Forecast:
+def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> Forecast:
     """Replay the usage of the last days against the proposed limits of a policy; nothing is saved.
 
     The policy is treated as enforced for all its entities, all the time, whatever its dates are.
@@ -204,7 +198,7 @@ def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
         yield Consumer(resource, entity, key, hours, {hour: milli for hour, milli in hours.items() if milli > 0})
 
 
-def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot], *, over_all_resources: bool) -> Iterator[Consumer]:
+def _replayed(proposed: Noted, recorded: QuerySet[UsageSnapshot], *, over_all_resources: bool) -> Iterator[Consumer]:
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
     place = [] if over_all_resources else ["resource"]

@@ -17,8 +17,7 @@ from limits_app.resolver.policies import changes_at, choose, rollout_position
 from limits_app.resolver.resolution import home
 from limits_app.resolver.resolved_set import compiled
 from limits_app.resolver.store_versions import StoreVersion
-from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted
-from limits_app.services.limits_file.stored import stored_content
+from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted, stored_content
 from limits_app.stores.memory import MemoryStore
 
 Part = tuple[tuple[Any, ...] | None, Schema]
