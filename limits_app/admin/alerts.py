@@ -44,6 +44,7 @@ class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only 
         return self.cleaned_data["secret"] or str(self.initial.get("secret", ""))
 
 
+@admin.register(AlertRule)
 class AlertRuleAdmin(RobustListAdmin):
     """Alert rules. Targets and secrets are only for users who may change them."""
 
@@ -89,6 +90,7 @@ class AlertRuleAdmin(RobustListAdmin):
             self.message_user(request, warning, messages.WARNING)
 
 
+@admin.register(Alert)
 class AlertAdmin(ReadOnly, RobustListAdmin):
     """The alerts."""
 

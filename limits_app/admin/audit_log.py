@@ -118,6 +118,7 @@ _TABLE: Final = (
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
+@admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 

@@ -48,6 +48,7 @@ _BUTTON: Final = (
 )
 
 
+@admin.register(Candidate)
 class CandidateAdmin(AuditedAdmin):
     """Candidates with what they would reject; the permission to change policies covers the actions."""
 

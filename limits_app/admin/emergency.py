@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
@@ -17,7 +17,7 @@ from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.admin.forms import DateTimeField
 from limits_app.core.errors import InvalidLimit
-from limits_app.models import Enforcement
+from limits_app.models import EmergencySwitch, Enforcement
 
 
 class EmergencyForm(ReasonForm):
@@ -30,6 +30,7 @@ class EmergencyForm(ReasonForm):
     field_order = ["mode", "until", "reason"]
 
 
+@admin.register(EmergencySwitch)
 class EmergencyAdmin(AuditedAdmin):
     """One page: the present mode, a form for another one, and its confirmation."""
 

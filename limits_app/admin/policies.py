@@ -188,6 +188,7 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
         return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
 
+@admin.register(Policy)
 class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     """Policies with their limits."""
 

@@ -115,6 +115,7 @@ class MemberLimitInline(LimitInline):
     fields = tuple(tuple(name for name in line if name != "shared") for line in LIMIT_FIELDS)
 
 
+@admin.register(Pool)
 class PoolAdmin(AuditedAdmin):
     """Pools."""
 
@@ -135,6 +136,7 @@ class PoolAdmin(AuditedAdmin):
         return ", ".join(one.name if one.enabled else off % {"name": one.name} for one in pool.members.all())
 
 
+@admin.register(PoolMember)
 class PoolMemberAdmin(PartOf, AuditedAdmin):
     """One member with its limits; reached from the page of its pool."""
 

@@ -37,6 +37,7 @@ _LATELY: Final = timedelta(hours=2)
 _MOST_USES: Final = 500
 
 
+@admin.register(Resource)
 class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     """Resources; the list shows the usage of the site itself and of shared limits."""
 
@@ -95,6 +96,7 @@ class PlanGroupInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  #
     extra = 1
 
 
+@admin.register(Plan)
 class PlanAdmin(AuditedAdmin):
     """Plans."""
 
@@ -107,6 +109,7 @@ class PlanAdmin(AuditedAdmin):
         return [*super().get_inlines(request, obj)] if groups_have_plans(router.db_for_write(Plan)) else []
 
 
+@admin.register(Entity)
 class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
@@ -184,6 +187,7 @@ class SuggestingInput(AdminTextInputWidget):
         return format_html('{}<datalist id="{}">{}</datalist>', field, identifier, options)
 
 
+@admin.register(Endpoint)
 class EndpointAdmin(ExchangeAdmin):
     """Rules for URLs; the form suggests the paths and views of the site."""
 

@@ -18,6 +18,7 @@ from limits_app.admin.pages.overview import overview_page
 from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
+from limits_app.models import Denial, Explain, Live, Overview, UsageSnapshot
 
 __all__ = ["ExplainAdmin", "LiveAdmin", "OverviewAdmin", "RejectionsAdmin", "UsageAdmin"]
 
@@ -33,6 +34,7 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
         return self.admin_site.admin_view(partial(view, self.admin_site))
 
 
+@admin.register(UsageSnapshot)
 class UsageAdmin(PagesAdmin):
     """Usage and the pages beside it."""
 
@@ -45,6 +47,7 @@ class UsageAdmin(PagesAdmin):
         ]
 
 
+@admin.register(Overview)
 class OverviewAdmin(PagesAdmin):
     """The page “Overview”."""
 
@@ -53,6 +56,7 @@ class OverviewAdmin(PagesAdmin):
         return [path("", self._view(overview_page), name="limits_app_overview_changelist")]
 
 
+@admin.register(Live)
 class LiveAdmin(PagesAdmin):
     """The page “Live”."""
 
@@ -64,6 +68,7 @@ class LiveAdmin(PagesAdmin):
         ]
 
 
+@admin.register(Explain)
 class ExplainAdmin(PagesAdmin):
     """The page “Effective limits”."""
 
@@ -76,6 +81,7 @@ class ExplainAdmin(PagesAdmin):
         return may(request, EXPLAIN)
 
 
+@admin.register(Denial)
 class RejectionsAdmin(PagesAdmin):
     """Rejections."""
 

@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import localtime, now
@@ -137,14 +137,28 @@ def takes_resource(parser: ArgumentParser) -> None:
 
 
 def takes_entity(parser: ArgumentParser) -> None:
-    """Add the option --entity."""
+    """Add the positional argument ENTITY."""
+    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+
+
+def takes_on(parser: ArgumentParser) -> None:
+    """Add the option --on."""
+    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
+
+
+def takes_until(parser: ArgumentParser, *, required: bool = False) -> Any:
+    """Add the options --for and --until, of which one can be given; returns their group."""
+    end = parser.add_mutually_exclusive_group(required=required)
+    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")
+    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
+    return end
+
+
+def takes_whom(parser: ArgumentParser) -> None:
+    """Add the options --entity and --plan."""
     parser.add_argument(
         "--entity", type=entity_name, metavar="ENTITY", help="such as user:42; without it, the site itself"
     )
-
-
-def takes_plan(parser: ArgumentParser) -> None:
-    """Add the option --plan."""
     parser.add_argument("--plan", metavar="PLAN", help="the plan of the request, for an entity without one")
 
 

@@ -7,17 +7,9 @@ from typing import Final
 
 from limits_app import services as limits
 from limits_app.core.outcome import TOTAL_PREFIX
-from limits_app.management.limits.arguments import (
-    ahead,
-    entity_name,
-    key,
-    moment,
-    resource_name,
-    takes_entity,
-    takes_plan,
-)
+from limits_app.management.limits.arguments import key, resource_name, takes_entity, takes_on, takes_until, takes_whom
 from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail, together
 from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement
 from limits_app.services.explain_text import emergency_text
@@ -106,21 +98,14 @@ def _emergency(options: Namespace, out: Output) -> ExitCode:
 
 def _takes_emergency(parser: ArgumentParser) -> None:
     parser.add_argument("mode", nargs="?", choices=Enforcement.values, help="without it, show the switch")
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h")
-    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
+    takes_until(parser)
 
 
 def _takes_boost(parser: ArgumentParser) -> None:
-    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
     parser.add_argument(
         "limits", nargs="*", default=[], metavar="LIMIT", help="limits that are not named stay unchanged"
     )
-    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
-    end = parser.add_mutually_exclusive_group(required=True)
-    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")
-    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
-    end.add_argument("--end", action="store_true", help="end the active boost")
+    takes_until(parser, required=True).add_argument("--end", action="store_true", help="end the active boost")
 
 
 def _takes_reset(parser: ArgumentParser) -> None:
@@ -128,8 +113,7 @@ def _takes_reset(parser: ArgumentParser) -> None:
         "resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"
     )
     parser.add_argument("--total", action="store_true", help="instead of a resource: the limits over all resources")
-    takes_entity(parser)
-    takes_plan(parser)
+    takes_whom(parser)
     parser.add_argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated")
     parser.add_argument(
         "--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"
@@ -139,7 +123,7 @@ def _takes_reset(parser: ArgumentParser) -> None:
 BOOST: Final = Subcommand(
     "override the limits of an entity temporarily, or end the override",
     _boost,
-    _takes_boost,
+    together(takes_entity, _takes_boost, takes_on),
     (
         "boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",
         "boost user:42 --on openai/gpt-4 --end --yes",

@@ -12,16 +12,25 @@ from django.db.models import Q, QuerySet
 from limits_app import services as limits
 from limits_app.conf import OnUnavailable
 from limits_app.management.limits.arguments import (
-    entity_name,
     limits_and_effect,
     moment,
     percent,
-    resource_name,
+    takes_entity,
     takes_limits,
+    takes_on,
     takes_resource,
 )
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments, note_unused
+from limits_app.management.limits.subcommand import (
+    NO_ARGUMENTS,
+    Arguments,
+    ExitCode,
+    Subcommand,
+    changing,
+    fail,
+    note_unused,
+    together,
+)
 from limits_app.management.limits.tables import Table
 from limits_app.models import Counted, Enforcement, Policy, Resource
 from limits_app.models.limit import limit_texts
@@ -145,8 +154,6 @@ def _whom(options: Namespace) -> str:
 
 
 def _takes_policy(parser: ArgumentParser) -> None:
-    takes_limits(parser)
-    _takes_total(parser)
     parser.add_argument("--extends", action="store_true", help="add to the next broader policy instead of replacing it")
     parser.add_argument("--enforcement", metavar="|".join(Enforcement.values), default=Enforcement.ENFORCE.value)
     parser.add_argument(
@@ -183,7 +190,6 @@ def _takes_total(parser: ArgumentParser) -> None:
 
 
 def _takes_which(parser: ArgumentParser) -> None:
-    _takes_total(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--at", dest="valid_at", type=moment, metavar="MOMENT", help="the policy with dates that is valid at this time"
@@ -193,40 +199,21 @@ def _takes_which(parser: ArgumentParser) -> None:
     )
 
 
-def _takes_entity(parser: ArgumentParser) -> None:
-    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
-    _takes_on(parser)
-
-
 def _takes_plan(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="such as pro")
-    _takes_on(parser)
-
-
-def _takes_on(parser: ArgumentParser) -> None:
-    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
 
 
 def _scope(
     what: str,
-    takes: Callable[[ArgumentParser], None],
+    takes: Arguments,
     *,
     write: tuple[Callable[..., Policy], Callable[..., bool]],
     which: Q,
-    narrows: Callable[[ArgumentParser], None] = no_arguments,
+    narrows: Arguments = NO_ARGUMENTS,
     examples: Mapping[str, tuple[str, ...]],
     more: Mapping[str, Subcommand] | None = None,
 ) -> Subcommand:
     """The verbs for the policies of one level."""
-
-    def takes_all(parser: ArgumentParser) -> None:
-        takes(parser)
-        _takes_policy(parser)
-
-    def takes_which(parser: ArgumentParser) -> None:
-        takes(parser)
-        _takes_which(parser)
-
     set_, delete = write
     return Subcommand(
         help=f"policies for {what}",
@@ -234,7 +221,7 @@ def _scope(
             "set": Subcommand(
                 f"set the limits of {what}; replaces the previous policy",
                 partial(_set, write=set_),
-                takes_all,
+                together(takes, takes_limits, _takes_total, _takes_policy),
                 examples["set"],
                 writes=True,
             ),
@@ -242,7 +229,7 @@ def _scope(
             "delete": Subcommand(
                 f"delete the permanent policy for {what}, or one with hours or dates",
                 partial(_delete, write=delete),
-                takes_which,
+                together(takes, _takes_total, _takes_which),
                 examples["delete"],
                 writes=True,
             ),
@@ -259,8 +246,7 @@ def _set_store(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
-def _takes_store(parser: ArgumentParser) -> None:
-    takes_resource(parser)
+def _takes_alias(parser: ArgumentParser) -> None:
     parser.add_argument("alias", metavar="ALIAS", help="a key of LIMITS['STORES'], or '' for the default store")
 
 
@@ -270,28 +256,27 @@ def _set_plan(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
-def _takes_entity_and_plan(parser: ArgumentParser) -> None:
-    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+def _takes_plan_or_none(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="the name of a plan, or '' for none")
 
 
 PLAN_OF_ENTITY: Final = Subcommand(
     "set the plan of an entity; recorded use is kept",
     _set_plan,
-    _takes_entity_and_plan,
+    together(takes_entity, _takes_plan_or_none),
     ("entity plan user:42 pro", "entity plan user:42 ''"),
     writes=True,
 )
 STORE: Final = Subcommand(
     "set the store of a resource; this resets its usage",
     _set_store,
-    _takes_store,
+    together(takes_resource, _takes_alias),
     ("resource store reports.export shared", "resource store reports.export ''"),
     writes=True,
 )
 SYSTEM: Final = _scope(
     "the system",
-    no_arguments,
+    NO_ARGUMENTS,
     write=(limits.set_system_limits, limits.delete_system_limits),
     which=Q(resource=None, entity=None, plan=None),
     examples={
@@ -324,10 +309,10 @@ RESOURCE: Final = _scope(
 )
 ENTITY: Final = _scope(
     "an entity",
-    _takes_entity,
+    together(takes_entity, takes_on),
     write=(limits.set_entity_limits, limits.delete_entity_limits),
     which=Q(entity__isnull=False),
-    narrows=_takes_on,
+    narrows=takes_on,
     examples={
         "set": (
             "entity set tenant:acme budget=5M/month@Europe/Berlin",
@@ -343,10 +328,10 @@ ENTITY: Final = _scope(
 )
 PLAN: Final = _scope(
     "a plan",
-    _takes_plan,
+    together(_takes_plan, takes_on),
     write=(limits.set_plan_limits, limits.delete_plan_limits),
     which=Q(plan__isnull=False),
-    narrows=_takes_on,
+    narrows=takes_on,
     examples={
         "set": ("plan set pro tokens=1M/day", "plan set free calls=10/min --on openai/gpt-4"),
         "get": ("plan get pro",),

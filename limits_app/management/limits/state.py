@@ -11,20 +11,18 @@ from typing import Final, NoReturn
 from limits_app import services as limits
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import (
     amounts,
     positive,
     seconds,
-    takes_entity,
-    takes_plan,
     takes_requested,
     takes_resource,
+    takes_whom,
 )
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, note_unused
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, note_unused, together
 from limits_app.management.limits.tables import Table, printable
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.resolver.resolution import Pair, latest_code_limits
@@ -80,7 +78,7 @@ def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
 
 def _outcome(options: Namespace) -> Outcome:
     try:
-        asked = _requested(options) or _one_of_each
+        asked = _requested(options) or (lambda limits: limits.ones)  # 1 of every limit, as in views
         default_limits = latest_code_limits(options.resource)
         return limits.check(
             options.resource,
@@ -97,11 +95,6 @@ def _requested(options: Namespace) -> Mapping[str, Amount] | None:
     """The amounts of the command line; InvalidRequest for an unknown key."""
     asked = amounts(options.requested)
     return None if asked is None else known_amounts(options.resource, options.entity, asked, options.plan)
-
-
-def _one_of_each(limits: LimitSet) -> Mapping[str, Amount] | None:
-    """The default request, as in views: 1 of every limit."""
-    return limits.ones
 
 
 def _explain(options: Namespace, out: Output) -> ExitCode:
@@ -149,22 +142,7 @@ def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
     return (decision, *(getattr(status, column) for column in _DECIDED[1:]))
 
 
-def _takes_request(parser: ArgumentParser) -> None:
-    takes_resource(parser)
-    takes_requested(parser)
-    _takes_whom(parser)
-
-
-def _takes_scope(parser: ArgumentParser) -> None:
-    takes_resource(parser)
-    _takes_whom(parser)
-
-
-def _takes_whom(parser: ArgumentParser) -> None:
-    takes_entity(parser)
-    takes_plan(parser)
-
-
+_takes_request: Final = together(takes_resource, takes_requested, takes_whom)
 CHECK: Final = Subcommand(
     "check whether a request would be allowed, without consuming anything; exit code 3 means rejected",
     _check,
@@ -180,7 +158,7 @@ EXPLAIN: Final = Subcommand(
 STATUS: Final = Subcommand(
     "show current usage and remaining amounts",
     _status,
-    _takes_scope,
+    together(takes_resource, takes_whom),
     ("status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
 )
 

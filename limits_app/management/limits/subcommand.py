@@ -38,8 +38,22 @@ class ExitCode(IntEnum):
     """Interrupted with Ctrl-C."""
 
 
-def no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments; for commands with only the common options."""
+Arguments = Callable[[ArgumentParser], None]
+"""Adds the arguments of a command to its parser."""
+
+
+def together(*several: Arguments) -> Arguments:
+    """Add the arguments of several."""
+
+    def add(parser: ArgumentParser) -> None:
+        for arguments in several:
+            arguments(parser)
+
+    return add
+
+
+NO_ARGUMENTS: Final = together()
+"""For commands with only the common options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class Subcommand:
 
     help: str
     run: Callable[[Namespace, Output], ExitCode] | None = None
-    arguments: Callable[[ArgumentParser], None] = no_arguments
+    arguments: Arguments = NO_ARGUMENTS
     examples: tuple[str, ...] = ()
     writes: bool = False
     verbs: Mapping[str, Subcommand] = field(default_factory=dict)
