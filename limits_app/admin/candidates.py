@@ -24,18 +24,18 @@ from limits_app.models import Candidate, CandidateState
 from limits_app.services.candidates import reports
 
 
-def _promote(candidate: Candidate, ask: Ask) -> None:
-    services.promote_candidate(candidate.policy, reason=ask.reason, actor=ask.actor)
+def _does(change: Callable[..., object]) -> Callable[[Candidate, Ask], None]:
+    """Do something with the candidate of a policy."""
+
+    def do(candidate: Candidate, ask: Ask) -> None:
+        change(candidate.policy, reason=ask.reason, actor=ask.actor)
+
+    return do
 
 
-def _revert(candidate: Candidate, ask: Ask) -> None:
-    services.revert_candidate(candidate.policy, reason=ask.reason, actor=ask.actor)
-
-
-def _discard(candidate: Candidate, ask: Ask) -> None:
-    services.discard_candidate(candidate.policy, reason=ask.reason, actor=ask.actor)
-
-
+_promote, _revert, _discard = map(
+    _does, (services.promote_candidate, services.revert_candidate, services.discard_candidate)
+)
 _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Candidate, Ask], None]]]] = {
     "promote": (CandidateState.TESTING, _("Enforce now"), _promote),
     "discard": (CandidateState.TESTING, _("Discard"), _discard),

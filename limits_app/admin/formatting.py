@@ -23,6 +23,9 @@ _NEAR: Final = 0.8
 _MANY: Final = 10
 """From how many units on thousandths are too much to read while they change."""
 
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""The first characters of formulas in spreadsheets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:

@@ -27,6 +27,7 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.changelists import LargeListAdmin, Link
+from limits_app.admin.formatting import FORMULA
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
@@ -239,12 +240,10 @@ TABLES: Final[Mapping[type[Any], type[Table]]] = {
 
 
 _GUARD: Final = "'"
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""The first characters of formulas in spreadsheets."""
 
 
 def _is_formula(cell: object) -> bool:
-    return isinstance(cell, str) and cell.lstrip(_GUARD).startswith(_FORMULA)
+    return isinstance(cell, str) and cell.lstrip(_GUARD).startswith(FORMULA)
 
 
 class GuardedCSV(CSV):  # type: ignore[misc]

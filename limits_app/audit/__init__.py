@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from limits_app.audit.protection import is_protected, protect, unprotect
-from limits_app.audit.pruning import prune
 from limits_app.audit.reverting import (
     Change,
     Difference,
@@ -13,7 +12,7 @@ from limits_app.audit.reverting import (
     revert,
     state_now,
 )
-from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, sign, unrecorded, verify
+from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, prune, sign, unrecorded, verify
 from limits_app.core.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting
 from limits_app.models.snapshots import Snapshot, snapshot

@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from django.db import close_old_connections, router
-from django.utils import timezone
 
 from limits_app import services
 from limits_app.core.clock import Clock
@@ -21,6 +20,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
+from limits_app.models.fields import aware
 from limits_app.resolver.cache import resolver
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.denial_counter import denials
@@ -164,9 +164,8 @@ class Collection:
         using = router.db_for_read(CollectedBatch)
         latest = CollectedBatch.objects.using(using).order_by("-collected_at").first()
         if latest is not None:
-            moment = latest.collected_at
-            aware = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
-            self._record("usage_lag_seconds", max((datetime.now(UTC) - aware).total_seconds(), 0.0))
+            lag = datetime.now(UTC) - aware(latest.collected_at)
+            self._record("usage_lag_seconds", max(lag.total_seconds(), 0.0))
 
     def _increase(self, name: str, totals: Mapping[K, int]) -> Iterator[tuple[K, int]]:
         """Yield by how much totals have grown since the last collection; one that was reset starts from 0."""

@@ -70,9 +70,6 @@ def uses(
     by: str | Iterable[str] = (),
 ) -> Uses:
     """`usage` as a sequence that is read in parts, for pagination."""
-    for name, moment in (("since", since), ("until", until)):
-        if not isinstance(moment, datetime | None):
-            raise InvalidRequest(f"{name} must be a datetime or None, not {moment!r}")
     words = [by] if isinstance(by, str) else by
     apart = {_word(By, "by", word) for word in words}
     length = _word(Period, "period", period)

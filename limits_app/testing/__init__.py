@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from limits_app.testing.assertions import LimitsMixin, assert_limited, assert_not_limited
+    from limits_app.testing.assertions import LimitsMixin, assert_limited, assert_not_limited, exhaust
     from limits_app.testing.clock import FakeClock
     from limits_app.testing.conformance import StoreConformance
-    from limits_app.testing.exhausting import exhaust
     from limits_app.testing.isolation import freeze_limits, fresh_limits
     from limits_app.testing.overrides import disable_limits, override_limits
 
@@ -37,7 +36,7 @@ _HOMES: Final = {
     "assert_limited": "limits_app.testing.assertions",
     "assert_not_limited": "limits_app.testing.assertions",
     "disable_limits": "limits_app.testing.overrides",
-    "exhaust": "limits_app.testing.exhausting",
+    "exhaust": "limits_app.testing.assertions",
     "freeze_limits": "limits_app.testing.isolation",
     "fresh_limits": "limits_app.testing.isolation",
     "override_limits": "limits_app.testing.overrides",

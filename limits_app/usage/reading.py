@@ -11,14 +11,13 @@ from typing import Any, Final, TypeVar
 from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
-from django.utils import timezone
 
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.clock import EPOCH
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import aware, in_site_time
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
 
@@ -148,7 +147,7 @@ def begun(
         if not isinstance(moment, datetime | None):
             raise InvalidRequest(f"{name} must be a datetime or None, not {shown(moment)}")
     if since is None:
-        since = _before(datetime.now(UTC) if until is None else _aware(until), usual)
+        since = _before(datetime.now(UTC) if until is None else aware(until), usual)
     found = found.filter(**{f"{column}__gte": in_site_time(since)})
     return found if until is None else found.filter(**{f"{column}__lt": in_site_time(until)})
 
@@ -167,10 +166,6 @@ def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: Ke
     keys = [key] if isinstance(key, str) else key
     wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key__in": keys}
     return found.filter(**{column: value for column, value in wanted.items() if value is not None})
-
-
-def _aware(moment: datetime) -> datetime:
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
 def _use(row: dict[str, Any]) -> Use:

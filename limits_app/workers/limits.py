@@ -64,10 +64,6 @@ class PrivateSet:
         return LimitSet(limits, config=self.config, require_usage=self.require_usage)
 
 
-def _own(limit_set: LimitSet | PrivateSet) -> LimitSet:
-    return limit_set.copy() if isinstance(limit_set, PrivateSet) else limit_set
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
     """The checked `limits` option: at most one of the three is set."""
@@ -116,7 +112,8 @@ class WorkerLimits:
         if self.shared is not None:
             return self.shared
         if self.limit_sets:
-            return LimitPool(map(_own, self.limit_sets), worker_index=worker_index)
+            own = [one.copy() if isinstance(one, PrivateSet) else one for one in self.limit_sets]
+            return LimitPool(own, worker_index=worker_index)
         return Unlimited() if self.private is None else self.private.copy()
 
     def check_mode(self, mode: str) -> None:

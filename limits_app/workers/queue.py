@@ -131,19 +131,11 @@ def _round_robin() -> Balancer:
     return lambda queues: queues[next(turns) % len(queues)]
 
 
-def _random() -> Balancer:
-    return random.choice
-
-
-def _least_loaded() -> Balancer:
-    return lambda queues: min(queues, key=lambda queue: queue.unfinished)
-
-
-# A new balancer is one function and one entry.
+# A new balancer is one entry.
 BALANCERS: Final[Mapping[str, Callable[[], Balancer]]] = {
     "round_robin": _round_robin,
-    "random": _random,
-    "least_loaded": _least_loaded,
+    "random": lambda: random.choice,
+    "least_loaded": lambda: lambda queues: min(queues, key=lambda queue: queue.unfinished),
 }
 
 

@@ -44,7 +44,10 @@ def files() -> None:
 def simulation() -> None:
     """A million events; and of every hundredth, whether a store decides alike."""
     from limits_app.core.notation import parse_limit
-    from limits_app.services.simulation import EVENTS, Proposal, csv_events, replay
+    from limits_app.services.simulation.events import csv_events
+    from limits_app.services.simulation.proposal import Proposal
+    from limits_app.services.simulation.replay import replay
+    from limits_app.services.simulation.report import EVENTS
 
     lines = list(events(1_000_000))
     noted = [parse_limit(text) for text in ("calls=60/min", "tpm=100k/min:gcra")]

@@ -17,7 +17,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
-from limits_app.admin import EndpointAdmin
+from limits_app.admin.resources import EndpointAdmin
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
 from tests.configuration.rows import permits, rate

@@ -13,8 +13,15 @@ from limits_app.core.limits import Limit, QuotaLimit
 from limits_app.core.notation import Noted
 from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
 from limits_app.models.fields import in_site_time
-from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
-from limits_app.services.simulation.forecast import MOST, Consumer, Forecast, forecast
+from limits_app.services.simulation.forecast import (
+    MOST,
+    Consumer,
+    Forecast,
+    can_be_replayed,
+    forecast,
+    in_steps,
+    replay_hours,
+)
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600

@@ -19,8 +19,7 @@ from limits_app.core.amounts import MILLI
 from limits_app.core.notation import Noted
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import limit_name
-from limits_app.services.simulation import STEP_SECONDS
-from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, forecast
+from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
 
 _HOUR_SECONDS: Final = 3600
 

@@ -17,7 +17,7 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import Bar, amount, bar, moment, percent
+from limits_app.admin.formatting import FORMULA, Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
@@ -136,12 +136,8 @@ def _csv(context: dict[str, Any]) -> HttpResponse:
     for use, name in context["table"]:
         label = use.resource if context["entity"] else use.entity
         cells = [label or "", name, use.key, use.admitted, use.refused]
-        rows.writerow([f"'{cell}" if str(cell).startswith(_FORMULA) else cell for cell in cells])
+        rows.writerow([f"'{cell}" if str(cell).startswith(FORMULA) else cell for cell in cells])
     return file
-
-
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""The first characters of formulas in spreadsheets."""
 
 
 def _used(resource: str | None, entity: str | None, key: str, *, time: Time, here: dict[str, str]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from limits_app.management.limits import (
     policies,
     pools,
     rejections,
-    rules,
     state,
     usage,
 )
@@ -38,7 +37,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "pool": pools.POOL,
     "check": state.CHECK,
     "explain": state.EXPLAIN,
-    "rules": rules.RULES,
+    "rules": state.RULES,
     "status": state.STATUS,
     "top": state.TOP,
     "boost": boosts.BOOST,

@@ -18,7 +18,10 @@ from limits_app.management.limits.tables import Table, cell, printable
 from limits_app.models import CandidateState
 from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
-from limits_app.services.simulation import Proposal, Report, csv_events, recorded_events, replay
+from limits_app.services.simulation.events import csv_events, recorded_events
+from limits_app.services.simulation.proposal import Proposal
+from limits_app.services.simulation.replay import replay
+from limits_app.services.simulation.report import Report
 
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20

@@ -1,10 +1,11 @@
-"""`check`, `explain`, `status`, `top` and `doctor`: effective limits and their usage."""
+"""`check`, `explain`, `rules`, `status`, `top` and `doctor`: effective limits and their usage."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from http import HTTPMethod
 from threading import TIMEOUT_MAX, Event
 from typing import Final, NoReturn
 
@@ -13,6 +14,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import LimitStatus, Outcome, Stats
+from limits_app.integrations.endpoints import rules_for_path
 from limits_app.management.limits.arguments import (
     amounts,
     positive,
@@ -284,4 +286,37 @@ DOCTOR: Final = Subcommand(
     _doctor,
     _takes_doctor,
     ("doctor", "doctor --fail-on warning --format json"),
+)
+
+
+_COLUMNS: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
+
+
+def _rules(options: Namespace, out: Output) -> ExitCode:
+    rules = rules_for_path(options.path, options.method)
+    rows = [
+        (one.name, one.resource, one.counted_by, dict(one.amounts), bool(one.exemptions), one.stop) for one in rules
+    ]
+    out.show(Table(_COLUMNS, rows, f"No rule matches {options.method} {options.path}."))
+    return ExitCode.OK if rules else ExitCode.NO
+
+
+def _takes_path(parser: ArgumentParser) -> None:
+    parser.add_argument("path", type=_path, metavar="PATH", help="the path of a request, such as /api/orders/")
+    parser.add_argument(
+        "--method", type=str.upper, choices=[*HTTPMethod.__members__], default="GET", help="the method of the request"
+    )
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/") or "?" in text or "#" in text:
+        raise ArgumentTypeError(f"{text!r} must be a path such as /api/orders/, without host and query string")
+    return text
+
+
+RULES: Final = Subcommand(
+    "show the rules for URLs that charge requests to a path, in their order",
+    _rules,
+    _takes_path,
+    ("rules /api/orders/", "rules /api/orders/ --method POST --format json"),
 )

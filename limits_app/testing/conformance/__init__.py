@@ -34,12 +34,11 @@ from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
 from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
 from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
-from limits_app.testing.conformance.extending import Extending  # noqa: E402
 from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
-from limits_app.testing.conformance.settling import Settling  # noqa: E402
+from limits_app.testing.conformance.settling import Extending, Settling  # noqa: E402
 
 __all__ = ["StoreConformance", "StoreOperations"]
 
