@@ -158,20 +158,16 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
             yield from (f"{whose}{limit_name(key)} ({level})" for key, level in found)
 
 
+def _has(permission: str) -> Callable[[Any, HttpRequest], bool]:
+    return lambda _page, request: request.user.has_perm(permission)
+
+
 class StatePermissions:
-    """The custom permissions of the models."""
+    """The custom permissions of the models: whether the user may grant boosts, reset usage, and top up limits."""
 
-    def has_boost_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may grant boosts."""
-        return request.user.has_perm("limits_app.boost_policy")
-
-    def has_reset_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may reset usage."""
-        return request.user.has_perm("limits_app.reset_resource")
-
-    def has_top_up_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may top up limits."""
-        return request.user.has_perm("limits_app.top_up_resource")
+    has_boost_permission = _has("limits_app.boost_policy")
+    has_reset_permission = _has("limits_app.reset_resource")
+    has_top_up_permission = _has("limits_app.top_up_resource")
 
 
 def enforce(enforcement: Enforcement) -> Any:

@@ -64,16 +64,12 @@ def _change(was: Any, became: Any) -> Change:
 def _flat(state: Snapshot, within: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for field, value in state.items():
-        if _are_parts(value):
+        if isinstance(value, list) and all(isinstance(one, dict) and _name(one) for one in value):
             for part in value:
                 flat |= _flat(part, f"{within}{field} {_name(part)}: ")
         else:
             flat[within + field] = value
     return flat
-
-
-def _are_parts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) and _name(one) for one in value)
 
 
 def _name(part: Snapshot) -> Any:

@@ -93,13 +93,9 @@ def verify(*, using: str | None = None, known: tuple[int, str] | None = None) ->
     using = using or router.db_for_write(AuditEvent)
     while True:
         begun, report = _read(using, known)
-        if report.ok or begun == _pruned(using):
+        pruned = AuditHead._default_manager.using(using).values_list("pruned_number", flat=True).first()
+        if report.ok or begun == pruned:
             return report
-
-
-def _pruned(using: str) -> int | None:
-    """The number of the last pruned event."""
-    return AuditHead._default_manager.using(using).values_list("pruned_number", flat=True).first()
 
 
 def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -73,22 +73,6 @@ _ON_UNAVAILABLE: Final = (
     (OnUnavailable.ALLOW.value, _("allow: allow all requests (fail open)")),
     (OnUnavailable.LOCAL.value, _("local: each process allows its share")),
 )
-
-_NAMES: Final[Mapping[PolicyScope, str]] = {
-    PolicyScope.ENTITY_ON_RESOURCE: "entity {entity} on {resource}",
-    PolicyScope.ENTITY: "entity {entity}",
-    PolicyScope.PLAN_ON_RESOURCE: "plan {plan} on {resource}",
-    PolicyScope.PLAN: "plan {plan}",
-    PolicyScope.PATTERN_ON_RESOURCE: "pattern {entity} on {resource}",
-    PolicyScope.PATTERN: "pattern {entity}",
-    PolicyScope.RESOURCE: "resource {resource}",
-    PolicyScope.SYSTEM: "system",
-    PolicyScope.ENTITY_TOTAL: "entity {entity} in total",
-    PolicyScope.PLAN_TOTAL: "plan {plan} in total",
-    PolicyScope.PATTERN_TOTAL: "pattern {entity} in total",
-    PolicyScope.SYSTEM_TOTAL: "system in total",
-}
-"""Not translated, because they are stored in logs and outcomes."""
 
 _HOURS: Final = ("weekly_hours", "time_zone")
 _SPAN: Final = ("resource", "entity", "plan", "counted", "valid_from", "valid_until")
@@ -239,7 +223,11 @@ class Policy(Configuration):
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
-        return _NAMES[self.scope].format(resource=self.resource, entity=self.entity, plan=self.plan)
+        # Not translated, because it is stored in logs and outcomes.
+        subject = self.scope.partition("_")[0]
+        whose = {"plan": self.plan, "resource": self.resource, "system": ""}.get(subject, self.entity)
+        place = f"on {self.resource}" if self.scope.endswith("_on_resource") else ""
+        return " ".join(filter(None, [subject, str(whose), place, "in total" if self.scope in TOTALS else ""]))
 
     def clean(self) -> None:
         """Fill in implied dates and time zones, and reject invalid or overlapping ones."""

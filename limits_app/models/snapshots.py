@@ -105,14 +105,9 @@ def _described(item: Any) -> Snapshot:
 
 def _shortly(part: Configuration) -> Snapshot:
     """A nested object without fields that have an empty default value."""
-    unsaid = {
-        field.name for field in fields_of(type(part)) if _value(part, field.name) in _EMPTY and _is_default(part, field)
-    }
+    own = {field.name: (_value(part, field.name), _plain(field.get_default())) for field in fields_of(type(part))}
+    unsaid = {name for name, (value, default) in own.items() if value in _EMPTY and value == default}
     return {name: value for name, value in _described(part).items() if name not in unsaid}
-
-
-def _is_default(item: Configuration, field: Any) -> bool:
-    return bool(_value(item, field.name) == _plain(field.get_default()))
 
 
 def _plain(value: object) -> object:

@@ -29,21 +29,18 @@ __all__ = [
     "override_limits",
 ]
 
-_HOMES: Final = {
-    "FakeClock": "limits_app.testing.clock",
-    "LimitsMixin": "limits_app.testing.assertions",
-    "StoreConformance": "limits_app.testing.conformance",
-    "assert_limited": "limits_app.testing.assertions",
-    "assert_not_limited": "limits_app.testing.assertions",
-    "disable_limits": "limits_app.testing.overrides",
-    "exhaust": "limits_app.testing.assertions",
-    "freeze_limits": "limits_app.testing.isolation",
-    "fresh_limits": "limits_app.testing.isolation",
-    "override_limits": "limits_app.testing.overrides",
+_NAMES: Final = {
+    "clock": ("FakeClock",),
+    "conformance": ("StoreConformance",),
+    "assertions": ("LimitsMixin", "assert_limited", "assert_not_limited", "exhaust"),
+    "isolation": ("freeze_limits", "fresh_limits"),
+    "overrides": ("disable_limits", "override_limits"),
 }
+"""What each module has; they are imported on first use."""
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module 'limits_app.testing' has no attribute {name!r}")

@@ -67,6 +67,11 @@ class _PartSerializer(DefinitionSerializer[C]):
         return data
 
 
+def _meta(model: type[Configuration], *fields: str) -> Any:
+    """The options of a serializer with these fields; the models validate them."""
+    return type("Meta", (), {"model": model, "fields": fields, "validators": ()})
+
+
 def _parts(serializer: Any, **options: Any) -> Any:
     return serializer(**{"many": True, "required": False, "max_length": MOST_PARTS, **options})
 
@@ -80,17 +85,13 @@ def _name_of(model: type[Configuration], *, required: bool = False) -> Any:
 class LimitSerializer(_PartSerializer[Limit]):
     """One limit. Its kind decides which fields apply; the others are empty. It can also be sent as text."""
 
-    class Meta:
-        model = Limit
-        fields: tuple[str, ...] = tuple(name for name in FIELDS[Limit] if name != "shared")
-        validators = ()
+    Meta = _meta(Limit, *(name for name in FIELDS[Limit] if name != "shared"))
 
 
 class PolicyLimitSerializer(LimitSerializer):
     """One limit of a policy; it can be shared by all entities."""
 
-    class Meta(LimitSerializer.Meta):
-        fields = FIELDS[Limit]
+    Meta = _meta(Limit, *FIELDS[Limit])
 
 
 class PoolMemberSerializer(_PartSerializer[PoolMember]):
@@ -98,10 +99,7 @@ class PoolMemberSerializer(_PartSerializer[PoolMember]):
 
     limits = _parts(LimitSerializer)
 
-    class Meta:
-        model = PoolMember
-        fields = (*FIELDS[PoolMember], "limits")
-        validators = ()
+    Meta = _meta(PoolMember, *FIELDS[PoolMember], "limits")
 
 
 class ResourceSerializer(DefinitionSerializer[Resource]):
@@ -109,19 +107,13 @@ class ResourceSerializer(DefinitionSerializer[Resource]):
 
     pool = _name_of(Pool)
 
-    class Meta:
-        model = Resource
-        fields = ("id", *FIELDS[Resource])
-        validators = ()
+    Meta = _meta(Resource, "id", *FIELDS[Resource])
 
 
 class PlanSerializer(DefinitionSerializer[Plan]):
     """A plan, such as free or pro."""
 
-    class Meta:
-        model = Plan
-        fields = ("id", *FIELDS[Plan])
-        validators = ()
+    Meta = _meta(Plan, "id", *FIELDS[Plan])
 
 
 class EntitySerializer(DefinitionSerializer[Entity]):
@@ -130,10 +122,7 @@ class EntitySerializer(DefinitionSerializer[Entity]):
     parent = _name_of(Entity)
     plan = _name_of(Plan)
 
-    class Meta:
-        model = Entity
-        fields = ("id", *FIELDS[Entity])
-        validators = ()
+    Meta = _meta(Entity, "id", *FIELDS[Entity])
 
 
 class PolicySerializer(DefinitionSerializer[Policy]):
@@ -145,10 +134,7 @@ class PolicySerializer(DefinitionSerializer[Policy]):
     plan = _name_of(Plan)
     limits = _parts(PolicyLimitSerializer)
 
-    class Meta:
-        model = Policy
-        fields = ("id", "scope", *FIELDS[Policy], "limits", "created_at", "updated_at")
-        validators = ()
+    Meta = _meta(Policy, "id", "scope", *FIELDS[Policy], "limits", "created_at", "updated_at")
 
 
 class PoolSerializer(DefinitionSerializer[Pool]):
@@ -156,10 +142,7 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
     members = _parts(PoolMemberSerializer)
 
-    class Meta:
-        model = Pool
-        fields = ("id", *FIELDS[Pool], "members")
-        validators = ()
+    Meta = _meta(Pool, "id", *FIELDS[Pool], "members")
 
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
@@ -167,10 +150,7 @@ class EndpointSerializer(DefinitionSerializer[Endpoint]):
 
     resource = _name_of(Resource)
 
-    class Meta:
-        model = Endpoint
-        fields = ("id", *FIELDS[Endpoint])
-        validators = ()
+    Meta = _meta(Endpoint, "id", *FIELDS[Endpoint])
 
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):

@@ -56,12 +56,9 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         lines.append(f"{limit_name(name)}, at most {most}")
         for label, use in zip(labels, of_limit, strict=True):
             refused = f", {use.refused} refused" if use.refused else ""
-            lines.append(f"  {label.ljust(width)}  {_bar(use.admitted / most if most else 0)}  {use.admitted}{refused}")
+            bar = ("█" * round(use.admitted / most * _WIDTH if most else 0)).ljust(_WIDTH, "·")
+            lines.append(f"  {label.ljust(width)}  {bar}  {use.admitted}{refused}")
     return "\n".join(lines) or "No usage."
-
-
-def _bar(share: float) -> str:
-    return ("█" * round(share * _WIDTH)).ljust(_WIDTH, "·")
 
 
 def _snapshot(options: Namespace, out: Output) -> ExitCode:
