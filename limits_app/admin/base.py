@@ -164,17 +164,11 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
 class ReadOnly:
     """Rows that cannot be added, changed or deleted."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """No one may."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """No one may."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """No one may."""
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 def confirmation(
@@ -210,13 +204,7 @@ class PartOf:
         """Whether the user may add such objects, or change an existing one."""
         return self._may(request, "add" if obj is None else "change")
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add such objects, or change an existing one."""
-        return self.has_add_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may add such objects, or change an existing one."""
-        return self.has_add_permission(request, obj)
+    has_change_permission = has_delete_permission = has_add_permission
 
     def _may(self, request: HttpRequest, verb: str) -> bool:
         return request.user.has_perm(f"limits_app.{verb}_{self.whole}")

@@ -42,6 +42,13 @@ _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Candidate, A
     "revert": (CandidateState.PROMOTED, _("Revert"), _revert),
 }
 """What can be done with a candidate: in which state, the label of the button, and the function."""
+
+
+def _reported(name: str, label: Any) -> Callable[[Any, Any], Any]:
+    """A column with a number of the report of a candidate."""
+    return admin.display(description=label)(lambda _page, candidate: getattr(candidate.report, name))
+
+
 _BUTTON: Final = (
     '<button type="submit" class="button" formaction="{}" formmethod="post" formnovalidate>'
     '{}<span class="visually-hidden"> {}</span></button>'
@@ -148,17 +155,6 @@ class CandidateAdmin(AuditedAdmin):
         found.result_list = rows
         return found
 
-    @admin.display(description=_("evaluated"))
-    def evaluated(self, candidate: Any) -> int:
-        """Show how many requests it evaluated."""
-        return int(candidate.report.evaluated)
-
-    @admin.display(description=_("would reject"))
-    def rejected(self, candidate: Any) -> int:
-        """Show how many of them it would have rejected; once promoted, has rejected."""
-        return int(candidate.report.rejected)
-
-    @admin.display(description=_("%"))
-    def rejected_percent(self, candidate: Any) -> float:
-        """Show the same in percent."""
-        return float(candidate.report.rejected_percent)
+    evaluated = _reported("evaluated", _("evaluated"))
+    rejected = _reported("rejected", _("would reject"))
+    rejected_percent = _reported("rejected_percent", _("%"))

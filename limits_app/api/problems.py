@@ -38,35 +38,30 @@ class Conflict(exceptions.APIException):
     """409: the request conflicts with the current state."""
 
     status_code = status.HTTP_409_CONFLICT
-    default_code = "conflict"
 
 
 class PreconditionFailed(exceptions.APIException):
     """412: the object has been changed since the version in If-Match."""
 
     status_code = status.HTTP_412_PRECONDITION_FAILED
-    default_code = "precondition_failed"
 
 
 class PreconditionRequired(exceptions.APIException):
     """428: the If-Match header is missing."""
 
     status_code = status.HTTP_428_PRECONDITION_REQUIRED
-    default_code = "precondition_required"
 
 
 class TooLarge(exceptions.APIException):
     """413: the body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE."""
 
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-    default_code = "too_large"
 
 
 class Busy(exceptions.APIException):
     """503: the database or the store is unavailable."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_code = "busy"
 
     def __init__(self, detail: str, wait: int) -> None:
         super().__init__(detail)

@@ -133,7 +133,3 @@ class Response(_Frozen):
         """Return the value of a header; several of the same name are joined by commas."""
         values = [value for key, value in self.headers if key.lower() == name.lower()]
         return ", ".join(values) if values else None
-
-    def json_value(self) -> Any:
-        """Return the content parsed as JSON; raises ValueError when it is not valid."""
-        return json.loads(self.content)

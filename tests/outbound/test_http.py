@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterator
 
@@ -46,7 +47,7 @@ def test_an_answer_has_all_that_the_upstream_said(server: LimitedServer) -> None
     client = HttpClient(server.url, name="eu", observer=watch)
     response = asked(client, Request.with_json("/items", {"a": 1}, params={"q": "x y"}, headers={"X-One": "1"}))
     assert (response.status, response.ok, response.upstream) == (200, True, "eu")
-    assert response.json_value() == {"path": "/items?q=x%20y"} or response.json_value() == {"path": "/items?q=x+y"}
+    assert json.loads(response.content) in ({"path": "/items?q=x%20y"}, {"path": "/items?q=x+y"})
     assert server.seen_headers[0]["content-type"] == "application/json"
     assert server.seen_headers[0]["x-one"] == "1"
     assert watch.events == [Called("eu", "POST", 200, response.seconds)]
@@ -139,7 +140,7 @@ def test_a_copy_is_checked_like_any_request() -> None:
     "path", ["/", "/...", "/.well-known/x", "/a..b/..c", "/v1..2", "/a//b", "/%2e%2ea", "/é", "/@b", "/:80/x"]
 )
 def test_other_paths_arrive_below_the_address(server: LimitedServer, path: str) -> None:
-    answer = asked(HttpClient(f"{server.url}/tenant-a/v1"), Request(path=path)).json_value()
+    answer = json.loads(asked(HttpClient(f"{server.url}/tenant-a/v1"), Request(path=path)).content)
     assert answer["path"].startswith("/tenant-a/v1/")
 
 

@@ -26,65 +26,56 @@ __all__ = ["ExplainAdmin", "LiveAdmin", "OverviewAdmin", "RejectionsAdmin", "Usa
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages in place of the list and forms of a model, so that the menu of the admin has an entry for them."""
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may view usage, of which rejections are a part."""
-        return may(request, USAGE)
+    pages: tuple[tuple[str, str, View], ...]
+    """The route, the name of the URL and the view of each."""
+    permissions: tuple[str, ...] = USAGE
+    """Of these one is needed to view them; rejections are a part of usage."""
 
-    def _view(self, view: View) -> Any:
-        return self.admin_site.admin_view(partial(view, self.admin_site))
+    def get_urls(self) -> list[URLPattern]:
+        """The pages; the rows of the model cannot be edited."""
+        view, site = self.admin_site.admin_view, self.admin_site
+        return [path(route, view(partial(page, site)), name=f"limits_app_{name}") for route, name, page in self.pages]
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whether the user may view the pages."""
+        return may(request, self.permissions)
 
 
 @admin.register(UsageSnapshot)
 class UsageAdmin(PagesAdmin):
     """Usage and the pages beside it."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """The pages; snapshots cannot be edited."""
-        return [
-            path("", self._view(usage_page), name="limits_app_usagesnapshot_changelist"),
-            path("preview/", self._view(preview_page), name="limits_app_preview"),
-            path("limit/", self._view(limit_page), name="limits_app_limit"),
-        ]
+    pages = (
+        ("", "usagesnapshot_changelist", usage_page),
+        ("preview/", "preview", preview_page),
+        ("limit/", "limit", limit_page),
+    )
 
 
 @admin.register(Overview)
 class OverviewAdmin(PagesAdmin):
     """The page “Overview”."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """The page."""
-        return [path("", self._view(overview_page), name="limits_app_overview_changelist")]
+    pages = (("", "overview_changelist", overview_page),)
 
 
 @admin.register(Live)
 class LiveAdmin(PagesAdmin):
-    """The page “Live”."""
+    """The page “Live” and its data."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """The page and its data."""
-        return [
-            path("", self._view(live_page), name="limits_app_live_changelist"),
-            path("state/", self._view(live_state), name="limits_app_live_state"),
-        ]
+    pages = (("", "live_changelist", live_page), ("state/", "live_state", live_state))
 
 
 @admin.register(Explain)
 class ExplainAdmin(PagesAdmin):
     """The page “Effective limits”."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """The page."""
-        return [path("", self._view(explain_page), name="limits_app_explain_changelist")]
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whether the user may view policies."""
-        return may(request, EXPLAIN)
+    pages = (("", "explain_changelist", explain_page),)
+    permissions = EXPLAIN
 
 
 @admin.register(Denial)
 class RejectionsAdmin(PagesAdmin):
     """Rejections."""
 
-    def get_urls(self) -> list[URLPattern]:
-        """The page; rejections cannot be edited."""
-        return [path("", self._view(rejections_page), name="limits_app_denial_changelist")]
+    pages = (("", "denial_changelist", rejections_page),)

@@ -112,7 +112,8 @@ def _prune_audit(options: Namespace, out: Output) -> int:
 
     def archive(events: Iterable[AuditEvent]) -> None:
         if file is not None:
-            file.add(map(_event, events))
+            columns = [field.attname for field in AuditEvent._meta.concrete_fields]
+            file.add({name: getattr(event, name) for name in columns} for event in events)
 
     pruned = 0
     said = {"actor": actor(), "source": SOURCE, "reason": options.reason}
@@ -120,10 +121,6 @@ def _prune_audit(options: Namespace, out: Output) -> int:
         pruned += count
         out.note(f"{pruned} audit events deleted")
     return pruned
-
-
-def _event(event: AuditEvent) -> dict[str, object]:
-    return {field.attname: getattr(event, field.attname) for field in event._meta.concrete_fields}
 
 
 def _takes_usage(parser: ArgumentParser) -> None:
