@@ -36,25 +36,6 @@ from limits_app.conf.table import *  # noqa: F403 - every key, which the table n
 from limits_app.conf.table import KEYS, STORE, STORES, Key, T
 from limits_app.core.amounts import shown
 
-__all__ = [
-    "EntityOfRequest",
-    "Exporter",
-    "Headers",
-    "Network",
-    "OnUnavailable",
-    "OnUnresolved",
-    "Problem",
-    "RefusalHandler",
-    "StoreKind",
-    "StoreSettings",
-    "UnknownKeys",
-    "current",
-    "function_of",
-    "get",
-    "problems",
-    "store_settings",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -144,7 +144,7 @@ class Entity(Configuration):
             raise ValidationError(
                 {"parent": _("An entity cannot be its own ancestor: choose another parent, or none.")}
             )
-        if len(above) + 1 > MAX_LEVELS or self._has_descendants(MAX_LEVELS - len(above)):
+        if _are_too_deep([self.pk], len(above), self._state.db):
             raise ValidationError({"parent": _("Entities can be at most 8 levels deep: choose a parent further up.")})
 
     @classmethod
@@ -177,12 +177,6 @@ class Entity(Configuration):
             parent_id = entities.filter(pk=parent_id).values_list("parent_id", flat=True).first()
         return above
 
-    def _has_descendants(self, generations: int) -> bool:
-        """Whether there is a descendant the given number of levels below."""
-        if self.pk is None:
-            return False
-        return Entity.objects.using(self._state.db).filter(**{"__".join(["parent"] * generations): self.pk}).exists()
-
 
 def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
     """The parents of entities and of their ancestors, by primary key, up to the maximum depth."""
@@ -196,7 +190,7 @@ def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
     return found
 
 
-def _are_too_deep(keys: list[Any], above: int, using: str) -> bool:
+def _are_too_deep(keys: list[Any], above: int, using: str | None) -> bool:
     """Whether entities with this number of ancestors and their descendants exceed the maximum depth."""
     if above >= MAX_LEVELS:
         return True

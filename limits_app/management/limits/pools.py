@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.db import router
 from django.db.models import ProtectedError, QuerySet
@@ -18,8 +18,6 @@ from limits_app.management.limits.tables import Table
 from limits_app.models import Configuration, LoadBalancing, Pool, PoolMember, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
-
-R = TypeVar("R", Pool, Resource)
 
 _POOLS: Final = ("pool", "load_balancing", "failover", "enabled", "members", "serves", "description")
 _MEMBERS: Final = ("member", "order", "weight", "enabled", "limits", "config")
@@ -51,11 +49,9 @@ def _get(options: Namespace, out: Output) -> ExitCode:
 def _set(options: Namespace, out: Output) -> ExitCode:
     given = {name: getattr(options, name) for name in ("load_balancing", "failover", "description")}
     with changing(options, out):
-        pool = _first(Pool, name=options.pool) or Pool(name=options.pool)
-        _save(pool, given)
+        _save(definitions.find_or_new(Pool, options.pool), given)
         for name in options.serves:
-            resource = _first(Resource, name=name) or Resource(name=name)
-            _save(resource, {"pool": pool.name})
+            _save(definitions.find_or_new(Resource, name), {"pool": options.pool})
     return ExitCode.OK
 
 
@@ -96,7 +92,7 @@ def _delete(options: Namespace, out: Output) -> ExitCode:
 
 
 def _found(name: str) -> Pool:
-    pool = _first(Pool, name=name)
+    pool = Pool.objects.using(router.db_for_write(Pool)).filter(name=name).first()
     if pool is None:
         there = ", ".join(Pool.objects.values_list("name", flat=True)) or "none"
         raise UnknownPool(f"Unknown pool {name!r}; must be one of: {there}.")
@@ -109,11 +105,6 @@ def _members(options: Namespace) -> QuerySet[PoolMember]:
     if missing:
         fail(f"The pool {options.pool} has no member {', '.join(missing)}.")
     return members
-
-
-def _first(model: type[R], **named: str) -> R | None:
-    """A row of the primary database, because a replica may lag behind."""
-    return model._default_manager.using(router.db_for_write(model)).filter(**named).first()
 
 
 def _save(row: Configuration, given: dict[str, Any]) -> None:
