@@ -1,15 +1,35 @@
-"""Constraints that only some databases support."""
+"""Constraints that several models have, and those that only some databases support."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.db import models
 from django.db.backends.ddl_references import Statement, Table
+from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+
+
+_NO_NAME: Final = _("Enter a name.")
+
+
+def not_empty(model: str, field: str = "name", message: Any = _NO_NAME) -> models.CheckConstraint:
+    """A text must not be empty."""
+    return models.CheckConstraint(
+        name=f"limits_app_{model}_has_{field}", condition=~models.Q((field, "")), violation_error_message=message
+    )
+
+
+def one_of(model: str, field: str, values: Sequence[str], message: Any) -> models.CheckConstraint:
+    """A text must be one of some values."""
+    condition = models.Q((f"{field}__in", list(values)))
+    return models.CheckConstraint(
+        name=f"limits_app_{model}_{field}", condition=condition, violation_error_message=message
+    )
 
 
 class PrimaryKeyCheck(models.CheckConstraint):

@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
+from limits_app.models.constraints import one_of
 from limits_app.models.fields import aware
 from limits_app.models.policy_rules import Enforcement
 from limits_app.models.validators import validate_text
@@ -75,11 +76,7 @@ class EmergencySwitch(Configuration):
         default_permissions = ("view", "change")
         constraints = [
             models.CheckConstraint(name="limits_app_emergency_is_single", condition=Q(id=1)),
-            models.CheckConstraint(
-                name="limits_app_emergency_mode",
-                condition=Q(mode__in=Enforcement.values),
-                violation_error_message=_("The mode must be enforce, shadow or off."),
-            ),
+            one_of("emergency", "mode", Enforcement.values, _("The mode must be enforce, shadow or off.")),
             models.CheckConstraint(
                 name="limits_app_emergency_has_reason",
                 condition=Q(mode=Enforcement.ENFORCE) | ~Q(reason=""),

@@ -10,7 +10,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration, Written
-from limits_app.models.constraints import PrimaryKeyCheck
+from limits_app.models.constraints import PrimaryKeyCheck, not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.patterns import is_pattern
 from limits_app.models.plan import Plan
@@ -97,11 +97,7 @@ class Entity(Configuration):
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
         constraints = [
-            models.CheckConstraint(
-                name="limits_app_entity_has_identifier",
-                condition=~Q(identifier=""),
-                violation_error_message=_("Enter an identifier."),
-            ),
+            not_empty("entity", "identifier", _("Enter an identifier.")),
             models.CheckConstraint(
                 name="limits_app_entity_not_unlimited_and_blocked",
                 condition=Q(unlimited=False) | Q(blocked=False),

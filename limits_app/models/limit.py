@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import models
@@ -41,6 +41,14 @@ _ALGORITHMS: Final = ("", *RateLimitAlgorithm)
 _PERIODS: Final = ("", *QuotaPeriod)
 
 
+def _number(label: Any, help_text: Any, *, required: bool = False) -> Any:
+    """A column for an amount, or for seconds."""
+    optional = not required
+    return models.DecimalField(
+        label, max_digits=16, decimal_places=3, null=optional, blank=optional, help_text=help_text
+    )
+
+
 class Limit(Configuration):
     """A limit of a policy or a pool member. Its kind decides which of the columns apply."""
 
@@ -73,21 +81,13 @@ class Limit(Configuration):
             "period. Concurrent use: how many at the same time."
         ),
     )
-    capacity = models.DecimalField(
+    capacity = _number(
         _("capacity"),
-        max_digits=16,
-        decimal_places=3,
-        help_text=_(
-            "How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."
-        ),
+        _("How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."),
+        required=True,
     )
-    window_seconds = models.DecimalField(
-        _("per (seconds)"),
-        max_digits=16,
-        decimal_places=3,
-        null=True,
-        blank=True,
-        help_text=_("60 is a minute, 3600 an hour, 86400 a day. Only for units and requests."),
+    window_seconds = _number(
+        _("per (seconds)"), _("60 is a minute, 3600 an hour, 86400 a day. Only for units and requests.")
     )
     algorithm = models.CharField(
         _("algorithm"),
@@ -96,23 +96,13 @@ class Limit(Configuration):
         blank=True,
         help_text=_("Leave empty for a token bucket. Only for units and requests."),
     )
-    burst = models.DecimalField(
+    burst = _number(
         _("burst size"),
-        max_digits=16,
-        decimal_places=3,
-        null=True,
-        blank=True,
-        help_text=_("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
+        _("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
     )
-    max_hold_seconds = models.DecimalField(
+    max_hold_seconds = _number(
         _("freed after (seconds)"),
-        max_digits=16,
-        decimal_places=3,
-        null=True,
-        blank=True,
-        help_text=_(
-            "When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."
-        ),
+        _("When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."),
     )
     period = models.CharField(
         _("calendar period"),
@@ -127,15 +117,9 @@ class Limit(Configuration):
         blank=True,
         help_text=_("Time zone of the calendar period, such as “Europe/Berlin”. Leave empty for UTC."),
     )
-    session_seconds = models.DecimalField(
+    session_seconds = _number(
         _("from first use (seconds)"),
-        max_digits=16,
-        decimal_places=3,
-        null=True,
-        blank=True,
-        help_text=_(
-            "Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."
-        ),
+        _("Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."),
     )
     soft = models.BooleanField(
         _("report only"),

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
+from limits_app.models.constraints import not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_text
 
@@ -46,13 +47,7 @@ class Plan(Configuration):
         verbose_name = _("plan")
         verbose_name_plural = _("plans")
         ordering = ["name"]
-        constraints = [
-            models.CheckConstraint(
-                name="limits_app_plan_has_name",
-                condition=~models.Q(name=""),
-                violation_error_message=_("Enter a name."),
-            )
-        ]
+        constraints = [not_empty("plan")]
 
     def __str__(self) -> str:
         return self.name

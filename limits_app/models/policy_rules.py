@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
-from limits_app.models.constraints import NoOverlap, Undated
+from limits_app.models.constraints import NoOverlap, Undated, one_of
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
@@ -92,15 +92,12 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         ),
         violation_error_message=_NOT_A_TOTAL,
     ),
-    models.CheckConstraint(
-        name="limits_app_policy_effect",
-        condition=Q(effect__in=PolicyEffect.values),
-        violation_error_message=_("The effect must be limits, blocked or unlimited."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_on_unavailable",
-        condition=Q(on_unavailable__in=["", *map(str, OnUnavailable)]),
-        violation_error_message=_("The behaviour while the store is unavailable must be block, allow or local."),
+    one_of("policy", "effect", PolicyEffect.values, _("The effect must be limits, blocked or unlimited.")),
+    one_of(
+        "policy",
+        "on_unavailable",
+        ["", *map(str, OnUnavailable)],
+        _("The behaviour while the store is unavailable must be block, allow or local."),
     ),
     models.CheckConstraint(
         name="limits_app_policy_extends_with_limits",

@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
+from limits_app.models.constraints import not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
@@ -63,13 +64,7 @@ class Resource(Configuration):
             ("reset_resource", "Can reset usage of resources"),
             ("top_up_resource", "Can top up limits of resources"),
         ]
-        constraints = [
-            models.CheckConstraint(
-                name="limits_app_resource_has_name",
-                condition=~models.Q(name=""),
-                violation_error_message=_("Enter a name."),
-            )
-        ]
+        constraints = [not_empty("resource")]
 
     def __str__(self) -> str:
         return self.name
