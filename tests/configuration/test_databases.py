@@ -7,13 +7,32 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import IntegrityError, connections
-from django.db.models import QuerySet
-from pytest_django import DjangoDbBlocker
+from django.db.models import Model, QuerySet
+from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.core.limits import CallLimit
-from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, Subject, policies_for
+from limits_app.models import (
+    Entity,
+    Limit,
+    Policy,
+    PolicyScope,
+    Pool,
+    PoolMember,
+    Resource,
+    Subject,
+    keep_cool_down,
+    policies_for,
+)
 from limits_app.models.constraints import NoOverlap, Undated
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
+
+
+class Elsewhere:
+    """Sends all models to the tested database."""
+
+    def db_for_write(self, model: type[Model], **hints: object) -> str:
+        return ALIAS
+
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -73,6 +92,17 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
     assert {str(one.level): one.effect for one in second.policies}["entity_row"] == "unlimited"
     assert [link.entity for link in policies_for(Subject("api", None), ALIAS, NOW).links] == [None]
     assert [link.entity for link in policies_for(Subject("api", "user:2"), ALIAS, NOW).links] == ["user:2"]
+
+
+def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settings) -> None:
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    assert keep_cool_down("api", "", 7)
+    assert not keep_cool_down("api", "", 6)
+    assert keep_cool_down("other", "a", 9)
+    assert [policies_for(Subject(name, None), ALIAS, NOW).cooling_until for name in ("api", "other", None)] == [7, 0, 0]
+    assert keep_cool_down("api", "", 0)
+    assert not keep_cool_down("api", "", 0)
+    assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling_until
 
 
 def test_a_scope_has_one_policy_that_always_holds(vendor: str) -> None:
