@@ -91,9 +91,6 @@ def test_what_was_read_can_be_put_back_as_it_is(root: APIClient, kind: str) -> N
         assert {**put.data, "updated_at": None} == {**read.data, "updated_at": None}
 
 
-# ---------------------------------------------------------------- policies and pools
-
-
 def test_a_policy_is_written_with_its_limits_as_a_whole(root: APIClient) -> None:
     Resource.objects.create(name="api")
     slots = {"kind": "resource", "key": "slots", "capacity": 2, "max_hold_seconds": 1.5}
@@ -188,9 +185,6 @@ def test_a_wrong_pool_is_refused_at_the_place_where_it_is_wrong(root: APIClient,
     assert not PoolMember.objects.exists()
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def test_what_is_in_use_is_not_deleted(root: APIClient) -> None:
     fill([1])
     resource = Resource.objects.get()
@@ -247,9 +241,6 @@ def test_other_forms_methods_and_addresses_are_refused_as_problems(root: APIClie
     ]
     assert [one.status_code for one in told] == [415, 405, 405, 404, 404, 404]
     assert {one["Content-Type"] for one in told} == {"application/problem+json"}
-
-
-# ---------------------------------------------------------------- lists
 
 
 @pytest.mark.parametrize(

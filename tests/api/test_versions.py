@@ -88,9 +88,6 @@ def test_what_a_reader_has_is_not_sent_again(root: APIClient, where: str) -> Non
         assert root.get(address, headers={"If-None-Match": "*"}).status_code == 304
 
 
-# ---------------------------------------------------------------- at the same moment
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def site(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """A site on a database to which each thread has a connection of its own."""

@@ -35,9 +35,6 @@ def of_member(member: PoolMember, **fields: Any) -> Limit:
     return rate(None, member=member, **fields)  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------ rows
-
-
 def test_names_are_what_people_read(pool: Pool, member: PoolMember) -> None:
     assert (str(pool), str(member)) == ("bedrock/claude", "us-east-1/1")
 
@@ -158,9 +155,6 @@ def test_every_change_of_a_pool_is_announced(pool: Pool, member: PoolMember, ann
     of_member(member).save()
     pool.delete()
     assert len(announced) >= before
-
-
-# ------------------------------------------------------------------------------------------ admin
 
 
 def pool_form(*members: dict[str, Any], existing: int = 0, **fields: Any) -> dict[str, Any]:

@@ -53,9 +53,6 @@ def leave_async(acquisition: Acquisition, error: BaseException | None = None) ->
 WAYS = [pytest.param(leave, id="with"), pytest.param(leave_async, id="async_with")]
 
 
-# ------------------------------------------------------------------------------------------- what it says
-
-
 def test_an_acquisition_shows_its_state_and_amounts(store: MemoryStore) -> None:
     limits = limit_set(store, TPM, DB)
     acquisition = limits.try_acquire({"tpm": 60})
@@ -131,9 +128,6 @@ def test_each_grant_of_a_permit_has_a_number_that_only_grows(store: MemoryStore,
         fences.append(acquisition.fences["db"])
         acquisition.release()
     assert fences == sorted(set(fences))
-
-
-# ------------------------------------------------------------------------------------------------- update
 
 
 def test_the_last_report_of_a_key_counts(store: MemoryStore) -> None:
@@ -291,9 +285,6 @@ def test_usage_of_an_unknown_key_is_skipped_also_where_requests_must_know_theirs
     ]
 
 
-# ------------------------------------------------------------------------------------------------ over-use
-
-
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_over_use_is_a_warning_and_a_debt(
     algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
@@ -324,9 +315,6 @@ def test_a_rate_may_have_any_name(store: MemoryStore, caplog: pytest.LogCaptureF
     with permits.try_acquire({"call_count": 2}):
         pass
     assert used(permits) == {"call_count": 0}
-
-
-# ------------------------------------------------------------------------------------------ calls, permits
 
 
 @pytest.mark.parametrize("requested", [None, {"call_count": 1}, {"call_count": 1.0}, {"call_count": Decimal(1)}])
@@ -404,9 +392,6 @@ def test_permits_are_given_back_whatever_is_reported_of_them(usage: int, store: 
         acquisition.update({"db": usage})
         assert acquisition.acquisitions == {"db": LimitUse(2, usage)}
     assert used(limits) == {"db": 0}
-
-
-# ------------------------------------------------------------------------------------------------- release
 
 
 @pytest.mark.parametrize("algorithm", REFUNDING)
@@ -503,9 +488,6 @@ def test_another_thread_may_release(store: MemoryStore) -> None:
     thread.join()
     assert used(limits)["tpm"] == 5
     assert limits.try_acquire({"db": 3})
-
-
-# --------------------------------------------------------------------------------------------------- blocks
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -769,9 +751,6 @@ def test_a_copy_of_an_acquisition_settles_the_same_claim_once(store: MemoryStore
     copied.release()
     acquisition.release()
     assert used(limits) == {"db": 0}
-
-
-# -------------------------------------------------------------------------------- several scopes in one set
 
 
 def composed(store: MemoryStore, *sets: Sequence[Any]) -> LimitSet:

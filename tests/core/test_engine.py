@@ -18,9 +18,6 @@ CALLS = CallLimit(5, 60)
 DB = ResourceLimit("db", 2)
 
 
-# ------------------------------------------------------------------------------------------------- charge
-
-
 @pytest.mark.parametrize(
     ("requests", "admitted", "used"),
     [
@@ -91,9 +88,6 @@ def test_a_blocked_scope_rejects_everything() -> None:
     rejected = scopes.charge(tpm=0)
     assert not rejected.admitted
     assert rejected.refusal() == ([(scopes.scoped[1].key, "blocked")], NEVER_US)
-
-
-# ------------------------------------------------------------------------------------------------- leases
 
 
 def test_permits_are_leased_to_the_holder() -> None:
@@ -195,9 +189,6 @@ def test_peeking_leaves_out_expired_leases_and_changes_nothing() -> None:
     assert not scopes.record.changed
 
 
-# ------------------------------------------------------------------------------------------------- settle
-
-
 @pytest.mark.parametrize(
     ("limit", "change", "used"),
     [
@@ -240,9 +231,6 @@ def test_the_fence_of_permits_grows_from_grant_to_grant() -> None:
     assert fences == sorted(set(fences))
 
 
-# ------------------------------------------------------------------------------------------------- credit
-
-
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_credit_reduces_use_whatever_the_algorithm(algorithm: RateLimitAlgorithm) -> None:
     scopes = Scopes(RateLimit("tpm", 10, 60, algorithm), CALLS)
@@ -252,9 +240,6 @@ def test_credit_reduces_use_whatever_the_algorithm(algorithm: RateLimitAlgorithm
     scopes.credit("tpm", 100)
     assert scopes.used() == {"tpm": 0, "call_count": 1}
     assert not scopes.charge(tpm=11).admitted
-
-
-# -------------------------------------------------------------------------------------------------- reset
 
 
 @pytest.mark.parametrize(
@@ -274,9 +259,6 @@ def test_a_reset_forgets_use_and_leaves_permits(keys: list[str] | None, used: di
     assert scopes.used() == used
     assert scopes.record.changed
     assert leases_of(scopes.record) == [1]
-
-
-# ------------------------------------------------------------------------------------------------ restored
 
 
 def test_a_record_is_restored_when_all_its_limits_are() -> None:

@@ -132,9 +132,6 @@ def test_a_fence_grows_over_changes() -> None:
     assert second.states[0][2] > first.states[0][2]
 
 
-# ------------------------------------------------------------------------------- settling after a change
-
-
 @pytest.mark.parametrize(
     ("change", "used"), [(2, 8), (-2, 4), (0.5, 6.5), (-0.5, 5.5)], ids=["more", "less", "more_parts", "less_parts"]
 )

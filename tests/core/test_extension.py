@@ -52,9 +52,6 @@ WAYS = pytest.mark.parametrize("extend", [extend, aextend])
 STORES = pytest.mark.parametrize("kind", [MemoryStore, FarStore])
 
 
-# ------------------------------------------------------------------------------------------- amounts
-
-
 @WAYS
 @STORES
 def test_amounts_of_extensions_are_part_of_the_acquisition(extend: Extend, kind: type[MemoryStore]) -> None:
@@ -154,9 +151,6 @@ def test_a_limit_of_two_scopes_is_shared_in_each(store: MemoryStore) -> None:
     assert [used(LimitSet.composed([one], store)) for one in scoped] == [{"tpm": 27}, {"tpm": 27}]
 
 
-# ------------------------------------------------------------------------------------------- rejections
-
-
 @WAYS
 @STORES
 @pytest.mark.parametrize(
@@ -238,9 +232,6 @@ def test_a_pool_extends_the_set_that_was_chosen() -> None:
     assert [one["tpm"]["used"] for one in pool.get_stats()["limit_sets"]] == [9, 9]  # type: ignore[index, union-attr]
 
 
-# ------------------------------------------------------------------------------------------- permits
-
-
 def test_permits_of_an_extension_count_as_held_inside_the_block(store: MemoryStore) -> None:
     limits = limit_set(store, DB)
     with limits.try_acquire({"db": 0}) as acquisition:
@@ -264,9 +255,6 @@ def test_a_lost_lease_of_an_extension_is_reported_to_the_acquisition(
     acquisition.release()
     assert acquisition.lost_lease
     assert "the lease of db ran out" in caplog.text
-
-
-# ------------------------------------------------------------------------------------------- errors and interruptions
 
 
 class Failing(AskedInThread, MemoryStore):

@@ -49,9 +49,6 @@ def many(pool: LimitPool, number: int, requested: Mapping[str, float] | None = N
     return names(*[pool.try_acquire(requested) for _ in range(number)])
 
 
-# ------------------------------------------------------------------------------------------ who is asked
-
-
 def test_sets_take_turns(store: MemoryStore) -> None:
     assert many(pool_of(store, CALLS), 7) == "abcabca"
     assert many(pool_of(store, CALLS, worker_index=1), 4) == "bcab"
@@ -117,9 +114,6 @@ def test_threads_are_served_exactly_what_all_sets_have(store: MemoryStore) -> No
     with ThreadPoolExecutor(8) as executor:
         served = Counter(executor.map(lambda _: many(pool, 1), range(300)))
     assert served == {**dict.fromkeys("abcd", 50), "-": 100}
-
-
-# ------------------------------------------------------------------------------------------ candidates
 
 
 def test_only_sets_that_have_all_requested_rates_are_asked(store: MemoryStore) -> None:
@@ -196,9 +190,6 @@ def test_an_empty_set_serves_anybody(store: MemoryStore) -> None:
     assert many(free, 9) == "ababab" + "aaa"
     full = LimitPool([free[1], free[0]], "least_loaded")
     assert many(full, 2) == "aa"
-
-
-# ------------------------------------------------------------------------------------------ refusals
 
 
 def test_a_refusal_is_that_of_the_set_that_would_admit_first(store: MemoryStore) -> None:
@@ -306,9 +297,6 @@ def test_a_store_that_is_down_is_no_refusal(clock: FakeClock) -> None:
     assert used(sets[1]) == {"call_count": 0}
 
 
-# ------------------------------------------------------------------------------------------ what is held
-
-
 @pytest.mark.parametrize("name", BALANCERS)
 def test_an_acquisition_is_that_of_its_set(name: str, store: MemoryStore) -> None:
     pool = pool_of(store, TPM, DB, load_balancing=name)
@@ -338,9 +326,6 @@ def test_a_nested_acquire_does_not_take_permits_again_that_it_has(store: MemoryS
     with pool.acquire(), pool.acquire(timeout=0) as inner:
         assert inner
         assert used(pool[0]) == {"db": 1, "call_count": 2}
-
-
-# ------------------------------------------------------------------------------------------ put aside
 
 
 def test_a_set_that_is_put_aside_comes_back_by_itself(store: MemoryStore, clock: FakeClock) -> None:
@@ -410,9 +395,6 @@ def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:
             pool_of(store, DB).cool_down(which, 1)
         with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
             pool_of(store, DB).cooling_seconds(which)
-
-
-# ------------------------------------------------------------------------------------------ what it is
 
 
 def test_a_pool_is_made_of_its_sets(store: MemoryStore) -> None:

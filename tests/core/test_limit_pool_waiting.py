@@ -50,9 +50,6 @@ def full(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> Lim
     return pool
 
 
-# ---------------------------------------------------------------------------------------------- until when
-
-
 @pytest.mark.parametrize("name", BALANCERS)
 def test_a_waiter_is_served_by_the_set_that_admits_first(name: str, store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN, load_balancing=name)
@@ -110,9 +107,6 @@ def test_a_waiter_sleeps_until_the_earliest_moment_and_is_woken_by_it_alone() ->
     held = pool.acquire({"tpm": 1}, timeout=20)
     assert held.config == {"name": "b"}
     held.cancel()
-
-
-# ---------------------------------------------------------------------------------------------- in turn
 
 
 def test_a_waiter_for_a_pool_and_one_for_a_set_of_it_are_served_as_they_came(
@@ -181,9 +175,6 @@ def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
     assert waiter.result()
     store.until_waiting(0)
     assert not store.line.busy
-
-
-# ---------------------------------------------------------------------------------------------- which sets
 
 
 def test_without_failover_only_the_chosen_one_is_waited_for(store: WatchedStore, clock: FakeClock) -> None:
@@ -279,9 +270,6 @@ def test_an_empty_set_admits_whoever_waits_behind_others(store: WatchedStore) ->
     assert first.result()
 
 
-# ---------------------------------------------------------------------------------------------- put aside
-
-
 def test_a_set_that_comes_back_serves_whoever_waits(store: WatchedStore, clock: FakeClock) -> None:
     pool = two(store, SLOW, TEN)
     used_up(pool[0], "tpm")
@@ -337,9 +325,6 @@ def test_when_all_are_put_aside_all_are_waited_for(store: WatchedStore, clock: F
     assert waiter.result().config == {"name": "b"}
 
 
-# ---------------------------------------------------------------------------------------------- several stores
-
-
 @pytest.mark.parametrize("name", BALANCERS)
 def test_sets_of_several_stores_are_waited_for_together(name: str, clock: FakeClock) -> None:
     stores = [WatchedStore(clock=clock), WatchedStore(clock=clock)]
@@ -353,9 +338,6 @@ def test_sets_of_several_stores_are_waited_for_together(name: str, clock: FakeCl
     for store in stores:
         store.until_waiting(0)
         assert not store.line.busy
-
-
-# ---------------------------------------------------------------------------------------------- interrupted
 
 
 def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: WatchedStore) -> None:
@@ -392,9 +374,6 @@ def test_a_waiter_that_is_interrupted_when_it_was_admitted_gives_back(clock: Fak
         waiter.result()
     assert [used(one) for one in pool] == [{"db": 0}, {"db": 1}]
     assert not store.line.busy
-
-
-# ---------------------------------------------------------------------------------------------- tasks
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -87,9 +87,6 @@ def test_a_clock_tells_whole_microseconds() -> None:
     assert MemoryStore(clock=lambda: 5).clock() == 5
 
 
-# ------------------------------------------------------------------------------------------------- pickling
-
-
 class Everywhere(MemoryStore):
     """A store that every process finds again."""
 

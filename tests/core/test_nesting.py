@@ -255,9 +255,6 @@ def test_a_refused_try_holds_nothing(store: MemoryStore) -> None:
     assert limits.try_acquire().acquisitions["db"].requested == 1
 
 
-# ------------------------------------------------------------------------------------------------- threads
-
-
 def test_another_thread_holds_nothing_of_it(limits: LimitSet) -> None:
     with limits.acquire():
         assert not in_a_thread(limits.try_acquire)
@@ -314,9 +311,6 @@ def test_a_thread_that_runs_in_a_copied_context_holds_nothing_of_it(limits: Limi
         context = contextvars.copy_context()
         assert not in_a_thread(lambda: context.run(limits.try_acquire))
         assert context.run(limits.try_acquire).acquisitions == {}
-
-
-# --------------------------------------------------------------------------------------------------- tasks
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -447,9 +441,6 @@ def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet
             assert limits.try_acquire().acquisitions == {}
     finally:
         sys.set_asyncgen_hooks(*before)
-
-
-# --------------------------------------------------------------------------------------------------- forks
 
 
 @pytest.fixture

@@ -275,9 +275,6 @@ def test_debt_leaves_nothing_and_never_less(store: MemoryStore) -> None:
     assert outcome.retry_after == 90.6
 
 
-# ------------------------------------------------------------------------------------------------- blocked
-
-
 def test_blocked_refuses_everything_without_saying_when_to_come_back(store: MemoryStore, clock: FakeClock) -> None:
     limits = scoped_set(store, Blocked(), TPM)
     for requested in ({"tpm": 1}, {"tpm": 0}, {}):
@@ -300,9 +297,6 @@ def test_blocked_refuses_everything_without_saying_when_to_come_back(store: Memo
         "used": 0,
         "utilization": 0,
     }
-
-
-# -------------------------------------------------------------------------------------------------- errors
 
 
 def test_errors_survive_a_journey_to_another_process(store: MemoryStore) -> None:

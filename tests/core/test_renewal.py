@@ -63,9 +63,6 @@ class Late(MemoryStore):
         self.settle(claim, changes)
 
 
-# ----------------------------------------------------------------------------------- on a clock moved by hand
-
-
 def test_a_permit_stays_with_its_holder_for_hours(store: MemoryStore, clock: FakeClock) -> None:
     limits = limit_set(store, ONE)
     with limits.acquire():
@@ -313,9 +310,6 @@ def test_a_listener_that_fails_ends_no_renewal(
     kept.release()
 
 
-# -------------------------------------------------------------------------------------------- on the real clock
-
-
 def renewers() -> set[threading.Thread]:
     """The threads that renew."""
     return {thread for thread in threading.enumerate() if thread.name == "limits-renewer"}
@@ -419,9 +413,6 @@ def test_many_threads_that_start_to_hold_at_once_start_one_renewer() -> None:
             acquisition.release()
 
 
-# --------------------------------------------------------------------------------------------------- forks
-
-
 def in_a_child(work: Any) -> Any:
     """Do something in a forked child, and bring its result home."""
     forking = multiprocessing.get_context("fork")
@@ -500,9 +491,6 @@ def test_only_objects_that_live_are_notified_of_a_fork() -> None:
     assert in_a_child(lambda: Told.forks) == 1
     assert Told.forks == 0
     assert kept
-
-
-# -------------------------------------------------------------------------------------------------- clocks
 
 
 def test_any_callable_that_returns_microseconds_is_a_clock() -> None:

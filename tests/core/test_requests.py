@@ -36,9 +36,6 @@ def acquire(limits: LimitSet, requested: Mapping[str, float] | None) -> Acquisit
 VERBS: list[Verb] = [LimitSet.try_acquire, acquire]
 
 
-# ------------------------------------------------------------------------------------------------ amounts
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_requested_takes_one_of_every_limit(verb: Verb, store: MemoryStore) -> None:
     limits = limit_set(store, CALLS, DB)
@@ -177,9 +174,6 @@ def test_amounts_of_whole_limits_are_whole(algorithm: RateLimitAlgorithm, amount
     assert limit_set(store, RateLimit("whole", 5, 60, algorithm)).try_acquire({"whole": 5.0})
 
 
-# ------------------------------------------------------------------------------------------- unknown keys
-
-
 def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -256,9 +250,6 @@ def test_a_set_remembers_a_bounded_number_of_shapes(store: MemoryStore) -> None:
     assert set(used(limits).values()) == {720}
 
 
-# ---------------------------------------------------------------------------------------- never admissible
-
-
 NEVER = [
     *[pytest.param(RateLimit("k", 5, 60, algorithm), {"k": 6}, 5, id=algorithm) for algorithm in RateLimitAlgorithm],
     pytest.param(RateLimit("k", 5, 60, burst=2), {"k": 3}, 2, id="more_than_the_burst"),
@@ -296,9 +287,6 @@ def test_what_does_not_fit_now_but_will_is_not_called_never(store: MemoryStore) 
     assert not refused
     assert not refused.outcome.never
     assert refused.outcome.retry_after == 60
-
-
-# ------------------------------------------------------------------------------------------ all or nothing
 
 
 EVERYTHING = {"tpm": 10, "rpm": 1, "call_count": 1, "db": 1}
@@ -353,9 +341,6 @@ def test_asking_for_nothing_asks_that_there_is_no_debt(store: MemoryStore, clock
     clock.advance(0.6)
     assert limits.try_acquire({"tpm": 0})
     assert used(limits) == {"tpm": 100}
-
-
-# ----------------------------------------------------------------------------------------------- empty sets
 
 
 class Untouchable(MemoryStore):
@@ -465,9 +450,6 @@ def test_an_empty_set_has_nothing_in_it() -> None:
 def test_an_empty_set_lets_the_errors_of_its_blocks_through() -> None:
     with pytest.raises(KeyboardInterrupt), LimitSet().acquire():
         raise KeyboardInterrupt
-
-
-# ----------------------------------------------------------------------------------------------- the set
 
 
 def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:

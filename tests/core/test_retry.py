@@ -194,9 +194,6 @@ def test_any_coroutine_function_can_be_wrapped() -> None:
     }
 
 
-# ------------------------------------------------------------------------------------------------- pauses
-
-
 def until_pausing(pauses: Pauses, number: int = 1) -> None:
     """Wait until so many threads or tasks pause."""
     end = monotonic() + SECONDS

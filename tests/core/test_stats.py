@@ -139,9 +139,6 @@ def test_the_stats_of_an_unused_set() -> None:
     assert limit_set(MemoryStore(), TPM).get_stats()["tpm"]["used"] == 0
 
 
-# ------------------------------------------------------------------------------------------- with parents
-
-
 def scoped(entity: str | None, *limits: AnyLimit, level: str = "entity") -> ScopedLimits:
     return ScopedLimits(scope_of("llm", entity), schema_of(limits), level)
 

@@ -39,9 +39,6 @@ def store(clock: FakeClock) -> WatchedStore:
     return WatchedStore(clock=clock)
 
 
-# ---------------------------------------------------------------------------------------------- until when
-
-
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
     algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock
@@ -141,9 +138,6 @@ def test_a_timeout_may_be_longer_than_any_machine_can_sleep(timeout: float | Non
     held.cancel()
     reported(waiters[0].result(), {"k": 0})
     assert waiters[1].result()
-
-
-# -------------------------------------------------------------------------------------------------- turns
 
 
 def test_first_come_first_served(store: WatchedStore, clock: FakeClock) -> None:
@@ -248,9 +242,6 @@ def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeCl
     assert limits.acquire({"tpm": 0}, timeout=0)
     clock.advance(5)
     assert waiter.result()
-
-
-# ------------------------------------------------------------------------------------------------- wake-up
 
 
 def held_up(store: WatchedStore, limits: LimitSet, requested: dict[str, float] | None) -> Caller:
@@ -377,9 +368,6 @@ def test_permits_of_somebody_who_forgot_them_come_back_when_their_lease_ends(
     assert waiter.result().claim.decided_at == start + 10_000_000
 
 
-# -------------------------------------------------------------------------------------------- interruptions
-
-
 class Interrupt(BaseException):
     """What a signal handler may raise."""
 
@@ -502,9 +490,6 @@ def test_a_store_that_goes_down_meanwhile_ends_the_wait(clock: FakeClock) -> Non
     assert not store.line.busy
 
 
-# -------------------------------------------------------------------------------------- on the real clock
-
-
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_real_time(algorithm: RateLimitAlgorithm) -> None:
     limits = LimitSet([CallLimit(4, 0.06, algorithm)], shared=True, mode="thread")
@@ -569,8 +554,6 @@ def test_real_waiters_for_a_permit_poll_where_the_store_says_so(poll_us: tuple[i
     assert 3 <= store.asked <= most
     held.release()
 
-
-# ------------------------------------------------------------------------------------------------ competitors
 
 ONE = ResourceLimit("db", 1)
 LONGER_THAN_A_POLL_US = 8000
@@ -662,9 +645,6 @@ def test_competitors_are_forgotten(polled: WatchedStore, clock: FakeClock) -> No
     waiter.result().release()
     limits.acquire(timeout=0.001).release()
     assert not polled.line.competitors
-
-
-# ------------------------------------------------------------------------------------------------ the line
 
 
 class CountingWaiter:

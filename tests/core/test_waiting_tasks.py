@@ -209,9 +209,6 @@ async def test_a_refund_wakes_the_first(store: WatchedStore) -> None:
     assert await waiter
 
 
-# --------------------------------------------------------------------------------------------- cancellation
-
-
 @in_a_loop
 async def test_a_task_that_is_cancelled_leaves_nothing_and_lets_the_next_one_through(store: WatchedStore) -> None:
     limits = limit_set(store, TEN, DB)

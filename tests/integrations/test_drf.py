@@ -72,9 +72,6 @@ def statuses(view: Callable[..., Any], times: int, person: int | None = 1) -> li
     return [ask(view, person).status_code for _ in range(times)]
 
 
-# ---------------------------------------------------------------- resources, entities, costs
-
-
 def test_a_throttle_is_about_a_resource_on_which_administrators_set_limits() -> None:
     view = view_of(throttle())
     assert statuses(view, 3) == [200] * 3
@@ -246,9 +243,6 @@ def test_scopes_of_any_name_have_a_resource_of_their_own(scope: str) -> None:
     assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
 
 
-# ---------------------------------------------------------------- several throttles are one
-
-
 def test_what_one_throttle_refuses_no_other_one_charges(clock: FakeClock) -> None:
     limit("first", CallLimit(9, 60, RateLimitAlgorithm.FIXED_WINDOW))
     limit("second", CallLimit(1, 60, RateLimitAlgorithm.FIXED_WINDOW))
@@ -323,9 +317,6 @@ def test_a_hundred_are_a_hundred_under_twenty_threads(clock: FakeClock) -> None:
     assert left("second", "user:1") == {"call_count": 50}
 
 
-# ---------------------------------------------------------------- what other names refuse
-
-
 @pytest.fixture
 def pooled() -> None:
     """A resource that a pool serves, twice an hour."""
@@ -361,9 +352,6 @@ def test_what_a_tenant_may_not_its_users_may_not() -> None:
     Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
     services.set_entity_limits("tenant:acme", [CallLimit(2, 60)])
     assert statuses(view_of(throttle(), throttle("other")), 3) == [200, 200, 429]
-
-
-# ---------------------------------------------------------------- beside other ways in
 
 
 def test_a_request_is_charged_once_by_a_throttle_and_an_endpoint(send: Any, serve: Any, settings: Settings) -> None:
@@ -434,9 +422,6 @@ def test_a_decorator_reports_the_usage_of_its_entity_among_those_charged_in_one_
     serve({"": view_of(throttle_of("user:1"), throttle_of("tenant:1"), get=get)})
     send(1)
     assert (left("api", "user:1"), left("api", "tenant:1")) == ({"tpm": 99}, {"tpm": 100})
-
-
-# ---------------------------------------------------------------- headers
 
 
 def told(response: Any) -> Any:
@@ -518,9 +503,6 @@ def test_while_the_store_is_down_it_is_503(monkeypatch: pytest.MonkeyPatch) -> N
         assert refused.data["detail"].code == "limits_unavailable"
 
 
-# ---------------------------------------------------------------- proxies
-
-
 def test_a_header_is_not_believed_where_the_framework_would(settings: Settings) -> None:
     view = view_of(of(rates, "AnonRateThrottle", rate="1/min"))
     seen = [ask(view, headers={"X-Forwarded-For": f"198.51.100.{last}"}).status_code for last in range(3)]
@@ -532,9 +514,6 @@ def test_but_from_trusted_proxies(settings: Settings) -> None:
     view = view_of(of(rates, "AnonRateThrottle", rate="1/min"))
     seen = [ask(view, headers={"X-Forwarded-For": f"1.2.3.4, 198.51.100.{last}"}).status_code for last in (1, 2, 1)]
     assert seen == [200, 200, 429]
-
-
-# ---------------------------------------------------------------- schema
 
 
 @pytest.fixture

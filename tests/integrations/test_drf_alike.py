@@ -19,8 +19,6 @@ from tests.integrations.rest import RATES, Members, ask, of, statuses, view_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# ---------------------------------------------------------------- rates
-
 
 @pytest.mark.parametrize(
     ("rate", "allowed", "seconds"),
@@ -107,9 +105,6 @@ def test_a_rate_may_be_found_at_run_time(module: ModuleType) -> None:
     assert statuses(view, 2) == [200, 429]
 
 
-# ---------------------------------------------------------------- who is throttled
-
-
 def test_users_are_throttled_each_by_themselves(module: ModuleType) -> None:
     view = view_of(module.UserRateThrottle)
     assert statuses(view, 4, person=1) == [200, 200, 200, 429]
@@ -176,9 +171,6 @@ def test_a_throttle_that_says_nothing_is_an_error(module: ModuleType) -> None:
         ask(view_of(of(module, "SimpleRateThrottle", rate="1/min", scope="own")))
 
 
-# ---------------------------------------------------------------- scopes of views
-
-
 def test_a_view_names_its_scope(module: ModuleType) -> None:
     view = view_of(module.ScopedRateThrottle, throttle_scope="uploads")
     assert statuses(view, 2, person=1) == [200, 429]
@@ -208,9 +200,6 @@ def test_a_scope_of_a_view_without_a_rate_is_an_error(module: ModuleType) -> Non
 def test_a_class_may_look_for_the_scope_elsewhere(module: ModuleType) -> None:
     view = view_of(of(module, "ScopedRateThrottle", scope_attr="part"), part="uploads")
     assert statuses(view, 2) == [200, 429]
-
-
-# ---------------------------------------------------------------- several throttles, and waiting
 
 
 def test_every_throttle_of_a_view_must_let_it_through(module: ModuleType, clock: FakeClock) -> None:
@@ -271,9 +260,6 @@ def test_the_methods_of_a_view_count_together(module: ModuleType) -> None:
     view = view_of(of(module, "UserRateThrottle", rate="2/min"))
     seen = [view(getattr(APIRequestFactory(), verb)("/")).status_code for verb in ("get", "post", "get")]
     assert seen == [200, 200, 429]
-
-
-# ---------------------------------------------------------------- proxies
 
 
 def forwarded(view: Callable[..., Any], header: str, peer: str = "203.0.113.9") -> int:

@@ -21,9 +21,6 @@ def subclass(module: ModuleType, name: str = "UserRateThrottle", **attributes: A
     return of(module, name, **{"scope": "own", "rate": "3/min"} | attributes)
 
 
-# ---------------------------------------------------------------- allow_request
-
-
 def exempting(module: ModuleType, **attributes: Any) -> Any:
     """A throttle that lets whoever says so through."""
 
@@ -80,9 +77,6 @@ def test_a_throttle_may_count_in_its_own_way(module: ModuleType) -> None:
     assert ask(view)["Retry-After"] == "60"
 
 
-# ---------------------------------------------------------------- rates and keys
-
-
 def test_rates_may_be_read_by_a_class_beside(module: ModuleType) -> None:
     class Generous(SimpleRateThrottle):
         def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
@@ -122,9 +116,6 @@ def test_a_scope_of_a_view_beside_other_throttles(module: ModuleType) -> None:
     assert statuses(view, 4) == [200, 200, 200, 429]
 
 
-# ---------------------------------------------------------------- throttles that a view makes
-
-
 def test_a_view_may_make_its_throttles(module: ModuleType) -> None:
     wide, narrow = subclass(module, rate="9/min"), subclass(module, scope="other", rate="2/min")
     view = view_of(wide, get_throttles=lambda self: [wide(), narrow()])
@@ -133,9 +124,6 @@ def test_a_view_may_make_its_throttles(module: ModuleType) -> None:
 
 def test_the_table_of_rates_is_that_of_the_site(module: ModuleType) -> None:
     assert {**module.UserRateThrottle.THROTTLE_RATES} == RATES
-
-
-# ---------------------------------------------------------------- what is ours alone
 
 
 def reading(seen: list[Any], **attributes: Any) -> Any:

@@ -57,9 +57,6 @@ def put(request: pytest.FixtureRequest, serve: Any, settings: Settings, work: Re
     return lambda view: serve({"": limited("work")(view)})
 
 
-# ---------------------------------------------------------------- throttles
-
-
 class LetsPass(rates.AnonRateThrottle):
     """Asks, and lets everybody pass."""
 
@@ -328,9 +325,6 @@ def test_of_throttles_in_several_stores_each_is_given_back_what_another_refuses(
     view = view_of(*(type("Throttle", (LimitThrottle,), {"resource": name}) for name in ("work", "far")))
     assert [ask_alone(view, headers={"X-Who": "ann"}).status_code for _ in range(3)] == [200, 429, 429]
     assert left("work") == {"call_count": 1, "permits": 1}
-
-
-# ---------------------------------------------------------------- views that views call
 
 
 def nested(inner: View, *, is_async: bool, passes_on: bool) -> tuple[View, list[dict[str, object]]]:

@@ -79,9 +79,6 @@ async def test_endless_times_are_possible() -> None:
         await guarded.send(Request(path="/"))
 
 
-# --------------------------------------------------------------------------------------------- the client
-
-
 @on_a_fake_clock
 async def test_a_broken_upstream_is_asked_rarely_and_found_again() -> None:
     client = Scripted([BROKEN, BROKEN, answer(500), answer(503), answer()])

@@ -144,9 +144,6 @@ async def test_an_error_in_a_map_cancels_the_other_calls() -> None:
     assert work.ended == [0, 1]
 
 
-# --------------------------------------------------------------------------------------------- at a pace
-
-
 @on_a_fake_clock
 async def test_calls_reserve_their_places_and_begin_one_by_one() -> None:
     work = Work()

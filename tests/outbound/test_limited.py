@@ -125,9 +125,6 @@ async def test_waits_for_limits_are_told_to_whoever_watches() -> None:
     assert [event.seconds for event in watch.of(Waited)] == pytest.approx([0.0, 10.0], abs=0.1)
 
 
-# --------------------------------------------------------------------------------------------- pools
-
-
 class InOrder:
     """The first set of a pool that is not put aside and admits."""
 

@@ -121,9 +121,6 @@ async def test_closing_that_is_cancelled_gives_everything_back_all_the_same() ->
     assert queue.left == [LeftItem(0, begun=True), LeftItem(1, begun=False)]
 
 
-# --------------------------------------------------------------------------------------------- what fails
-
-
 @on_a_fake_clock
 async def test_what_fails_is_tried_again_after_pauses_that_double_and_is_kept_then() -> None:
     watch, bench = Recorder(), Bench(1)

@@ -182,9 +182,6 @@ def test_a_change_above_counts_on_the_next_acquire(move: Callable[[], object]) -
     assert limits.try_acquire("api", entity="user:1")
 
 
-# ---------------------------------------------------------------- shared limits
-
-
 def test_a_shared_limit_is_one_for_everybody() -> None:
     limits.set_resource_limits("api", [CallLimit(3, 60), RateLimit("tpm", 9, 60)], shared=["call_count"])
     for who in ("user:1", "user:2", None):
@@ -250,9 +247,6 @@ def test_permits_that_are_shared_are_held_by_anybody() -> None:
     with limits.acquire("api", entity="user:1"):
         assert not limits.try_acquire("api", entity="user:2")
     assert limits.acquire("api", entity="user:2")
-
-
-# ---------------------------------------------------------------- no over-admission, nothing charged by a refusal
 
 
 def test_many_threads_never_get_more_than_any_level_has() -> None:

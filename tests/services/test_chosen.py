@@ -188,8 +188,6 @@ def test_what_holds_changes_at_the_next_date_or_hour() -> None:
     assert changes_at(EntityPolicies(WHO, (policy(PolicyScope.SYSTEM, 1, hours=ALWAYS),)), NOW) is None
 
 
-# ---------------------------------------------------------------- a plain reference
-
 moments = st.sampled_from([None, *(NOW + hours * HOUR for hours in (-2, -1, 0, 1, 2))])
 
 

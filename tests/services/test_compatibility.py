@@ -27,9 +27,6 @@ def user() -> User:
     return User.objects.create(username="ada")
 
 
-# ------------------------------------------------------------------------------------------- limits
-
-
 @pytest.mark.parametrize("given", [TEXT, ["100/min", LIMITS[1], "tokens=1M/day:gcra"], LIMITS])
 def test_limits_are_set_and_read_in_every_form(given: Any) -> None:
     assert limits.get_system_limits() is limits.get_resource_limits("api") is limits.get_entity_limits("u") is None
@@ -74,9 +71,6 @@ def test_a_decorator_has_limits_as_text() -> None:
     assert not limits.check("reports", default_limits="2/h").allowed
     with pytest.raises(InvalidLimit, match="must look like"):
         limited("reports", default_limits="often")
-
-
-# ------------------------------------------------------------------------------------------- entities
 
 
 def test_a_user_is_an_entity(user: User) -> None:
@@ -132,9 +126,6 @@ def test_an_entity_is_made_and_changed(user: User) -> None:
     ):
         with pytest.raises(InvalidLimit, match=message):
             limits.set_entity(user, **wrong)
-
-
-# ------------------------------------------------------------------------------------------- usage
 
 
 def test_usage_need_not_be_reported_where_the_caller_says_so() -> None:

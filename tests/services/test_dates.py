@@ -219,9 +219,6 @@ def test_while_the_database_is_down_what_held_before_a_date_is_good_enough(
         assert [capacity(), capacity()] == [10, 10]
 
 
-# ---------------------------------------------------------------- which there can be
-
-
 @pytest.mark.parametrize(
     ("begins", "ends", "overlaps"),
     [
@@ -327,9 +324,6 @@ def test_sites_without_time_zones_have_dates_too(settings: Settings, wall: Wall)
     assert capacity() == 20
     wall.advance(hours=1)
     assert capacity() == 10
-
-
-# ---------------------------------------------------------------- boosts
 
 
 def test_a_boost_raises_what_it_names_until_it_ends(wall: Wall) -> None:

@@ -58,9 +58,6 @@ def many(number: int, resource: str = NAME, **options: Any) -> str:
     return who(*[limits.try_acquire(resource, **options) for _ in range(number)])
 
 
-# ------------------------------------------------------------------------------------------ by name
-
-
 def test_a_pool_by_name_gives_out_what_its_members_have() -> None:
     make_pool({"a": [CALLS], "b": [CALLS]})
     pool = limits.pool(NAME)
@@ -138,9 +135,6 @@ def test_what_was_rolled_back_never_counts() -> None:
     assert named.try_acquire()
 
 
-# ------------------------------------------------------------------------------------------ put aside
-
-
 def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
     limits.pool(NAME).cool_down("a", 30)
@@ -159,9 +153,6 @@ def test_who_is_put_aside_stays_so_when_the_pool_changes() -> None:
     limits.pool(NAME).cool_down("a", 30)
     make_member(pool, "c", [CALLS], order=9)
     assert who(limits.pool(NAME).try_acquire()) == "b"
-
-
-# ------------------------------------------------------------------------------------------ serving a resource
 
 
 def test_own_limits_and_those_of_one_member_are_charged_together() -> None:
@@ -321,9 +312,6 @@ def test_resetting_a_resource_leaves_its_pool_alone() -> None:
     assert many(2, "chat") == "a-"
 
 
-# ------------------------------------------------------------------------------------------ config and secrets
-
-
 def test_secrets_are_looked_up_when_the_config_is_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = make_pool({"a": [CALLS]})
     config = {"region": "eu", "auth": {"api_key": {"env": "BEDROCK_KEY"}}, "ids": [{"setting": "BEDROCK_ID"}, 1]}
@@ -346,9 +334,6 @@ def test_secrets_are_looked_up_when_the_config_is_read(settings: Settings, monke
         str(limits.status("chat")),
     ):
         assert "hush" not in shown
-
-
-# ------------------------------------------------------------------------------------------ explained
 
 
 def test_an_explanation_says_who_would_serve_and_why_not_another(clock: FakeClock) -> None:
@@ -420,9 +405,6 @@ def test_an_explanation_of_what_nobody_could_ever_serve() -> None:
     assert "(round robin, no failover): none of its members would serve." in found.text()
 
 
-# ------------------------------------------------------------------------------------------ the database
-
-
 def test_a_pool_is_read_once_for_all_entities() -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
     limits.try_acquire("chat", entity="user:1")
@@ -489,9 +471,6 @@ def test_a_row_of_a_member_is_read_as_it_was_written(limit: Limit) -> None:
     assert limits.pool(NAME)[0][limit.key] == limit
 
 
-# ------------------------------------------------------------------------------------------ several resources
-
-
 def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:
     serve("chat", make_pool({"a": [TPM], "b": [TPM]}, load_balancing="failover"))
     limits.set_resource_limits("api", [CallLimit(3, 3600)])
@@ -500,9 +479,6 @@ def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:
     assert who(first, second, third) == "ab-"
     assert {(one.resource, one.member) for one in first.outcome.passed} == {("api", None), (NAME, "a")}
     assert limits.status("api", entity="user:1").limits["call_count"]["used"] == 2
-
-
-# ------------------------------------------------------------------------------------------ while the store is down
 
 
 @pytest.mark.parametrize(("policy", "served"), [("allow", "aaaaa"), ("local", "ab---")])
@@ -522,9 +498,6 @@ def test_while_the_store_is_down_policy_decides_for_members_too(
             limits.try_acquire("chat", requested={"call_count": 3})
         with pytest.raises(StoreUnavailable):
             limits.try_acquire("chat", requested={"call_count": 2})
-
-
-# ------------------------------------------------------------------------------------------ never in disagreement
 
 
 @hypothesis_settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -234,8 +234,6 @@ def test_the_page_of_an_entity_lists_a_total_once() -> None:
     ]
 
 
-# ---------------------------------------------------------------- exact with threads and processes, on every store
-
 TOTAL, RESOURCES, RUNS, REQUESTS = 250, 50, 20, 100
 """In each run every process makes so many requests, spread over the resources."""
 

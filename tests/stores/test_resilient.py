@@ -441,9 +441,6 @@ def test_a_child_settles_nothing_of_its_parent(site: Site, near: Near) -> None:
     assert site.store.unsettled == 1
 
 
-# ---------------------------------------------------------------------------------------------- timers
-
-
 def test_each_call_is_timed_with_its_verb(site: Site, timed: list[Call]) -> None:
     with site.limits.acquire({"db": 1}):
         site.limits.get_stats()
@@ -492,9 +489,6 @@ def test_a_timer_receives_what_failed_and_nothing_that_was_not_asked(
     assert timed == []
 
 
-# -------------------------------------------------------------------------------------------- processes
-
-
 def test_in_another_process_it_is_the_store_itself(tmp_path: Path) -> None:
     store = open_process_store(tmp_path, map_megabytes=1)
     try:
@@ -506,9 +500,6 @@ def test_in_another_process_it_is_the_store_itself(tmp_path: Path) -> None:
 def test_a_store_in_memory_cannot_be_sent_to_another_process(site: Site) -> None:
     with pytest.raises(TypeError, match="cannot be sent to another process"):
         pickle.dumps(site.store)
-
-
-# --------------------------------------------------------------------------------------------- registry
 
 
 @pytest.fixture

@@ -151,9 +151,6 @@ def test_a_worker_on_demand_may_call_another_one() -> None:
         assert caller.ask(caller, 5) == 5
 
 
-# ------------------------------------------------------------------------------------------------- several workers
-
-
 def test_several_workers_take_turns(mode: str) -> None:
     with Clerk.options(mode=mode, max_workers=3).init() as clerks:
         told = gather([clerks.tell(number) for number in range(6)], timeout=SECONDS)
@@ -241,9 +238,6 @@ def test_workers_need_no_django() -> None:
         "assert 'django' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=ROOT, timeout=SECONDS, check=True)
-
-
-# ------------------------------------------------------------------------------------------------- gather and wait
 
 
 def test_gathering_raises_the_first_error_at_once() -> None:

@@ -100,9 +100,6 @@ def test_four_processes_get_exactly_what_a_shared_limit_has(tmp_path: Path) -> N
     store.close()
 
 
-# ------------------------------------------------------------------------------------------------- pools
-
-
 def regions(calls: int = 10, **options: object) -> list[LimitSet]:
     limit = CallLimit(calls, 86_400, RateLimitAlgorithm.FIXED_WINDOW)
     return [LimitSet([limit], config={"region": region}, **options) for region in REGIONS]  # type: ignore[arg-type]
