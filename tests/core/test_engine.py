@@ -13,25 +13,8 @@ from tests.core.engine_steps import Scopes, leases_of
 
 TPM = RateLimit("tpm", 10, 10)
 WINDOW = RateLimit("window", 10, 60, RateLimitAlgorithm.FIXED_WINDOW)
-SOFT = RateLimit("soft", 5, 60, RateLimitAlgorithm.FIXED_WINDOW, soft=True)
 CALLS = CallLimit(5, 60)
 DB = ResourceLimit("db", 2)
-
-
-@pytest.mark.parametrize(
-    ("requests", "admitted", "used"),
-    [
-        pytest.param([{"tpm": 4}, {"tpm": 6}, {"tpm": 1}], [True, True, False], {"tpm": 10, "db": 2}, id="one_limit"),
-        pytest.param([{"tpm": 4, "db": 2}, {"tpm": 4}], [True, False], {"tpm": 4, "db": 2}, id="another_rejects"),
-        pytest.param([{"tpm": 0}, {"tpm": 0}, {"tpm": 0}], [True, True, False], {"tpm": 0, "db": 2}, id="nothing"),
-    ],
-)
-def test_all_limits_are_charged_or_none(
-    requests: list[dict[str, int]], admitted: list[bool], used: dict[str, int]
-) -> None:
-    scopes = Scopes(TPM, DB)
-    assert [scopes.charge(**request).admitted for request in requests] == admitted
-    assert scopes.used() == used
 
 
 def test_all_scopes_are_charged_or_none() -> None:
@@ -64,23 +47,6 @@ def test_an_admitted_claim_has_the_states_after_it_and_a_rejected_one_those_befo
     assert rejected.refusal() == ([(scopes.scoped[0].key, "tpm")], SECOND)
 
 
-def test_an_amount_of_0_is_rejected_in_debt() -> None:
-    scopes = Scopes(TPM)
-    claim = scopes.charge(tpm=10)
-    assert scopes.settle(claim, tpm=5)
-    assert scopes.charge(tpm=0).admitted is False
-    assert scopes.charge(at=5 * SECOND, tpm=0).admitted
-
-
-def test_a_soft_limit_records_debt_only_where_the_hard_limits_admit() -> None:
-    scopes = Scopes(SOFT, WINDOW)
-    assert scopes.charge(soft=20, window=6).admitted
-    assert scopes.used() == {"soft": 20, "window": 6}
-    assert not scopes.charge(soft=1, window=5).admitted
-    assert scopes.used() == {"soft": 20, "window": 6}
-    assert scopes.charge(soft=0, window=0).admitted
-
-
 def test_a_blocked_scope_rejects_everything() -> None:
     scopes = Scopes(TPM, parent=(Blocked(),))
     claim = scopes.claim(tpm=1)
@@ -98,25 +64,6 @@ def test_permits_are_leased_to_the_holder() -> None:
         ("db", claim.holder): (1, NOW + LEASE_US, NEVER_US),
         ("gpu", claim.holder): (3, NOW + 4 * SECOND, NOW + 4 * SECOND),
     }
-
-
-def test_a_rejected_request_leases_nothing() -> None:
-    scopes = Scopes(DB, ResourceLimit("gpu", 1))
-    assert scopes.charge(gpu=1).admitted
-    assert not scopes.charge(gpu=1).admitted
-    assert leases_of(scopes.record) == leases_of(scopes.record, "gpu") == [1]
-
-
-def test_an_expired_lease_is_reclaimed_for_the_next_request() -> None:
-    scopes = Scopes(DB)
-    expired = [scopes.charge(), scopes.charge(at=1)]
-    assert not scopes.charge(at=LEASE_US - 1).admitted
-    assert scopes.charge(at=LEASE_US).admitted
-    assert not scopes.charge(at=LEASE_US).admitted
-    assert scopes.charge(at=LEASE_US + 1).admitted
-    assert [scopes.settle(claim, at=LEASE_US + 2) for claim in expired] == [False, False]
-    assert leases_of(scopes.record) == [1, 1]
-    assert scopes.used() == {"db": 2}
 
 
 def test_a_rejection_saves_the_leases_that_it_has_reclaimed() -> None:
@@ -148,17 +95,6 @@ def test_reclaiming_returns_whether_a_state_has_changed() -> None:
     assert scopes.record.leases == {}
 
 
-def test_a_renewed_lease_lasts_from_then_on_and_never_beyond_max_hold() -> None:
-    scopes = Scopes(ResourceLimit("db", 1, max_hold_seconds=12))
-    claim = scopes.charge()
-    scopes.record.changed = False
-    for at, expires_at in ((1, LEASE_US + 1), (9 * SECOND, 12 * SECOND), (11 * SECOND, 12 * SECOND)):
-        assert engine.renew(claim, scopes.loaded(claim.plan), NOW + at)
-        assert scopes.record.leases["db", claim.holder].expires_at == NOW + expires_at
-    assert scopes.record.changed
-    assert not engine.renew(claim, scopes.loaded(claim.plan), NOW + 12 * SECOND)
-
-
 def test_renewal_renews_all_permits_of_a_claim_or_none() -> None:
     scopes = Scopes(ResourceLimit("db", 1, max_hold_seconds=5), parent=(ResourceLimit("gpu", 1),))
     claim = scopes.charge()
@@ -166,14 +102,6 @@ def test_renewal_renews_all_permits_of_a_claim_or_none() -> None:
     assert scopes.records[1].leases["gpu", claim.holder].expires_at == NOW + LEASE_US
     del scopes.records[1].leases["gpu", claim.holder]
     assert not engine.renew(claim, scopes.loaded(claim.plan), NOW + 1)
-
-
-def test_a_lease_that_was_renewed_is_not_reclaimed_at_its_first_end() -> None:
-    scopes = Scopes(ResourceLimit("db", 1))
-    claim = scopes.charge()
-    assert engine.renew(claim, scopes.loaded(claim.plan), NOW + SECOND)
-    assert not scopes.charge(at=LEASE_US).admitted
-    assert scopes.charge(at=LEASE_US + SECOND).admitted
 
 
 def test_peeking_leaves_out_expired_leases_and_changes_nothing() -> None:
@@ -208,57 +136,6 @@ def test_changes_are_settled_as_the_algorithm_does(limit: RateLimit, change: int
     assert scopes.settle(claim, tpm=change)
     assert scopes.used() == {"tpm": used}
     assert scopes.record.changed is (change != 0)
-
-
-def test_settling_returns_the_permits_of_the_claim() -> None:
-    scopes = Scopes(DB)
-    first, second = scopes.charge(), scopes.charge()
-    assert scopes.settle(first)
-    assert leases_of(scopes.record) == [1]
-    assert scopes.used() == {"db": 1}
-    assert not scopes.settle(first), "the lease is not there any more"
-    assert scopes.used() == {"db": 1}
-    assert scopes.settle(second)
-    assert scopes.used() == {"db": 0}
-
-
-def test_the_fence_of_permits_grows_from_grant_to_grant() -> None:
-    scopes, fences = Scopes(ResourceLimit("db", 1)), []
-    for at in (0, 0, -SECOND, LEASE_US):
-        claim = scopes.charge(at=at)
-        fences.append(claim.states[0][2])
-        scopes.settle(claim, at=at)
-    assert fences == sorted(set(fences))
-
-
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_credit_reduces_use_whatever_the_algorithm(algorithm: RateLimitAlgorithm) -> None:
-    scopes = Scopes(RateLimit("tpm", 10, 60, algorithm), CALLS)
-    scopes.charge(tpm=6)
-    scopes.credit("tpm", 4)
-    assert scopes.used() == {"tpm": 2, "call_count": 1}
-    scopes.credit("tpm", 100)
-    assert scopes.used() == {"tpm": 0, "call_count": 1}
-    assert not scopes.charge(tpm=11).admitted
-
-
-@pytest.mark.parametrize(
-    ("keys", "used"),
-    [
-        (None, {"tpm": 0, "window": 0, "db": 1}),
-        (["tpm"], {"tpm": 0, "window": 4, "db": 1}),
-        (["db", "typo"], {"tpm": 3, "window": 4, "db": 1}),
-        ([], {"tpm": 3, "window": 4, "db": 1}),
-    ],
-)
-def test_a_reset_forgets_use_and_leaves_permits(keys: list[str] | None, used: dict[str, int]) -> None:
-    scopes = Scopes(TPM, WINDOW, DB)
-    scopes.charge(tpm=3, window=4)
-    scopes.record.changed = False
-    engine.reset(scopes.record, keys)
-    assert scopes.used() == used
-    assert scopes.record.changed
-    assert leases_of(scopes.record) == [1]
 
 
 def test_a_record_is_restored_when_all_its_limits_are() -> None:

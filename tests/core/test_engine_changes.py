@@ -16,7 +16,7 @@ from limits_app.core.limits import (
 )
 from limits_app.core.record import LEASE_US
 from tests.core.algorithms.driven import NOW, SECOND
-from tests.core.engine_steps import Scopes, leases_of
+from tests.core.engine_steps import Scopes
 
 TPM = RateLimit("tpm", 10, 10)
 FINER = RateLimit("tpm", 7, 60)
@@ -101,19 +101,6 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     assert not scopes.record.kept
 
 
-def test_leases_outlive_a_limit_that_was_removed() -> None:
-    scopes = Scopes(DB, TPM)
-    claim = scopes.charge(db=2, tpm=1)
-    scopes.change(TPM, at=SECOND)
-    assert engine.renew(claim, scopes.records, NOW + 5 * SECOND)
-    scopes.change(TPM, DB, at=12 * SECOND)
-    assert scopes.used(12 * SECOND)["db"] == 2
-    scopes.change(TPM, DB, at=16 * SECOND)
-    assert scopes.charge(at=16 * SECOND, db=3, tpm=0).admitted
-    assert not scopes.settle(claim, at=16 * SECOND)
-    assert leases_of(scopes.record) == [3]
-
-
 def test_an_expired_lease_that_outlived_its_limit_is_not_returned_twice() -> None:
     scopes = Scopes(ResourceLimit("db", 1))
     late = scopes.charge()
@@ -122,14 +109,6 @@ def test_an_expired_lease_that_outlived_its_limit_is_not_returned_twice() -> Non
     assert not scopes.settle(late, at=LEASE_US)
     assert scopes.used() == {"db": 2}
     assert not scopes.charge(at=LEASE_US).admitted
-
-
-def test_a_fence_grows_over_changes() -> None:
-    scopes = Scopes(DB)
-    first = scopes.charge()
-    scopes.change(ResourceLimit("db", 5))
-    second = scopes.charge()
-    assert second.states[0][2] > first.states[0][2]
 
 
 @pytest.mark.parametrize(
@@ -165,39 +144,3 @@ def test_a_limit_of_another_kind_is_settled_as_far_as_it_can(old: str) -> None:
         assert scopes.settle(claim, key=2)
         assert scopes.used() == {"key": 0 if "resource" in {old, new} else 6}, new
         assert scopes.record.leases == {}
-
-
-def test_a_removed_limit_settles_nothing_and_returns_its_permits() -> None:
-    scopes = Scopes(RateLimit("gone", 10, 60), TPM, DB)
-    claim = scopes.charge(gone=5, tpm=5)
-    scopes.change(TPM)
-    assert scopes.settle(claim, gone=-5, tpm=-5)
-    assert scopes.used() == {"tpm": 0}
-    assert scopes.record.leases == {}
-
-
-def test_permits_are_returned_to_a_limit_with_another_capacity() -> None:
-    scopes = Scopes(DB)
-    claims = [scopes.charge(), scopes.charge(db=2)]
-    scopes.change(ResourceLimit("db", 1), TPM)
-    assert not scopes.charge(tpm=0).admitted
-    for claim, held in zip(claims, (2, 0), strict=True):
-        assert scopes.settle(claim)
-        assert scopes.used()["db"] == held
-    assert scopes.charge(tpm=0).admitted
-
-
-def test_a_lease_that_ran_out_before_a_change_is_reported() -> None:
-    scopes = Scopes(DB)
-    claim = scopes.charge()
-    scopes.change(ResourceLimit("db", 1), at=LEASE_US)
-    assert scopes.charge(at=LEASE_US).admitted
-    assert not scopes.settle(claim, at=LEASE_US)
-
-
-def test_credit_reduces_the_use_of_a_changed_limit() -> None:
-    scopes = Scopes(TPM)
-    scopes.charge(tpm=6)
-    scopes.change(FINER)
-    scopes.credit("tpm", 4)
-    assert scopes.used() == {"tpm": 2}

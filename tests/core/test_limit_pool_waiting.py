@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, StaleConfiguration
+from limits_app.core.errors import LimitTimeout, NeverAdmissible, StaleConfiguration
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -75,17 +75,6 @@ def test_a_waiter_is_served_by_the_first_that_gets_something_back(name: str, sto
     store.until_waiting(0)
 
 
-def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
-    pool = full(store, SLOW, TEN)
-    waiter = Caller(pool.acquire, {"tpm": 6}, timeout=5)
-    store.until_waiting(1)
-    clock.advance(5)
-    with pytest.raises(TimeoutError, match="'tpm' has 5 of 10 left, 6 requested: retry in 1 s"):
-        waiter.result()
-    assert [used(one)["tpm"] for one in pool] == [9.5, 5]
-    assert not store.line.busy
-
-
 def test_no_time_at_all(store: WatchedStore) -> None:
     pool = full(store, SLOW, TEN)
     with pytest.raises(LimitTimeout) as caught:
@@ -93,12 +82,6 @@ def test_no_time_at_all(store: WatchedStore) -> None:
     assert caught.value.outcome.retry_after == 2
     pool = two(store, SLOW, TEN)
     assert pool.acquire({"tpm": 2}, timeout=0).config == {"name": "a"}
-
-
-@pytest.mark.parametrize("timeout", [-1, "1", True])
-def test_what_a_timeout_may_not_be(timeout: Any, store: WatchedStore) -> None:
-    with pytest.raises(InvalidRequest, match="timeout"):
-        two(store, TEN, TEN).acquire({"tpm": 1}, timeout)
 
 
 def test_a_waiter_sleeps_until_the_earliest_moment_and_is_woken_by_it_alone() -> None:
@@ -134,34 +117,6 @@ def test_whoever_waits_for_one_set_holds_nobody_up_who_can_have_another(store: W
     assert second.result().config == {"name": "b"}
     held.release()
     assert first.result()
-
-
-def test_whoever_comes_later_does_not_overtake_in_a_pool(store: WatchedStore, clock: FakeClock) -> None:
-    pool = full(store, SLOW, TEN)
-    first = Caller(pool.acquire, {"tpm": 10})
-    store.until_waiting(1)
-    clock.advance(5)
-    second = Caller(pool.acquire, {"tpm": 1}, timeout=4)
-    store.until_waiting(2)
-    clock.advance(4)
-    with pytest.raises(LimitTimeout) as caught:
-        second.result()
-    assert caught.value.outcome.allowed, "there would be enough, but another was first"
-    clock.advance(1)
-    assert first.result()
-
-
-def test_all_who_wait_are_served_by_turns(store: WatchedStore) -> None:
-    pool = two(store, DB, DB)
-    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
-    waiters = []
-    for number in range(4):
-        waiters.append(Caller(pool.acquire, {"db": 1}))
-        store.until_waiting(number + 1)
-    for waiter in waiters:
-        held.pop(0).release()
-        held.append(waiter.result())
-    assert not store.line.busy
 
 
 def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
@@ -351,29 +306,6 @@ def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: Watched
         waiter.result()
     assert not store.line.busy
     assert all(held)
-
-
-def test_a_waiter_that_is_interrupted_when_it_was_admitted_gives_back(clock: FakeClock) -> None:
-    class Interrupted(WatchedStore):
-        interrupts = False
-
-        def acquire(self, claim: Claim) -> bool:
-            admitted = super().acquire(claim)
-            if admitted and self.interrupts:
-                raise KeyboardInterrupt
-            return admitted
-
-    store = Interrupted(clock=clock)
-    pool = two(store, DB, DB)
-    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
-    waiter = Caller(pool.acquire, {"db": 1})
-    store.until_waiting(1)
-    store.interrupts = True
-    held[0].release()
-    with pytest.raises(KeyboardInterrupt):
-        waiter.result()
-    assert [used(one) for one in pool] == [{"db": 0}, {"db": 1}]
-    assert not store.line.busy
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
@@ -93,11 +92,6 @@ def test_naming_the_key_takes_permits_again(store: MemoryStore) -> None:
     assert used(limits) == {"db": 0}
 
 
-def test_naming_the_key_waits_for_a_permit_that_is_not_released(limits: LimitSet) -> None:
-    with limits.acquire(), pytest.raises(LimitTimeout):
-        limits.acquire({"db": 1}, timeout=0)
-
-
 def test_an_explicit_zero_leaves_a_limit_out(limits: LimitSet) -> None:
     with limits.acquire({"db": 0}):
         assert used(limits) == {"db": 0}
@@ -115,12 +109,6 @@ def test_only_permits_that_are_held_are_left_out(store: MemoryStore) -> None:
             assert used(limits) == {"db": 1, "gpu": 1}
             with limits.acquire():
                 assert used(limits) == {"db": 1, "gpu": 1}
-
-
-def test_another_set_on_the_same_store_is_another_set(store: MemoryStore) -> None:
-    one, other = limit_set(store, ONE), limit_set(store, ONE)
-    with one.acquire(), other.acquire():
-        assert used(one) == used(other) == {"db": 1}
 
 
 def test_a_copy_of_a_set_is_the_same_set(limits: LimitSet) -> None:
@@ -176,15 +164,6 @@ def test_of_several_scopes_only_those_whose_permits_are_held_are_left_out(store:
             assert used(LimitSet.composed([two], store)) == {"db": 3}
 
 
-def test_after_the_release_permits_are_taken_again(limits: LimitSet) -> None:
-    for _ in range(3):
-        with limits.acquire():
-            assert used(limits) == {"db": 1}
-    first = limits.acquire()
-    first.release()
-    assert limits.acquire().acquisitions["db"].requested == 1
-
-
 def test_blocks_need_not_end_in_order(store: MemoryStore) -> None:
     limits = limit_set(store, ResourceLimit("db", 3))
     first, second, third = limits.acquire(), limits.acquire({"db": 1}), limits.acquire({"db": 1})
@@ -204,13 +183,6 @@ def test_a_release_within_the_block_ends_the_hold(limits: LimitSet) -> None:
         inner = limits.acquire(timeout=0)
         assert inner.acquisitions["db"].requested == 1
         inner.release()
-
-
-def test_an_acquisition_that_was_not_entered_does_not_count_as_held(store: MemoryStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 2))
-    tried = [limits.try_acquire() for _ in range(10)]
-    assert [bool(acquisition) for acquisition in tried] == [True, True] + [False] * 8
-    assert used(limits) == {"db": 2}
 
 
 def test_an_acquisition_that_is_entered_late_is_held_from_then_on(store: MemoryStore) -> None:
@@ -240,58 +212,10 @@ def test_a_permit_that_was_dropped_within_its_block_is_not_held_any_more(limits:
         assert not limits.try_acquire()
 
 
-def test_a_permit_that_was_dropped_is_not_held_any_more(limits: LimitSet) -> None:
-    limits.acquire()
-    gc.collect()
-    assert not limits.try_acquire(), "its lease has not run out yet"
-
-
-def test_a_refused_try_holds_nothing(store: MemoryStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 2))
-    other = in_a_thread(lambda: limits.acquire({"db": 2}))
-    refused = limits.try_acquire()
-    assert not refused
-    other.release()
-    assert limits.try_acquire().acquisitions["db"].requested == 1
-
-
 def test_another_thread_holds_nothing_of_it(limits: LimitSet) -> None:
     with limits.acquire():
         assert not in_a_thread(limits.try_acquire)
     assert in_a_thread(limits.try_acquire)
-
-
-def test_what_another_thread_released_is_not_held_any_more(limits: LimitSet) -> None:
-    acquisition = limits.acquire()
-    in_a_thread(acquisition.release)
-    assert limits.try_acquire().acquisitions["db"].requested == 1
-
-
-def test_a_new_thread_holds_nothing_of_one_that_has_ended(limits: LimitSet) -> None:
-    # Threads that have ended leave their identifiers to new ones.
-    for _ in range(20):
-        handed_over = in_a_thread(limits.acquire)
-        assert handed_over
-        assert not any(in_a_thread(limits.try_acquire) for _ in range(4))
-        handed_over.release()
-
-
-def test_thousands_of_threads_that_ended_without_releasing_are_forgotten(store: MemoryStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 10**6))
-    kept = [in_a_thread(limits.try_acquire) for _ in range(1500)]
-    assert all(kept)
-    with limits.acquire():
-        assert limits.try_acquire().acquisitions == {}
-    for acquisition in kept:
-        acquisition.release()
-    assert used(limits) == {"db": 0}
-
-
-def test_a_worker_thread_that_is_used_again_holds_nothing_of_its_former_work(limits: LimitSet) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(limits.acquire).result()
-        assert not pool.submit(limits.try_acquire).result()
-        held.release()
 
 
 def test_a_block_of_another_thread_holds_nothing_here(limits: LimitSet) -> None:
@@ -325,35 +249,6 @@ def test_the_same_task_takes_no_implicit_permit_again(limits: LimitSet) -> None:
                 assert used(limits) == {"db": 1}
             assert used(limits) == {"db": 1}
         assert used(limits) == {"db": 0}
-
-    run(scenario())
-
-
-def test_an_acquisition_that_no_task_has_entered_does_not_count_as_held(store: MemoryStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 2))
-
-    async def scenario() -> None:
-        tried = [await limits.atry_acquire() for _ in range(10)]
-        assert [bool(acquisition) for acquisition in tried] == [True, True] + [False] * 8
-
-    run(scenario())
-
-
-def test_several_tasks_of_one_thread_are_several_holders(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        held, done = asyncio.Event(), asyncio.Event()
-
-        async def holder() -> None:
-            async with await limits.aacquire():
-                held.set()
-                await done.wait()
-
-        task = asyncio.create_task(holder())
-        await held.wait()
-        assert not await limits.atry_acquire()
-        done.set()
-        await task
-        assert await limits.atry_acquire()
 
     run(scenario())
 
@@ -395,40 +290,12 @@ def test_a_task_holds_nothing_of_its_thread(limits: LimitSet) -> None:
         run(scenario())
 
 
-def test_thousands_of_tasks_that_ended_without_releasing_are_forgotten(store: MemoryStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 10**6))
-
-    async def scenario() -> None:
-        kept = [await asyncio.create_task(limits.atry_acquire()) for _ in range(3000)]
-        assert all(kept)
-        async with await limits.aacquire():
-            assert (await limits.atry_acquire()).acquisitions == {}
-        for acquisition in kept:
-            acquisition.release()
-
-    run(scenario())
-    assert used(limits) == {"db": 0}
-
-
 def test_a_callback_of_the_loop_is_no_task(limits: LimitSet) -> None:
     async def scenario() -> None:
         seen: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         async with await limits.aacquire():
             asyncio.get_running_loop().call_soon(lambda: seen.set_result(bool(limits.try_acquire())))
             assert not await seen
-
-    run(scenario())
-
-
-def test_callbacks_of_the_loop_hold_nothing_in_common(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        loop, kept, seen = asyncio.get_running_loop(), [], asyncio.get_running_loop().create_future()
-        loop.call_soon(lambda: kept.append(limits.try_acquire()))
-        loop.call_soon(lambda: seen.set_result(limits.try_acquire()))
-        assert not await seen
-        loop.call_soon(kept[0].release)
-        await asyncio.sleep(0)
-        assert await limits.atry_acquire()
 
     run(scenario())
 

@@ -82,21 +82,6 @@ def test_the_outcome_is_of_the_decision_whenever_it_is_read(store: MemoryStore, 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_whoever_comes_back_when_told_is_admitted_and_not_a_moment_before(
-    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
-) -> None:
-    limits = limit_set(store, RateLimit("k", 7, 13, algorithm), RateLimit("other", 3, 5, algorithm))
-    limits.try_acquire({"k": 7, "other": 1})
-    clock.move(1_234_567)
-    told = limits.try_acquire({"k": 5, "other": 3}).outcome.retry_after
-    assert told is not None
-    clock.move(round(told * 1_000_000) - 1)
-    assert not limits.try_acquire({"k": 5, "other": 3})
-    clock.move(1)
-    assert limits.try_acquire({"k": 5, "other": 3})
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_is_used_any_more_when_it_is_said_to_be_reset(
     algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
 ) -> None:

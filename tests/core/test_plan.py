@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from limits_app.core.clock import system_us
-from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, scope_of, short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -99,16 +96,6 @@ def test_an_amount_that_nothing_refunds_keeps_the_idempotency_key() -> None:
     plan = plan_for([scoped, ONCE], ["log"], version=None, left_out=())
     amounts, _ = plan.amounts({"log": 5})
     assert plan.changes((), amounts, refunds_unreported=True) == [-5, 0]
-
-
-@pytest.mark.parametrize(
-    ("amount", "rule"),
-    [(-1, "not be negative"), (1.5, "a whole number"), (True, "not a boolean"), ("5", "must be a number")],
-)
-def test_an_invalid_amount_names_its_limit(amount: Any, rule: str) -> None:
-    plan = plan_for([USER], ["log"], version=None, left_out=())
-    with pytest.raises(InvalidRequest, match=rf"^amount of 'log' .*{rule}"):
-        plan.amounts({"log": amount})
 
 
 def test_a_quota_and_a_permit_with_the_same_key_are_requested_together_unless_the_amount_is_0(

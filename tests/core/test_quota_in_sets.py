@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
-from time import time_ns
 
 import pytest
 
@@ -43,44 +41,6 @@ def test_the_use_of_a_quota_has_to_be_reported(store: MemoryStore) -> None:
     with pytest.raises(UsageNotReported, match="tokens"), limits.acquire({"tokens": 5}):
         pass
     assert used(limits) == {"tokens": 5}
-
-
-def test_a_block_that_fails_gives_back_what_it_did_not_report(store: MemoryStore) -> None:
-    limits = limit_set(store, MONTH)
-    with pytest.raises(KeyError), limits.acquire({"tokens": 5}):
-        raise KeyError
-    assert used(limits) == {"tokens": 0}
-
-
-def test_more_than_requested_is_debt_of_the_period_with_a_warning(
-    store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    limits = limit_set(store, MONTH)
-    with caplog.at_level(logging.WARNING):
-        reported(limits.try_acquire({"tokens": 50}), {"tokens": 130})
-    assert "130 used, but only 50 requested" in caplog.text
-    refused = limits.try_acquire({"tokens": 0})
-    assert not refused
-    assert refused.outcome.retry_after == 11 * 3600
-    clock.advance(11 * 3600)
-    assert limits.try_acquire({"tokens": 100})
-
-
-def test_what_is_reported_in_another_period_gives_nothing_back(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, MONTH)
-    old = limits.try_acquire({"tokens": 60})
-    clock.advance(86_400)
-    reported(limits.try_acquire({"tokens": 30}))
-    reported(old, {"tokens": 10})
-    assert used(limits) == {"tokens": 30}
-
-
-def test_what_is_used_beyond_a_request_counts_when_it_is_reported(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, MONTH)
-    old = limits.try_acquire({"tokens": 60})
-    clock.advance(86_400)
-    reported(old, {"tokens": 70})
-    assert used(limits) == {"tokens": 10}
 
 
 @pytest.mark.parametrize("amount", [1.5, True, "5", -1])
@@ -131,8 +91,3 @@ def test_statistics_say_what_the_quota_is_per(store: MemoryStore) -> None:
             "time_zone": None,
         },
     }
-
-
-def test_a_store_in_memory_knows_the_date() -> None:
-    store = MemoryStore()
-    assert abs(store.clock() - time_ns() // 1000) < 60_000_000

@@ -66,7 +66,7 @@ def test_a_new_record_is_unused(*, counts_usage: bool) -> None:
     assert record.states == [rule.start for rule in schema.rules]
     assert record.states is not new_record(schema).states
     assert record.leases == {}
-    assert record.finished == []
+    assert not record.finished
     assert not record.changed
     if record.usage is not None:
         assert (record.usage.until, record.usage.amounts) == (0, [0, 0])

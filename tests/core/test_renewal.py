@@ -22,7 +22,7 @@ from limits_app.core.plan import Claim
 from limits_app.core.runtime import on_fork
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.sets import DB, limit_set, used
+from tests.core.sets import DB, limit_set
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
 from tests.stores.support import until
 from tests.threads import no_more_threads
@@ -63,15 +63,6 @@ class Late(MemoryStore):
         self.settle(claim, changes)
 
 
-def test_a_permit_stays_with_its_holder_for_hours(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, ONE)
-    with limits.acquire():
-        for _ in range(5):
-            clock.advance(HOUR)
-            assert not limits.try_acquire({"db": 1})
-    assert limits.try_acquire({"db": 1})
-
-
 def test_all_permits_are_renewed_in_one_call_every_third_of_a_lease(clock: FakeClock) -> None:
     store = Counting(clock=clock, lease_seconds=30)
     limits = limit_set(store, DB)
@@ -107,16 +98,6 @@ def test_the_next_holder_starts_renewal_where_no_thread_could_be_started(caplog:
     with limits.acquire({"db": 1}):
         assert store.renewer.running
         until(lambda: 2 in store.renewals)
-
-
-def test_a_permit_that_was_forgotten_comes_back_when_its_lease_ends(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, ONE)
-    limits.acquire()
-    gc.collect()
-    clock.move(9_999_999)
-    assert not limits.try_acquire({"db": 1})
-    clock.move(1)
-    assert limits.try_acquire({"db": 1})
 
 
 def test_a_permit_that_is_forgotten_later_comes_back_a_lease_later(store: MemoryStore, clock: FakeClock) -> None:
@@ -173,29 +154,6 @@ def test_a_permit_that_is_released_during_a_renewal_is_not_lost(
     assert caplog.messages == []
 
 
-def test_a_permit_is_held_no_longer_than_its_limit_allows(
-    store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
-) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
-    limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=25))
-    held = limits.acquire()
-    clock.move(24_999_999)
-    assert not limits.try_acquire({"db": 1})
-    clock.move(1)
-    other = limits.try_acquire({"db": 1})
-    assert other
-    clock.advance(10)
-    assert lost == [held]
-    assert caplog.messages == ["the lease of db ran out while it was held: other holders may have the permit now"]
-    held.release()
-    assert used(limits) == {"db": 1}, "a late release takes nothing from others"
-    clock.advance(10)
-    assert not limits.try_acquire({"db": 1})
-    clock.advance(30)
-    assert lost == [held, other], "once for each"
-
-
 def test_the_end_of_max_hold_is_reported_at_that_time(clock: FakeClock, hooks: Hooks) -> None:
     lost: list[tuple[Acquisition, int]] = []
     hooks.lease_lost.append(lambda held: lost.append((held, clock())))
@@ -216,18 +174,6 @@ def test_a_lost_lease_is_reported_with_all_keys(
     with limits.acquire():
         clock.advance(20)
     assert caplog.messages == ["the lease of db, gpu ran out while it was held: other holders may have the permit now"]
-
-
-def test_a_loss_that_is_found_late_is_reported(store: MemoryStore, clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
-    limits = limit_set(store, ONE)
-    held = limits.acquire()
-    # As if the process had been stopped for a minute: the clock went on without renewals.
-    clock.now_us += 60_000_000
-    clock.advance(1)
-    assert lost == [held]
-    assert limits.try_acquire({"db": 1})
 
 
 def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks) -> None:
@@ -315,15 +261,6 @@ def renewers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "limits-renewer"}
 
 
-def test_a_thread_renews_in_real_time() -> None:
-    store = Counting(lease_seconds=1.5)
-    limits = limit_set(store, ONE)
-    with limits.acquire(), pytest.raises(LimitTimeout):
-        limits.acquire({"db": 1}, timeout=2)
-    assert len(store.renewals) >= 2
-    assert limits.acquire({"db": 1}, timeout=0)
-
-
 def test_a_thread_that_begins_at_once_renews_nothing_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store, pauses = Counting(lease_seconds=HOUR), list[int]()
 
@@ -342,14 +279,6 @@ def test_the_end_of_max_hold_is_reported_in_real_time(hooks: Hooks) -> None:
     limits = limit_set(MemoryStore(lease_seconds=3600), ResourceLimit("db", 1, max_hold_seconds=0.05))
     with limits.acquire():
         assert told.wait(PATIENCE_SECONDS)
-
-
-def test_a_forgotten_permit_comes_back_in_real_time() -> None:
-    limits = limit_set(MemoryStore(lease_seconds=0.15), ONE)
-    start = limits.store.clock()
-    limits.acquire()
-    gc.collect()
-    assert 150_000 <= limits.acquire({"db": 1}, timeout=10).claim.decided_at - start < 5_000_000
 
 
 def test_an_unexpected_error_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,14 +14,13 @@ from typing import Any, NoReturn
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, NeverAdmissible
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, NeverAdmissible
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.modes import Hooks
 from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
-from limits_app.testing import FakeClock
-from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used, used_up
+from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
 
@@ -41,13 +40,6 @@ def test_nothing_requested_takes_one_of_every_limit(verb: Verb, store: MemorySto
     limits = limit_set(store, CALLS, DB)
     assert verb(limits, None)
     assert used(limits) == {"call_count": 1, "db": 1}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_nothing_requested_of_calls_alone(verb: Verb, store: MemoryStore) -> None:
-    limits = limit_set(store, CALLS)
-    assert verb(limits, None)
-    assert used(limits) == {"call_count": 1}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -280,69 +272,6 @@ def test_more_than_a_limit_can_ever_admit_is_refused_at_once(
         assert set(used(limits).values()) == {0}
 
 
-def test_what_does_not_fit_now_but_will_is_not_called_never(store: MemoryStore) -> None:
-    limits = limit_set(store, TPM)
-    used_up(limits, "tpm")
-    refused = limits.try_acquire({"tpm": 100})
-    assert not refused
-    assert not refused.outcome.never
-    assert refused.outcome.retry_after == 60
-
-
-EVERYTHING = {"tpm": 10, "rpm": 1, "call_count": 1, "db": 1}
-
-
-@pytest.mark.parametrize("short", ["tpm", "rpm", "call_count", "db"])
-def test_all_are_charged_or_none_in_whatever_order(short: str, clock: FakeClock) -> None:
-    for order in permutations((TPM, RPM, CALLS, DB)):
-        limits = limit_set(MemoryStore(clock=clock), *order)
-        taken = limits.try_acquire({key: limits[key].capacity if key == short else 0 for key in EVERYTHING})
-        before = used(limits)
-        for _ in range(5):
-            refused = limits.try_acquire(EVERYTHING)
-            assert not refused
-            assert [status.key for status in refused.outcome.violations] == [short]
-        assert used(limits) == before
-        taken.cancel()
-        assert limits.try_acquire(EVERYTHING)
-        assert used(limits) == EVERYTHING
-
-
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_refused_requests_keep_no_window_alive(
-    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
-) -> None:
-    limits = limit_set(store, CallLimit(5, 60, algorithm))
-    assert all(limits.try_acquire() for _ in range(5))
-    for _ in range(59):
-        clock.advance(1)
-        limits.try_acquire({"call_count": 5})
-    clock.advance(1)
-    assert limits.try_acquire({"call_count": 5})
-
-
-def test_a_refusal_writes_nothing(store: MemoryStore) -> None:
-    limits = limit_set(store, TPM, DB)
-    taken = limits.try_acquire({"tpm": 100})
-    states = list(taken.claim.states)
-    for _ in range(3):
-        assert not limits.try_acquire({"tpm": 1, "db": 0})
-    assert list(limits.try_acquire({"tpm": 0, "db": 0}).claim.states) == states[:1]
-
-
-def test_asking_for_nothing_asks_that_there_is_no_debt(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, TPM)
-    with limits.try_acquire({"tpm": 100}) as all_of_it:
-        assert limits.try_acquire({"tpm": 0})
-        all_of_it.update({"tpm": 101})
-    refused = limits.try_acquire({"tpm": 0})
-    assert not refused
-    assert refused.outcome.retry_after == 0.6
-    clock.advance(0.6)
-    assert limits.try_acquire({"tpm": 0})
-    assert used(limits) == {"tpm": 100}
-
-
 class Untouchable(MemoryStore):
     """A store that must not be asked anything."""
 
@@ -526,13 +455,3 @@ def test_peeking_says_what_would_be_decided_and_charges_nothing(store: MemorySto
         within = limits.peek({"tpm": 50, "rpm": 1})
         taken.update({"tpm": 60})
     assert {status.key for status in within.violations} == {"tpm"}, "permits of the block around it are not taken again"
-
-
-def test_no_time_at_all_is_a_timeout_with_the_outcome(store: MemoryStore) -> None:
-    limits = limit_set(store, TPM)
-    used_up(limits, "tpm")
-    with pytest.raises(TimeoutError, match="'tpm' has 0 of 100 left, 30 requested: retry in 18 s") as caught:
-        limits.acquire({"tpm": 30}, timeout=0)
-    assert isinstance(caught.value, LimitTimeout)
-    assert isinstance(caught.value, LimitExceeded)
-    assert caught.value.outcome.retry_after == 18

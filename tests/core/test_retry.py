@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -20,20 +20,6 @@ SECONDS = 20
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "pauses"),
-    [
-        ("fixed", [2, 2, 2, 2, 2, 2]),
-        ("linear", [2, 4, 6, 8, 10, 12]),
-        ("exponential", [2, 4, 8, 16, 32, 64]),
-        ("fibonacci", [2, 2, 4, 6, 10, 16]),
-    ],
-)
-def test_pauses_grow_as_the_algorithm_says(algorithm: str, pauses: Sequence[float]) -> None:
-    policy = RetryPolicy(algorithm=algorithm, wait=2, jitter=0)
-    assert [policy.pause(attempt) for attempt in range(1, 7)] == pauses
 
 
 @pytest.mark.parametrize("algorithm", RetryAlgorithm)

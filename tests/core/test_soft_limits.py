@@ -83,15 +83,6 @@ def test_peeking_tells_what_would_be_overdrawn_and_charges_nothing(limit: RateLi
     assert used(limits) == {"k": 8}
 
 
-@every_soft_limit
-def test_debt_is_worked_off_as_the_algorithm_does(limit: RateLimit, store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, limit)
-    limits.try_acquire({"k": 15})
-    clock.advance(86_400)
-    assert used(limits) == {"k": 0}
-    assert not limits.try_acquire({"k": 10}).outcome.overdrawn
-
-
 def test_a_soft_limit_that_is_overdrawn_charges_nothing_when_a_hard_one_refuses(store: MemoryStore) -> None:
     limits = limit_set(store, RateLimit("soft", 10, 60, soft=True), RateLimit("hard", 10, 60))
     refused = limits.try_acquire({"soft": 50, "hard": 5}) and limits.try_acquire({"soft": 1, "hard": 6})
@@ -131,12 +122,6 @@ def test_usage_that_is_reported_is_counted_beyond_what_debt_remembers(store: Mem
     batch = store.collect_counts()
     assert batch is not None
     assert [count.amounts for count in batch.counts] == [{"k": 999_000}]
-
-
-def test_what_was_not_used_of_a_soft_limit_comes_back(store: MemoryStore) -> None:
-    limits = limit_set(store, RateLimit("k", 10, 60, soft=True))
-    reported(limits.try_acquire({"k": 30}), {"k": 12})
-    assert used(limits) == {"k": 12}
 
 
 @every_soft_limit

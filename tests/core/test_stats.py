@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
-
 import pytest
 
+from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -82,61 +81,11 @@ def test_the_live_state_of_every_algorithm(algorithm: RateLimitAlgorithm, store:
     assert seen == [(0, 10, 0), (4, 6, 0.4), (15, 0, 1.5), (0, 10, 0)]
 
 
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_reading_changes_nothing(algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock) -> None:
-    read, unread = (limit_set(store, RateLimit("k", 7, 13, algorithm), ResourceLimit("db", 9)) for _ in range(2))
-    for step in range(60):
-        clock.move(333_333)
-        for _ in range(3):
-            read.get_stats()
-            read.peek({"k": 1})
-        one, other = (limits.try_acquire({"k": 1 + step % 3, "db": 0}) for limits in (read, unread))
-        assert bool(one) is bool(other)
-        assert one.outcome.as_dict() == other.outcome.as_dict()
-    assert read.get_stats() == unread.get_stats()
-
-
 def test_reading_an_unused_set_keeps_no_state(store: MemoryStore) -> None:
     limits = limit_set(store)
     limits.get_stats()
     limits.peek({"tpm": 1})
     assert len(store) == 0
-
-
-def test_permits_of_leases_that_ran_out_are_not_counted(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, ResourceLimit("db", 4))
-    limits.try_acquire({"db": 2})  # nothing refers to it any more
-    kept = limits.try_acquire({"db": 1})
-    clock.advance(10)
-    stats = limits.get_stats()["db"]
-    assert (stats["used"], stats["holders"], stats["available"]) == (1, 1, 3)
-    kept.release()
-
-
-def test_all_keys_are_read_at_the_same_time() -> None:
-    # Every request takes the same amount of both limits, so that readings at different times would differ.
-    limits = limit_set(MemoryStore(), RateLimit("a", 10**9, 3600), RateLimit("b", 10**9, 3600))
-    stop = Event()
-
-    def consume() -> None:
-        while not stop.is_set():
-            limits.try_acquire({"a": 1, "b": 1})
-
-    threads = [Thread(target=consume) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(300):
-            stats = limits.get_stats()
-            assert stats["a"]["used"] == stats["b"]["used"]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_the_stats_of_an_unused_set() -> None:
-    assert limit_set(MemoryStore(), TPM).get_stats()["tpm"]["used"] == 0
 
 
 def scoped(entity: str | None, *limits: AnyLimit, level: str = "entity") -> ScopedLimits:
@@ -220,3 +169,13 @@ def test_a_survey_lists_each_bucket_by_its_scope(store: MemoryStore) -> None:
     surveyed = survey([user, team], store, None)
     assert {key: fields["tpm"]["available"] for key, fields in surveyed.items()} == {user.key: 95, team.key: 45}
     assert not any("buckets" in fields["tpm"] for fields in surveyed.values())
+
+
+def test_a_survey_of_nothing_asks_nothing() -> None:
+    assert survey([], MemoryStore(), 1) == {}
+
+
+def test_a_survey_of_an_older_configuration_is_an_error(store: MemoryStore) -> None:
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        survey([scoped("user", TPM)], store, 0)

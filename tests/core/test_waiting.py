@@ -102,15 +102,6 @@ def test_time_is_up_for_somebody_who_never_had_a_turn(store: WatchedStore, clock
     assert first.result()
 
 
-def test_a_limit_that_frees_itself_in_time_is_no_timeout(store: WatchedStore, clock: FakeClock) -> None:
-    limits = limit_set(store, TEN)
-    used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 5}, timeout=5)
-    store.until_waiting(1)
-    clock.advance(5)
-    assert waiter.result()
-
-
 @pytest.mark.parametrize("timeout", [0, 0.0, -0.0, 1e-9, 1, 5.5, 1e12, 1e300, 10**30, 10**400, float("inf"), None])
 def test_what_a_timeout_may_be(timeout: float | None, store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
@@ -261,33 +252,12 @@ def test_a_release_wakes_the_first(store: WatchedStore, clock: FakeClock) -> Non
     assert used(limits) == {"db": 2}
 
 
-def test_each_release_lets_one_in(store: WatchedStore) -> None:
-    limits = limit_set(store, ResourceLimit("db", 1))
-    held, waiters = limits.acquire(), []
-    for number in range(5):
-        waiters.append(Caller(limits.acquire, {"db": 1}))
-        store.until_waiting(number + 1)
-    for waiter in waiters:
-        held.release()
-        held = waiter.result()
-        assert used(limits) == {"db": 1}
-
-
 def test_a_refund_wakes_the_first(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     taken = used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 4})
     reported(taken, {"tpm": 6})
     assert waiter.result().claim.decided_at == clock.now_us
-
-
-def test_a_failed_block_wakes_the_first(store: WatchedStore) -> None:
-    limits = limit_set(store, TEN)
-    taken = used_up(limits, "tpm")
-    waiter = held_up(store, limits, {"tpm": 4})
-    with pytest.raises(ZeroDivisionError), taken:
-        raise ZeroDivisionError
-    assert waiter.result()
 
 
 def test_a_reset_wakes_the_first(store: WatchedStore) -> None:
@@ -352,20 +322,6 @@ def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock
     clock.advance(5)
     with pytest.raises(LimitTimeout):
         waiter.result()
-
-
-def test_permits_of_somebody_who_forgot_them_come_back_when_their_lease_ends(
-    store: WatchedStore, clock: FakeClock
-) -> None:
-    limits = limit_set(store, DB)
-    limits.acquire({"db": 3})
-    gc.collect()
-    start = clock.now_us
-    waiter = held_up(store, limits, {"db": 1})
-    clock.move(9_999_999)
-    store.until_refused()
-    clock.move(1)
-    assert waiter.result().claim.decided_at == start + 10_000_000
 
 
 class Interrupt(BaseException):
@@ -510,15 +466,6 @@ def test_real_time(algorithm: RateLimitAlgorithm) -> None:
         assert moments[-1] - moments[0] >= 2 * 60_000
     else:
         assert all(moments[4 + number] - moments[0] >= 15_000 * (number + 1) for number in range(8))
-
-
-def test_real_time_is_up() -> None:
-    limits = LimitSet([RateLimit("k", 1, 3600)])
-    limits.acquire({"k": 1})
-    start = limits.store.clock()
-    with pytest.raises(LimitTimeout):
-        limits.acquire({"k": 1}, timeout=0.05)
-    assert 50_000 <= limits.store.clock() - start < 5_000_000
 
 
 def test_a_clock_that_is_set_back_makes_no_timeout_longer() -> None:

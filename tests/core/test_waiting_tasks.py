@@ -14,10 +14,8 @@ import pytest
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.waiting import TaskWaiter
-from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.sets import DB, limit_set, reported, used, used_up
+from tests.core.sets import DB, limit_set, used, used_up
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
 
 TEN = RateLimit("tpm", 10, 10)
@@ -200,16 +198,6 @@ async def test_threads_and_tasks_stand_in_one_line(store: WatchedStore) -> None:
 
 
 @in_a_loop
-async def test_a_refund_wakes_the_first(store: WatchedStore) -> None:
-    limits = limit_set(store, TEN)
-    taken = used_up(limits, "tpm")
-    waiter = started(limits.aacquire({"tpm": 4}))
-    await settled()
-    reported(taken, {"tpm": 6})
-    assert await waiter
-
-
-@in_a_loop
 async def test_a_task_that_is_cancelled_leaves_nothing_and_lets_the_next_one_through(store: WatchedStore) -> None:
     limits = limit_set(store, TEN, DB)
     held = await limits.aacquire({"db": 3})
@@ -238,22 +226,6 @@ async def test_a_task_that_is_cancelled_when_it_was_just_woken_passes_the_turn_o
     with pytest.raises(asyncio.CancelledError):
         await first
     assert used(limits) == {"db": 0}
-
-
-@in_a_loop
-async def test_waiting_under_a_timeout_of_the_loop(store: WatchedStore) -> None:
-    limits = limit_set(store, ONE)
-    held = await limits.aacquire()
-
-    async def wait() -> None:
-        async with asyncio.timeout(0.01):
-            await limits.aacquire()
-
-    with pytest.raises(TimeoutError):
-        await started(wait())
-    assert not store.line.busy
-    held.release()
-    (await limits.aacquire({"db": 1})).release()
 
 
 @in_a_loop
@@ -296,30 +268,3 @@ def test_a_loop_that_was_closed_under_a_waiter_harms_nobody(
     behind.result().release()
     assert not abandoned.done()
     assert used(limits) == {"db": 0}
-
-
-def test_a_waiter_may_be_woken_after_its_loop_was_closed() -> None:
-    async def waiter() -> TaskWaiter:
-        return TaskWaiter()
-
-    closed = asyncio.run(waiter())
-    closed.wake()
-    assert not closed.is_waiting()
-
-
-@in_a_loop
-async def test_real_time_is_up() -> None:
-    limits = LimitSet([RateLimit("k", 1, 3600)], shared=True, mode="asyncio")
-    await limits.aacquire({"k": 1})
-    start = limits.store.clock()
-    with pytest.raises(LimitTimeout):
-        await limits.aacquire({"k": 1}, timeout=0.05)
-    assert 50_000 <= limits.store.clock() - start < 5_000_000
-
-
-@in_a_loop
-async def test_real_time() -> None:
-    limits = LimitSet([CallLimit(4, 0.06)], store=MemoryStore())
-    admitted = await asyncio.gather(*[started(limits.aacquire()) for _ in range(12)])
-    moments = sorted(one.claim.decided_at for one in admitted)
-    assert all(moments[4 + number] - moments[0] >= 15_000 * (number + 1) for number in range(8))

@@ -21,41 +21,6 @@ def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) 
     return RateLimit("k", capacity, seconds, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
-    ("used", "capacity", "left"),
-    [
-        pytest.param(10, 15, 5, id="raising_an_exhausted_one_helps_at_once"),
-        pytest.param(4, 20, 16, id="raising_adds_the_difference"),
-        pytest.param(4, 5, 1, id="lowering_leaves_what_is_not_used"),
-        pytest.param(4, 4, 0, id="lowering_to_what_is_used"),
-        pytest.param(8, 5, 0, id="lowering_below_what_is_used"),
-        pytest.param(0, 5, 5, id="an_unused_one"),
-        pytest.param(10, 10, 0, id="the_same_again"),
-    ],
-)
-def test_another_capacity(algorithm: RateLimitAlgorithm, used: int, capacity: int, left: int) -> None:
-    tested = Driven(ten(algorithm))
-    assert tested.take(NOW, used)
-    changed = tested.carried_into(ten(algorithm, capacity), NOW)
-    assert changed.used(NOW) == used
-    assert changed.fits(NOW, 0) is (used <= capacity)
-    assert left == 0 or changed.fits(NOW, left)
-    assert not changed.fits(NOW, left + 1)
-
-
-@pytest.mark.parametrize("new", ALGORITHMS)
-@pytest.mark.parametrize("old", ALGORITHMS)
-def test_another_algorithm(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
-    tested = Driven(ten(old))
-    assert tested.take(NOW, 7)
-    changed = tested.carried_into(ten(new), NOW)
-    assert changed.used(NOW) == 7
-    assert not changed.fits(NOW, 4)
-    assert changed.fits(NOW, 3)
-    assert changed.fits(NOW + 60 * SECOND, 10)
-
-
 @pytest.mark.parametrize("new", ALGORITHMS)
 @pytest.mark.parametrize("old", ALGORITHMS)
 def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
@@ -63,16 +28,6 @@ def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgori
     assert changed.used(NOW) == 0
     assert changed.rule.restored_at(changed.state) == 0
     assert changed.fits(NOW, 20)
-
-
-@pytest.mark.parametrize("new", ALGORITHMS)
-@pytest.mark.parametrize("old", ALGORITHMS)
-def test_debt_is_carried_too(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
-    tested = Driven(ten(old))
-    tested.settle(NOW, 13)
-    changed = tested.carried_into(ten(new), NOW)
-    assert changed.used(NOW) == 13
-    assert not changed.fits(NOW, 0)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -11,57 +11,11 @@ from tests.core.algorithms.driven import MS, NOW, SECOND, Driven
 
 TEN_SECONDS = [RateLimit("units", 10, 10, algorithm) for algorithm in RateLimitAlgorithm]
 LIMITS = [*TEN_SECONDS, QuotaLimit.per_session("units", 10, 10)]
-every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", "quota")))
 
 
 def credit(driven: Driven, now: int, units: float) -> None:
     """Give credit."""
     driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
-
-
-@every_limit
-def test_as_much_is_forgotten_as_is_given(limit: Limit) -> None:
-    driven = Driven(limit)
-    assert driven.take(NOW, 9)
-    credit(driven, NOW, 4)
-    assert driven.used(NOW) == 5
-    assert driven.take(NOW, 5)
-    assert not driven.take(NOW, 1)
-    credit(driven, NOW, 10**6)
-    assert driven.used(NOW) == 0
-    assert driven.take(NOW, 10)
-    assert not driven.take(NOW, 1)
-
-
-@every_limit
-def test_it_works_off_debt(limit: Limit) -> None:
-    driven = Driven(limit)
-    driven.settle(NOW, 35)
-    credit(driven, NOW, 20)
-    assert driven.used(NOW) == 15
-    assert not driven.take(NOW, 0)
-
-
-@every_limit
-def test_those_who_used_nothing_have_nothing_of_it(limit: Limit) -> None:
-    driven = Driven(limit)
-    credit(driven, NOW, 5)
-    assert driven.used(NOW) == 0
-    assert driven.take(NOW, 10)
-    assert not driven.take(NOW, 1)
-    later = NOW + 100 * SECOND
-    credit(driven, later, 5)
-    assert driven.take(later, 10)
-    assert not driven.take(later, 1)
-
-
-@every_limit
-def test_nothing_that_is_given_changes_nothing(limit: Limit) -> None:
-    driven, other = Driven(limit), Driven(limit)
-    assert driven.take(NOW, 9)
-    assert other.take(NOW, 9)
-    credit(driven, NOW + SECOND, 0)
-    assert driven.used(NOW + SECOND) == other.used(NOW + SECOND)
 
 
 @pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])

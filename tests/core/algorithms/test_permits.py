@@ -12,18 +12,6 @@ from tests.core.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 HOUR = 3600 * SECOND
 
 
-def test_permits_are_counted_while_they_are_held() -> None:
-    tested = Driven(ResourceLimit("db", 3))
-    assert tested.take(NOW, 1)
-    assert tested.take(NOW, 2)
-    assert not tested.take(NOW, 1)
-    assert not tested.take(NOW + HOUR, 1), "permits come back when they are given back, not with time"
-    assert tested.used(NOW + HOUR) == 3
-    tested.settle(NOW, -2)
-    assert tested.used(NOW) == 1
-    assert tested.take(NOW, 2)
-
-
 def test_a_state_counts_permits_and_holders_apart() -> None:
     tested = Driven(ResourceLimit("db", 10))
     tested.take(NOW, 3)
@@ -31,21 +19,6 @@ def test_a_state_counts_permits_and_holders_apart() -> None:
     assert tested.state[:2] == (7, 2)
     tested.settle(NOW, -3)
     assert tested.state[:2] == (4, 1)
-
-
-def test_more_than_the_capacity_never_fits() -> None:
-    tested = Driven(ResourceLimit("db", 3))
-    assert not tested.fits(NOW, 4)
-    assert tested.rule.ceiling_parts == 3
-    assert tested.rule.parts_per_unit == 1
-
-
-def test_each_grant_has_a_greater_number_than_the_one_before() -> None:
-    tested, fences = Driven(ResourceLimit("db", 100)), []
-    for now in (NOW, NOW, NOW, NOW - HOUR, NOW + 1, NOW + 2, NOW + 2):
-        tested.take(now, 1)
-        fences.append(tested.state[2])
-    assert fences == sorted(set(fences))
 
 
 def test_a_number_is_never_less_than_the_clock_so_that_it_grows_after_the_state_was_forgotten() -> None:
@@ -123,13 +96,6 @@ def test_permits_survive_a_change_of_their_limit_and_nothing_else_does() -> None
     rate = Driven(RateLimit("db", 3, 60))
     rate.take(NOW, 2)
     assert rate.carried_into(ResourceLimit("db", 3), NOW).state == (0, 0, 0, 0)
-
-
-def test_a_permit_is_named_as_one() -> None:
-    assert compile_rule(ResourceLimit("db", 3), LEASE_US).is_permit
-    assert not compile_rule(RateLimit("db", 3, 60), LEASE_US).is_permit
-    assert not compile_rule(Blocked(), LEASE_US).is_permit
-    assert compile_rule(ResourceLimit("db", 3), LEASE_US).key == "db"
 
 
 @pytest.mark.parametrize("amount", [0, 1, 10**12])

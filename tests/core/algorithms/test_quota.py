@@ -74,29 +74,6 @@ def test_state_from_long_ago_is_forgotten() -> None:
     assert tested.take(NOW + 3650 * 24 * HOUR, 10)
 
 
-@pytest.mark.parametrize("limit", [DAILY, SESSION])
-def test_what_was_not_used_comes_back_only_in_the_period_in_which_it_was_taken(limit: QuotaLimit) -> None:
-    tested, later = Driven(limit), NOW + 24 * HOUR
-    assert tested.take(NOW, 5)
-    assert tested.take(later, 5)
-    tested.settle(later + 1, -5, taken_at=NOW)
-    assert tested.used(later + 1) == 5
-    tested.settle(later + 1, -3, taken_at=later)
-    assert tested.used(later + 1) == 2
-
-
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
-def test_what_was_taken_while_the_clock_was_back_comes_back_too(limit: QuotaLimit, soft: bool) -> None:
-    tested, begins = Driven(replace(limit, soft=soft)), MIDNIGHT + HOUR
-    assert tested.take(begins, 2)
-    assert tested.take(begins - SECOND, 5)
-    tested.settle(begins + SECOND, -4, taken_at=begins - SECOND)
-    assert tested.used(begins + SECOND) == 3
-    tested.settle(begins + SECOND, -3, taken_at=begins - 2 * SECOND)
-    assert tested.used(begins + SECOND) == 3, "nobody took anything then"
-
-
 @pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
 def test_what_a_soft_quota_took_as_debt_while_the_clock_was_back_comes_back_too(limit: QuotaLimit) -> None:
     tested, begins = Driven(replace(limit, soft=True)), MIDNIGHT + HOUR
@@ -241,25 +218,12 @@ def test_another_capacity_changes_nothing_but_what_is_left(limit: QuotaLimit, ca
     assert changed.fits(NOW + SECOND, 0) is (capacity >= 7)
 
 
-def test_a_session_goes_on_with_its_new_length() -> None:
+@pytest.mark.parametrize(("seconds", "left_us"), [(7200, HOUR * 3 // 2), (1800, HOUR // 2), (60, 60 * SECOND)])
+def test_a_session_goes_on_with_its_new_length(seconds: int, left_us: int) -> None:
     tested = Driven(SESSION)
     assert tested.take(NOW, 10)
-    longer = tested.carried_into(QuotaLimit.per_session("k", 10, 7200), NOW + HOUR // 2)
-    assert longer.wait(NOW + HOUR // 2, 1) == HOUR * 3 // 2
-
-
-def test_a_session_that_would_have_ended_by_now_forgets_nothing() -> None:
-    tested = Driven(SESSION)
-    assert tested.take(NOW, 10)
-    shorter = tested.carried_into(QuotaLimit.per_session("k", 10, 60), NOW + HOUR // 2)
-    assert shorter.wait(NOW + HOUR // 2, 1) == 60 * SECOND
-
-
-def test_a_session_that_ends_just_now_by_its_new_length_forgets_nothing() -> None:
-    tested = Driven(SESSION)
-    assert tested.take(NOW, 10)
-    shorter = tested.carried_into(QuotaLimit.per_session("k", 10, 1800), NOW + HOUR // 2)
-    assert shorter.wait(NOW + HOUR // 2, 1) == HOUR // 2
+    changed = tested.carried_into(QuotaLimit.per_session("k", 10, seconds), NOW + HOUR // 2)
+    assert changed.wait(NOW + HOUR // 2, 1) == left_us
 
 
 @pytest.mark.parametrize(

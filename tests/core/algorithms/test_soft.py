@@ -22,17 +22,6 @@ def hardened(limit: RateLimit | QuotaLimit) -> Driven:
 
 
 @every_limit
-def test_what_fits_is_charged_as_a_hard_limit_does(limit: RateLimit | QuotaLimit) -> None:
-    soft, hard = Driven(limit), hardened(limit)
-    for now, amount in ((NOW, 4), (NOW + SECOND, 0), (NOW + SECOND, 3), (NOW + 2 * SECOND, 3)):
-        assert soft.take(now, amount)
-        assert hard.take(now, amount)
-    assert [soft.used(NOW + second * SECOND) for second in range(13)] == [
-        hard.used(NOW + second * SECOND) for second in range(13)
-    ]
-
-
-@every_limit
 def test_what_does_not_fit_becomes_debt(limit: RateLimit | QuotaLimit) -> None:
     soft, hard = Driven(limit), hardened(limit)
     assert soft.take(NOW, 8)
@@ -43,13 +32,3 @@ def test_what_does_not_fit_becomes_debt(limit: RateLimit | QuotaLimit) -> None:
     assert [soft.used(NOW + second * SECOND) for second in range(40)] == [
         hard.used(NOW + second * SECOND) for second in range(40)
     ]
-
-
-@every_limit
-def test_a_request_always_fits(limit: RateLimit | QuotaLimit) -> None:
-    soft, hard = Driven(limit), hardened(limit)
-    for tested in (soft, hard):
-        tested.settle(NOW, 25)
-    assert soft.fits(NOW, 10)
-    assert not hard.fits(NOW, 10)
-    assert hard.wait(NOW, 10) > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from fractions import Fraction
 
 import pytest
@@ -361,27 +360,6 @@ def test_from_when_it_says_so_a_state_cannot_be_told_from_an_unused_one(
         amount = course.amount()
         assert course.tested.take(course.now, amount) is fresh.take(course.now, amount)
         course.pass_time()
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_unused_state_is_restored_already(algorithm: RateLimitAlgorithm) -> None:
-    assert (
-        Driven(RateLimit("k", 3, 1.5, algorithm)).rule.restored_at(Driven(RateLimit("k", 3, 1, algorithm)).state) == 0
-    )
-
-
-@pytest.mark.parametrize("algorithm", [GCRA, TOKEN_BUCKET])
-def test_exactly_the_capacity_is_admitted_for_thousands_of_definitions(algorithm: RateLimitAlgorithm) -> None:
-    dice = random.Random(2026)
-    for _ in range(3000):
-        capacity, window_ms = dice.randint(1, 40), dice.choice([dice.randint(1, 1000), dice.randint(1, 10**10)])
-        tested = Driven(RateLimit("k", capacity, from_milli(window_ms), algorithm))
-        now = NOW + dice.randint(0, 10**9)
-        assert all(tested.take(now, 1) for _ in range(capacity)), tested.rule.limit
-        assert not tested.take(now, 0.001), tested.rule.limit
-        window = window_us(tested.rule.limit)
-        assert not tested.take(now + window - 1, capacity), tested.rule.limit
-        assert tested.take(now + window, capacity), tested.rule.limit
 
 
 @examples(150)
