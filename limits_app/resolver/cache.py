@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice
 from threading import Lock, RLock
 from time import monotonic, time
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from django.db import InterfaceError, OperationalError
 
@@ -66,7 +66,6 @@ class _KeyLock:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.users = 0
 
 
 class Resolver:
@@ -88,7 +87,7 @@ class Resolver:
     def after_fork(self) -> None:
         """Make new locks in a child process, which keeps the cached sets."""
         self._lock = Lock()
-        self._key_locks: dict[Key, _KeyLock] = {}
+        self._key_locks: WeakValueDictionary[Key, _KeyLock] = WeakValueDictionary()  # as long as threads use them
 
     def cached(self, key: Key) -> ResolvedSet | None:
         """The cached set; None where it is missing, outdated, or its store may be available again.
@@ -126,7 +125,9 @@ class Resolver:
         check_names(resource, entity)
         check_plan(plan)
         key = resource, entity, checked_defaults(default_limits), plan
-        with self._locked(key):
+        with self._lock:
+            key_lock = self._key_locks.setdefault(key, _KeyLock())
+        with key_lock.lock:
             entry = self._entries.get(key)
             if entry is not None and entry.pool is not None:
                 balancers.read_cool_downs(entry.pool)
@@ -162,21 +163,6 @@ class Resolver:
     def info(self) -> ResolverInfo:
         """Hits, misses and size."""
         return ResolverInfo(self._hits, self._misses, len(self._entries))
-
-    @contextmanager
-    def _locked(self, key: Key) -> Iterator[None]:
-        """Resolve a key in one thread at a time."""
-        with self._lock:
-            key_lock = self._key_locks.setdefault(key, _KeyLock())
-            key_lock.users += 1
-        try:
-            with key_lock.lock:
-                yield
-        finally:
-            with self._lock:
-                key_lock.users -= 1
-                if not key_lock.users:
-                    self._key_locks.pop(key, None)
 
     def _resolved(self, key: Key) -> ResolvedSet:
         self._misses += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict, Unpack
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -141,6 +141,14 @@ class PoolCache:
 pool_cache: Final = PoolCache()
 
 
+class SetNames(TypedDict, total=False):
+    """What `LimitSet.composed` needs to know of a resolved set."""
+
+    resource: str | None
+    identity: Hashable
+    changes_at: float | None
+
+
 class MemberSet(LimitSet):
     """The limits of a request that one member serves: those of the resource, and those of the member.
 
@@ -177,22 +185,13 @@ class PooledSet(LimitSet):
         store: Store,
         *,
         version: int | None,
-        resource: str | None = None,
-        identity: Hashable = None,
-        changes_at: float | None = None,
+        **names: Unpack[SetNames],
     ) -> PooledSet:
         """Compile the limits of a resource for each member of its pool."""
         scopes = tuple(own)
-        names = list(members.scoped)
+        member_names = list(members.scoped)
         of_members = dict.fromkeys([one for some in members.scoped.values() for one in some])
-        pooled = cls.composed(
-            (*scopes, *of_members),
-            store,
-            version=version,
-            resource=resource,
-            identity=identity,
-            changes_at=changes_at,
-        )
+        pooled = cls.composed((*scopes, *of_members), store, version=version, **names)
         pooled.members, pooled.own = members, scopes
         keys = {name: _keys(some) for name, some in members.scoped.items()}
         of_any_member = frozenset.union(*keys.values())
@@ -200,22 +199,14 @@ class PooledSet(LimitSet):
         pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
         sets = []
         for name, config in members.configs.items():
-            one = MemberSet.composed(
-                (*scopes, *members.scoped[name]),
-                store,
-                config=config,
-                version=version,
-                resource=resource,
-                identity=identity,
-                changes_at=changes_at,
-            )
+            one = MemberSet.composed((*scopes, *members.scoped[name]), store, config=config, version=version, **names)
             one.accepts_all = members.is_unlimited
             # Rates that only other members have need not be requested of this one, even where the resource has them.
             only_others = of_any_member - keys[name]
             one.ones = dict.fromkeys([key for key in one.rates if key not in only_others], 1) or None
             sets.append(one)
         balancer = balancers.find(members.name, members.definition.load_balancing, members.weights)
-        pooled.pool = LimitPool.at(balancer, sets, names, failover=members.definition.failover)
+        pooled.pool = LimitPool.at(balancer, sets, member_names, failover=members.definition.failover)
         return pooled
 
     def __reduce__(self) -> tuple[object, ...]:

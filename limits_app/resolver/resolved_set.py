@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Unpack
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
@@ -25,7 +25,7 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope, PolicyValue
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
-from limits_app.resolver.pools import PooledSet, PoolMembers
+from limits_app.resolver.pools import PooledSet, PoolMembers, SetNames
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced
@@ -68,27 +68,22 @@ class ResolvedSet:
         store_version: StoreVersion,
         members: PoolMembers | None = None,
         *,
-        resource: str | None,
-        identity: Hashable,
-        changes_at: float | None = None,
         on_unavailable: OnUnavailable | None = None,
         shadow: LimitSet | None = None,
         accepts_all: bool = False,
         evaluated: Mapping[tuple[str, str], Evaluated] | None = None,
+        **names: Unpack[SetNames],
     ) -> ResolvedSet:
         """Compile the limits of several scopes, and of the members of a pool where one serves the resource.
 
-        `resource`, `identity` and `changes_at` are those of `LimitSet.composed`, `accepts_all` is that of `LimitSet`.
+        `accepts_all` is that of `LimitSet`.
         """
         alias, store, version = store_version
+        limit_set: LimitSet
         if members is None:
-            limit_set = LimitSet.composed(
-                own, store, version=version, resource=resource, identity=identity, changes_at=changes_at
-            )
+            limit_set = LimitSet.composed(own, store, version=version, **names)
         else:
-            limit_set = PooledSet.of(
-                own, members, store, version=version, resource=resource, identity=identity, changes_at=changes_at
-            )
+            limit_set = PooledSet.of(own, members, store, version=version, **names)
         limit_set.accepts_all = accepts_all
         return cls(
             limit_set=limit_set,
@@ -139,9 +134,7 @@ class ResolvedSet:
         store_version = StoreVersion(self.alias, store, store.version())
         members = None if self.members is None else self.members.changed(change)
         accepts_all = self.limit_set.accepts_all
-        return ResolvedSet.of(
-            map(change, self.own), store_version, members, resource=None, identity=None, accepts_all=accepts_all
-        ).limit_set
+        return ResolvedSet.of(map(change, self.own), store_version, members, accepts_all=accepts_all).limit_set
 
     def ceiling(self, key: str) -> Amount:
         """The most that can ever be admitted of a key."""

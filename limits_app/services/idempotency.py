@@ -8,7 +8,7 @@ The limit is a token bucket, since that refunds, and is full again after IDEMPOT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -27,7 +27,7 @@ from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.request import Request, Source, waiting_time
 
 _NOTHING: Final = Plan((), (), (), version=None)
-_LONGEST_WAIT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 10.0
 """The longest wait between two looks at the key, since another process may admit the same request meanwhile."""
 
 
@@ -51,23 +51,29 @@ class IdempotentRequest(Request):
         schema = schema_of((one,), limits.store.lease_us)
         return resolved.with_scope(ScopedLimits(self._scope, schema, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
 
-    def _wait(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := limits.try_acquire(amounts), time_left):
-            with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
+    def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        while not self._is_final(acquisition := limits.try_acquire(amounts)):
+            with (
+                suppress(LimitTimeout),
+                waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds,
+            ):
                 return limits.acquire(amounts, seconds)
         return acquisition
 
-    async def _await(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
-        while not self._is_final(acquisition := await limits.atry_acquire(amounts), time_left):
-            with suppress(LimitTimeout), waiting_time(limits, time_left(), longest=_LONGEST_WAIT_SECONDS) as seconds:
+    async def _await(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        while not self._is_final(acquisition := await limits.atry_acquire(amounts)):
+            with (
+                suppress(LimitTimeout),
+                waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds,
+            ):
                 return await limits.aacquire(amounts, seconds)
         return acquisition
 
-    def _is_final(self, acquisition: Acquisition, time_left: Callable[[], float | None]) -> bool:
+    def _is_final(self, acquisition: Acquisition) -> bool:
         """Whether a request need not wait; LimitTimeout where it may not wait any longer."""
         if acquisition.successful or self._was_admitted(acquisition):
             return True
-        if time_left() == 0:
+        if self._time_left() == 0:
             raise LimitTimeout.of(acquisition)
         return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from time import monotonic
 from typing import Final, Protocol, TypeVar, cast
 
@@ -62,6 +61,8 @@ class Request:
 
     requires_usage = True
     """Whether a block of what it acquires must report the usage of rates."""
+    _time_left: Callable[[], float | None]
+    """Returns how many seconds the request may still wait."""
     _resolved: ResolvedSet | None = None
     _shadow: LimitSet | None = None
     _fallback: LimitSet | None = None
@@ -76,12 +77,16 @@ class Request:
 
         With 0 a rejection is a falsy acquisition.
         """
-        acquisition = self._finish(self._use(_try_acquire if timeout == 0 else self._waiting(timeout)))
+        if timeout != 0:
+            self._time_left = _countdown(timeout)
+        acquisition = self._finish(self._use(_try_acquire if timeout == 0 else self._wait))
         return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
-        acquired = await self._ause(_atry_acquire if timeout == 0 else self._awaiting(timeout))
+        if timeout != 0:
+            self._time_left = _countdown(timeout)
+        acquired = await self._ause(_atry_acquire if timeout == 0 else self._await)
         acquisition = self._finish(acquired, in_task=True)
         return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
 
@@ -162,20 +167,12 @@ class Request:
         else:
             self._resolved, self._fallback = None, without_database(error)
 
-    def _waiting(self, timeout: float | None) -> Callable[[LimitSet, Requested], Acquisition]:
-        """Return a function that waits until the timeout, also where it is called several times."""
-        return partial(self._wait, time_left=_countdown(timeout))
-
-    def _awaiting(self, timeout: float | None) -> Callable[[LimitSet, Requested], Awaitable[Acquisition]]:
-        """`_waiting` for asyncio."""
-        return partial(self._await, time_left=_countdown(timeout))
-
-    def _wait(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
-        with waiting_time(limits, time_left()) as seconds:
+    def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        with waiting_time(limits, self._time_left()) as seconds:
             return limits.acquire(amounts, seconds)
 
-    async def _await(self, limits: LimitSet, amounts: Requested, time_left: Callable[[], float | None]) -> Acquisition:
-        with waiting_time(limits, time_left()) as seconds:
+    async def _await(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        with waiting_time(limits, self._time_left()) as seconds:
             return await limits.aacquire(amounts, seconds)
 
     def _peek(self, limits: LimitSet, amounts: Requested) -> Outcome | NeverAdmissible:
