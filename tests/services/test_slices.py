@@ -76,6 +76,8 @@ def test_explanations_commands_and_the_admin_say_what_is_out(admin_client: Clien
     call_command("limits", "status", "api", stdout=printed, stderr=printed)
     assert f"In slices of this process: call_count {held}." in printed.getvalue()
     row = Resource.objects.get()
+    limits.set_resource_limits("other", [CallLimit.per_hour(10)])
+    assert "in_slices" not in limits.status("other").limits["call_count"]
     assert limits.overview([(row, None)])[0].limits[0].in_slices == held
     assert said in admin_client.get("/admin/limits_app/resource/").content.decode()
     assert said in admin_client.get("/admin/limits_app/explain/?resource=api").content.decode()
