@@ -1,4 +1,4 @@
-"""Rows of local slices: beside a script of four lines on Redis, and with several processes on one hot limit."""
+"""Rows of local slices: beside a script of four lines and other libraries on Redis, and with several processes."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ def _hot(store: Store, slice_seconds: int) -> LimitSet:
     from limits_app.stores.resilient import ResilientStore
     from limits_app.stores.slices import sliced
 
-    limits, slice_us = sliced([(CallLimit.per_hour(10**9), slice_seconds)])
-    scoped = ScopedLimits(scope_of("hot", None), schema_of(limits, store.lease_us), slice_us=slice_us)
+    applied, slice_us = sliced([(CallLimit.per_hour(10**9), slice_seconds)])
+    scoped = ScopedLimits(scope_of("hot", None), schema_of(applied, store.lease_us), slice_us=slice_us)
     return LimitSet.composed([scoped], ResilientStore("hot", lambda _: store).open())
 
 
 def _one_call(effort: Effort) -> Iterable[Line]:
+    from benchmarks.peers import limits, throttled_py
+
     with beside_redis() as (reference, port), redis_store_at(port) as store:
         ours = [one_call(_hot(store, _SLICE_SECONDS)), one_call(_hot(store, 0), "without slices")]
-        samples = take_turns([reference, *ours], effort)
+        others = [limits.on_redis(port), throttled_py.on_redis(port)]
+        samples = take_turns([reference, *ours, *others], effort)
     yield Line(OURS, samples.ratio(OURS, REF_REDIS), "x ref-redis", at_most(0.05))
     yield Line("  without slices", samples.ratio("without slices", REF_REDIS), "x ref-redis")
+    for other in others:
+        yield Line(f"  {other.name}", samples.ratio(other.name, REF_REDIS), "x ref-redis")
 
 
 def _processes(effort: Effort) -> Iterable[Line]:

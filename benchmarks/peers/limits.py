@@ -1,11 +1,11 @@
-"""limits: one strategy object per algorithm, over its storage in memory."""
+"""limits: one strategy object per algorithm, over its storage in memory or on Redis."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from limits import RateLimitItemPerDay, RateLimitItemPerHour
-from limits.storage import MemoryStorage
+from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import (
     FixedWindowRateLimiter,
     MovingWindowRateLimiter,
@@ -15,7 +15,7 @@ from limits.strategies import (
 
 from benchmarks.harness import Contender
 
-__all__ = ["admitted", "refused", "with_hits"]
+__all__ = ["admitted", "on_redis", "refused", "with_hits"]
 
 _STRATEGIES: Final[dict[str, type[RateLimiter]]] = {
     "limits, fixed window": FixedWindowRateLimiter,
@@ -37,6 +37,13 @@ def with_hits(count: int) -> list[Contender]:
 def refused() -> list[Contender]:
     """One contender per strategy."""
     return [_refused(name, strategy) for name, strategy in _STRATEGIES.items()]
+
+
+def on_redis(port: int) -> Contender:
+    """The fixed window, over a server."""
+    limiter, item = FixedWindowRateLimiter(RedisStorage(f"redis://127.0.0.1:{port}/0")), RateLimitItemPerHour(10**9)
+    assert limiter.hit(item, "user")
+    return Contender("limits, fixed window", lambda: limiter.hit(item, "user"))
 
 
 def _admitted(name: str, strategy: type[RateLimiter], hits: int) -> Contender:

@@ -1,15 +1,15 @@
-"""throttled-py: one object per key and algorithm, over a store in memory."""
+"""throttled-py: one object per key and algorithm, over a store in memory or on Redis."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from throttled import MemoryStore, RateLimiterType, Throttled, per_day, per_hour
+from throttled import BaseStore, MemoryStore, RateLimiterType, RedisStore, Throttled, per_day, per_hour
 from throttled.rate_limiter import Quota, RateLimitResult
 
 from benchmarks.harness import Contender
 
-__all__ = ["admitted", "refused"]
+__all__ = ["admitted", "on_redis", "refused"]
 
 _ALGORITHMS: Final = {
     "throttled-py, fixed window": RateLimiterType.FIXED_WINDOW,
@@ -30,8 +30,17 @@ def refused() -> list[Contender]:
     return [_contender(name, kind, per_day(1, burst=1), limited=True) for name, kind in _ALGORITHMS.items()]
 
 
-def _contender(name: str, kind: RateLimiterType, quota: Quota, *, limited: bool) -> Contender:
-    throttle = Throttled(key="user", using=kind.value, quota=quota, store=MemoryStore())
+def on_redis(port: int) -> Contender:
+    """The fixed window, over a server."""
+    store = RedisStore(server=f"redis://127.0.0.1:{port}/0")
+    name = "throttled-py, fixed window"
+    return _contender(name, _ALGORITHMS[name], per_hour(1_000_000_000), limited=False, store=store)
+
+
+def _contender(
+    name: str, kind: RateLimiterType, quota: Quota, *, limited: bool, store: BaseStore | None = None
+) -> Contender:
+    throttle = Throttled(key="user", using=kind.value, quota=quota, store=store or MemoryStore())
 
     def once() -> RateLimitResult:
         return throttle.limit()
