@@ -108,26 +108,6 @@ class NamedPool:
     def __len__(self) -> int:
         return len(self._current())
 
-    @property
-    def load_balancing(self) -> str:
-        """The name of the balancer."""
-        return self._current().load_balancing
-
-    @property
-    def failover(self) -> bool:
-        """Whether other members are tried when the chosen one rejects."""
-        return self._current().failover
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The weights of the members, for the weighted balancer."""
-        return self._current().weights
-
-    @property
-    def worker_index(self) -> int:
-        """The member at which round robin starts."""
-        return self._current().worker_index
-
     def try_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
         return self._request(requested).acquire()
