@@ -125,6 +125,18 @@ def test_a_rejected_request_that_is_interrupted_anywhere_charges_nothing_in_the_
         assert [used(one, "db") for one in single] == [0, 0, 0]
 
 
+def test_a_request_that_no_server_receives_leaves_nothing_in_doubt(
+    store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(_: Command) -> None:
+        raise StoreUnavailable("the cluster has no server for these keys")
+
+    monkeypatch.setattr(store._connections, "run", unreachable)
+    with pytest.raises(StoreUnavailable):
+        LimitSet.composed(parts, store).try_acquire({"tokens": 10})
+    assert not keeper.kept
+
+
 @pytest.mark.alone
 def test_nobody_waits_until_it_is_learned_who_has_which_keys_now(
     cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]

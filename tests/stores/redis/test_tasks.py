@@ -211,6 +211,20 @@ def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) 
     assert asyncio.run(ask())
 
 
+def test_a_full_server_is_unavailable(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, TOKENS)
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="refuses"):
+            asyncio.run(_acquired(store, claimed(limits, {"tokens": 1})))
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+async def _acquired(store: RedisStore, claim: Claim) -> bool:
+    return await store.aacquire(claim)
+
+
 def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -> None:
     limits = limits_of(store, TOKENS)
 

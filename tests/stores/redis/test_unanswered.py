@@ -275,6 +275,19 @@ def test_a_request_whose_reply_was_lost_and_that_fails_when_it_is_repeated_charg
     settled_once(taken, keeper, 20)
 
 
+def test_a_withdrawal_that_is_refused_is_sent_again(store: RedisStore, taken: LimitSet, keeper: Keeper) -> None:
+    with replies(interruption(0)), pytest.raises(Interruption):
+        store.acquire(claimed(taken, {"tokens": 50}))
+
+    def refuse(_: int, reply: object) -> None:
+        if isinstance(reply, bytes) and reply[:1] in {b"A", b"N"}:
+            raise NoPermissionError("no access")
+
+    with replies(refuse), pytest.raises(StoreUnavailable, match="NOPERM"):
+        keeper.catch_up()
+    settled_once(taken, keeper, 20)
+
+
 def test_a_claim_of_which_nothing_is_known_settles_nothing(store: RedisStore, taken: LimitSet, keeper: Keeper) -> None:
     held = claimed(taken, {"tokens": 50})
     assert store.acquire(held)
