@@ -5,14 +5,4 @@ from __future__ import annotations
 from limits_app.admin import alerts, audit_log, candidates, emergency, pages, policies, pools, resources
 from limits_app.admin.blocking import LimitsUserAdminMixin
 
-__all__ = [
-    "LimitsUserAdminMixin",
-    "alerts",
-    "audit_log",
-    "candidates",
-    "emergency",
-    "pages",
-    "policies",
-    "pools",
-    "resources",
-]
+__all__ = ["LimitsUserAdminMixin"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,15 +28,22 @@ _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
 }
 
 
-class ScopeFilter(admin.SimpleListFilter):
+class _ChoiceFilter(admin.SimpleListFilter):
+    """Offers the `choices_offered` of a subclass, in their order."""
+
+    choices_offered: Sequence[tuple[str, Any]]
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Offer the choices."""
+        return list(self.choices_offered)
+
+
+class ScopeFilter(_ChoiceFilter):
     """For whom policies hold."""
 
     title = _("scope")
     parameter_name = "scope"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Offer the scopes, the most specific first."""
-        return list(PolicyScope.choices)
+    choices_offered = PolicyScope.choices
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
         """Keep the policies of the chosen scope."""
@@ -44,15 +51,12 @@ class ScopeFilter(admin.SimpleListFilter):
         return queryset.filter(in_scope(scope)) if scope in PolicyScope.values else queryset
 
 
-class HoldsFilter(admin.SimpleListFilter):
+class HoldsFilter(_ChoiceFilter):
     """When policies hold; those between dates are boosts and freezes."""
 
     title = _("time of validity")
     parameter_name = "holds"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Offer what there is beside policies that always hold."""
-        return [(value, label) for value, (label, _condition) in _HOLDS.items()]
+    choices_offered = tuple((value, label) for value, (label, _condition) in _HOLDS.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
         """Keep the policies that hold so, and show boosts in the order in which they end."""
@@ -63,15 +67,12 @@ class HoldsFilter(admin.SimpleListFilter):
         return found.order_by("valid_until") if chosen == "boosts" else found
 
 
-class KindFilter(admin.SimpleListFilter):
+class KindFilter(_ChoiceFilter):
     """What kinds of limits policies have."""
 
     title = _("kind of limit")
     parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Offer all kinds."""
-        return list(LimitKind.choices)
+    choices_offered = LimitKind.choices
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
         """Keep the policies that have a limit of the chosen kind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import starmap
 from typing import Any, Final
 
 from django.contrib import admin
@@ -172,8 +171,9 @@ def _use_in(pool: Pool, alias: str) -> Mapping[str, str]:
         use = member_use(pool.name, alias)
     except LimitsError as error:
         return {member.name: str(error) for member in pool.members.all()}
-    return {name: ", ".join(starmap(_words, stats.items())) for name, stats in use.items()}
-
-
-def _words(key: str, stats: Mapping[str, Any]) -> str:
-    return f"{limit_name(key)}: {amount(stats['used'])} / {amount(stats['capacity'])}"
+    return {
+        name: ", ".join(
+            f"{limit_name(key)}: {amount(stats['used'])} / {amount(stats['capacity'])}" for key, stats in of_key.items()
+        )
+        for name, of_key in use.items()
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar
@@ -38,12 +38,9 @@ def digest_of(previous: str, content: Sequence[Any]) -> str:
     It is the SHA-256 of canonical JSON, independent of how a database represents numbers, keys and time zones.
     """
     when, *rest = content
-    text = json.dumps([previous, _moment(when), *map(_canonical, rest)], sort_keys=True, separators=(",", ":"))
+    moment = when if when.tzinfo is None else when.astimezone(UTC)
+    text = json.dumps([previous, moment.isoformat(), *map(_canonical, rest)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _moment(when: datetime) -> str:
-    return (when if when.tzinfo is None else when.astimezone(UTC)).isoformat()
 
 
 def _canonical(value: Any) -> Any:

@@ -36,7 +36,8 @@ class CodeLimits(models.Model):
     @property
     def definitions(self) -> tuple[Limit, ...]:
         """The limits."""
-        return tuple(_limit(text) for text in self.limits.split())
+        words = self.limits.split()
+        return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
 
 
 def note_code_limits(
@@ -68,7 +69,3 @@ def note_code_limits(
 def code_limits(resource: str) -> list[CodeLimits]:
     """Return the limits that code has passed for a resource, those used last first."""
     return list(CodeLimits.objects.filter(resource=resource).order_by("-used_at", "-pk"))
-
-
-def _limit(text: str) -> Limit:
-    return cast("Limit", Blocked()) if text == Blocked.key else parse_limit(text).limit

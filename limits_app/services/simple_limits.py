@@ -105,7 +105,7 @@ def sentence(limit: SimpleLimit) -> str:
         subject = gettext("%s may") % whose
     where = {What.URL: limit.path, What.RESOURCE: limit.resource}.get(limit.what)
     place = gettext("on %s") % where if where else gettext("over all resources together")
-    parts = gettext(" and ").join(map(_in_words, _parsed(limit.limits)))
+    parts = gettext(" and ").join(map(_in_words, map(parse_limit, limit.limits)))
     after = gettext("Requests beyond that are reported and not rejected.") if limit.shadow else ""
     return f"{subject} {parts} {place}. {after}".strip()
 
@@ -242,10 +242,6 @@ def _scope(limit: SimpleLimit) -> dict[str, Any]:
         "plan": limit.plan if limit.who == Who.PLAN else None,
         "counted": Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
     }
-
-
-def _parsed(texts: Sequence[str]) -> list[Noted]:
-    return [parse_limit(text) for text in texts]
 
 
 def _in_words(noted: Noted) -> str:

@@ -146,22 +146,19 @@ def _bar_of(label: str, status: LimitStatus, in_slices: float = 0) -> Bar:
 
 def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     """A policy as people find it."""
+    key = policy.policy_id
     details = [] if policy.effect == PolicyEffect.LIMITS else [str(PolicyEffect(policy.effect).label)]
     details += [limit_text(limit, shared=limit.key in policy.shared) for limit in policy.limits]
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {
         "level": capfirst(_LEVELS[policy.level]),
-        "url": _url(site, policy.policy_id),
+        "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
         "valid_from": moment(policy.valid_from, "SHORT_DATETIME_FORMAT"),
         "valid_until": moment(policy.valid_until, "SHORT_DATETIME_FORMAT"),
         "weekly": policy.hours is not None,
     }
-
-
-def _url(site: AdminSite, policy_id: int | None) -> str:
-    return "" if policy_id is None else reverse(f"{site.name}:limits_app_policy_change", args=[policy_id])
 
 
 def _members(found: Explanation) -> Iterator[dict[str, Any]]:

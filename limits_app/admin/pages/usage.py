@@ -76,15 +76,11 @@ def _time(span: str, first: str, last: str) -> Time:
     days = _SPANS[span][1]
     if span in ("today", "yesterday"):
         today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
-        since, until = (_hour(today - back * _DAY) for back in (days, days - 1))
+        since, until = ((today - back * _DAY).astimezone(UTC).replace(minute=0) for back in (days, days - 1))
         return Time(Period.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
     if span == "day":
         return Time(Period.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
     return Time(Period.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
-
-
-def _hour(at: datetime) -> datetime:
-    return at.astimezone(UTC).replace(minute=0)
 
 
 def _date(text: str) -> datetime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limits_app import services as limits
@@ -62,6 +62,15 @@ def _takes_candidate(parser: ArgumentParser) -> None:
     parser.add_argument("--revert-minutes", type=positive, default=10, help="how long rejections are counted (10)")
 
 
+_CHANGES: Final[Mapping[str, tuple[str, Callable[[Policy], Any], str]]] = {
+    "promote": ("give a policy the limits of its candidate", limits.promote_candidate, "Promote the candidate"),
+    "revert": (
+        "give a policy its limits from before the promotion",
+        limits.revert_candidate,
+        "Revert the promoted candidate",
+    ),
+    "discard": ("delete the candidate of a policy", limits.discard_candidate, "Discard the candidate"),
+}
 CANDIDATES: Final = Subcommand(
     "evaluate other limits beside those of a policy, and promote, revert or discard them",
     verbs={
@@ -73,26 +82,11 @@ CANDIDATES: Final = Subcommand(
             ("candidates set 7 calls=50/min --revert-percent 5",),
             writes=True,
         ),
-        "promote": Subcommand(
-            "give a policy the limits of its candidate",
-            _changes(limits.promote_candidate, "Promote the candidate"),
-            _takes_policy,
-            ("candidates promote 7 --yes",),
-            writes=True,
-        ),
-        "revert": Subcommand(
-            "give a policy its limits from before the promotion",
-            _changes(limits.revert_candidate, "Revert the promoted candidate"),
-            _takes_policy,
-            ("candidates revert 7 --yes",),
-            writes=True,
-        ),
-        "discard": Subcommand(
-            "delete the candidate of a policy",
-            _changes(limits.discard_candidate, "Discard the candidate"),
-            _takes_policy,
-            ("candidates discard 7 --yes",),
-            writes=True,
-        ),
+        **{
+            name: Subcommand(
+                what, _changes(change, question), _takes_policy, (f"candidates {name} 7 --yes",), writes=True
+            )
+            for name, (what, change, question) in _CHANGES.items()
+        },
     },
 )

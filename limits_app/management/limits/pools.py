@@ -190,19 +190,15 @@ POOL: Final = Subcommand(
             ("pool remove-member bedrock/claude us-east-1 --yes",),
             True,
         ),
-        "enable": Subcommand(
-            "enable members",
-            partial(_switch, enabled=True),
-            _takes_members,
-            ("pool enable bedrock/claude us-east-1",),
-            writes=True,
-        ),
-        "disable": Subcommand(
-            "disable members temporarily",
-            partial(_switch, enabled=False),
-            _takes_members,
-            ("pool disable bedrock/claude us-east-1",),
-            writes=True,
-        ),
+        **{
+            name: Subcommand(
+                help_text,
+                partial(_switch, enabled=name == "enable"),
+                _takes_members,
+                (f"pool {name} bedrock/claude us-east-1",),
+                writes=True,
+            )
+            for name, help_text in (("enable", "enable members"), ("disable", "disable members temporarily"))
+        },
     },
 )
