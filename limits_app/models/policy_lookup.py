@@ -174,14 +174,13 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     """Return the policies that may apply to each of several subjects, in their order, in one query."""
     connection = connections[using]
     has_groups = groups_have_plans(using)
-    networks = [_networks(one.entity) for one in subjects]
+    networks = [_networks(one.entity or "") for one in subjects]
     parameters: list[Any] = []
     for resource, entity, plan in subjects:
         client = entity if entity is not None and _can_be_stored(entity) else None
         person = user_key(client) if has_groups and client else None
         exact = None if client and is_pattern(client) else client
-        named = plan if plan is not None and _can_be_stored(plan) else None
-        parameters += [resource, exact, client, named]
+        parameters += [resource, exact, client, plan if plan is not None and _can_be_stored(plan) else None]
         if has_groups:
             parameters.append(get_user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
@@ -191,19 +190,16 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     by_number: dict[int, list[_Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
-    switch = ENFORCED
-    if rows[0].mode:
-        switch = Emergency(Enforcement(rows[0].mode), until=from_column(rows[0].until, connection))
+    mode, until = rows[0].mode, from_column(rows[0].until, connection)
+    switch = Emergency(Enforcement(mode), until=until) if mode else ENFORCED
     return [
         replace(_chain(one.entity, by_number[number], connection), emergency=switch.at(now))
         for number, one in enumerate(subjects)
     ]
 
 
-def _networks(entity: str | None) -> list[str]:
+def _networks(entity: str) -> list[str]:
     """The patterns of networks that match an entity; its own identifier is looked for anyway."""
-    if entity is None:
-        return []
     return [network for network in networks_of(entity) if network != entity or is_pattern(entity)]
 
 

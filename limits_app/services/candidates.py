@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from limits_app import audit, signals
@@ -18,7 +17,6 @@ from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
 from limits_app.resolver.resolution import home
 from limits_app.services import definitions
-from limits_app.services.definitions import InvalidDefinition
 from limits_app.usage.evaluation_counter import totals
 
 logger = logging.getLogger("limits_app")
@@ -81,7 +79,7 @@ def set_candidate(
         stored.delete()
         candidate = Candidate(policy=policy, limits=text, percent=percent, reason=reason)
         candidate.revert_percent, candidate.revert_minutes = revert_percent, revert_minutes
-        _check(candidate)
+        definitions.check(candidate)
         candidate.save(using=home())
     return candidate
 
@@ -103,7 +101,9 @@ def policy_of_id(policy_id: int) -> Policy:
     """The policy with this id; raises InvalidLimit if there is none."""
     policy = Policy.objects.using(home()).filter(pk=policy_id).first()
     if policy is None:
-        raise InvalidDefinition({("policy",): [f"No policy has the id {policy_id}: the list of candidates has ids."]})
+        raise definitions.InvalidDefinition(
+            {("policy",): [f"No policy has the id {policy_id}: the list of candidates has ids."]}
+        )
     return policy
 
 
@@ -203,13 +203,6 @@ def _set(policy: Policy, effect: str, limits: str) -> None:
     if effect != PolicyEffect.LIMITS:
         given["extends"] = False
     definitions.save(definitions.read(policy, given, partial=True))
-
-
-def _check(candidate: Candidate) -> None:
-    try:
-        candidate.full_clean()
-    except ValidationError as error:
-        raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
 
 
 def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple[int, int]]]) -> CandidateReport:

@@ -112,6 +112,14 @@ def check_stored(model: type[Configuration], name: str, path: Path) -> None:
         raise InvalidDefinition({path: error.messages}) from error
 
 
+def check(row: Configuration, *, validate_unique: bool = True) -> None:
+    """Have the model check a row that is not read from a definition; raises InvalidDefinition."""
+    try:
+        row.full_clean(validate_unique=validate_unique)
+    except ValidationError as error:
+        raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
+
+
 def find_or_new(model: type[Configuration], name: str) -> Configuration:
     """Return the stored row of a name, or else a new one that is checked and saved together with the definition."""
     try:

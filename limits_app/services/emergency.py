@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import partial
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
@@ -13,7 +12,7 @@ from limits_app import audit, signals
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
 from limits_app.resolver.resolution import home, switch_in_force
-from limits_app.services.definitions import InvalidDefinition
+from limits_app.services import definitions
 from limits_app.services.writing import checked_datetime
 
 
@@ -39,10 +38,7 @@ def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None,
     with audit.acting(actor=actor, source="service", reason=reason, using=using):
         switch = EmergencySwitch.objects.using(using).first() or EmergencySwitch()
         switch.mode, switch.reason, switch.until = mode, reason, until
-        try:
-            switch.full_clean(validate_unique=False)
-        except ValidationError as error:
-            raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
+        definitions.check(switch, validate_unique=False)
         switch.save(using=using)
     switched = emergency()
     transaction.on_commit(partial(signals.emergency_switched.send_robust, sender=None, emergency=switched), using=using)
