@@ -193,13 +193,11 @@ class LimitedCall:
             if limits.refused is None:
                 return self._finish(limits, entity, response, is_first)
             return await sync_to_async(self._finish)(limits, entity, response, is_first)  # it may refund
-        except Exception as error:
+        except BaseException as error:
             if not limits.has_middleware:
-                await sync_to_async(limits.fail)(error, excluding=before, releases=True)
-            raise
-        except BaseException as error:  # a cancelled task must not wait for a thread
-            if not limits.has_middleware:
-                limits.fail(error, excluding=before, releases=True)
+                fail = partial(limits.fail, error, excluding=before, releases=True)
+                # A cancelled task must not wait for a thread.
+                await sync_to_async(fail)() if isinstance(error, Exception) else fail()
             raise
 
     def _finish(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:

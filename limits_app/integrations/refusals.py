@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
 from math import ceil
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -43,8 +42,7 @@ _STORE_SECONDS: Final = 5
 _RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     """The content of a refusal in any form; `retry_after` is in whole seconds, or None where waiting does not help."""
 
     status: HTTPStatus
@@ -69,7 +67,7 @@ def refusal(
     if isinstance(error, StoreUnavailable):
         content = _unavailable(error)
     else:
-        content = replace(_exceeded(error.outcome), request_id=limits.request_id)
+        content = _exceeded(error.outcome)._replace(request_id=limits.request_id)
     handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
     response = None if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):

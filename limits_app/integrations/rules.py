@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple
@@ -90,12 +90,9 @@ class Rule:
     stop: bool
     confirm: Confirm
     if_current: RequestedAmounts
-    is_plain: bool = field(init=False)
+    is_plain: bool
     """Whether it charges every request for the entity of the request."""
     reported: bool = False
-
-    def __post_init__(self) -> None:
-        self.is_plain = self.counted_by == CountedBy.ENTITY and not self.exemptions
 
     def fits(self, path: str, method: str) -> bool:
         """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
@@ -180,6 +177,13 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
     amounts = row.amounts
     if not isinstance(amounts, dict):
         raise InvalidLimit(f"amounts must be an object, not {shown(amounts)}")
+    exemptions = Exemptions(
+        row.exempt_staff,
+        row.exempt_superusers,
+        frozenset(lines_of(row.exempt_groups)),
+        tuple(map(parsed_network, lines_of(row.exempt_networks))),
+        frozenset(lines_of(row.exempt_entities)),
+    )
     return Rule(
         name=row.name,
         resource=check_resource(row.resource_name),
@@ -188,14 +192,9 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
         route=_route(row.path) if is_route else None,
         counted_by=row.counted_by,
         header=row.header,
-        exemptions=Exemptions(
-            row.exempt_staff,
-            row.exempt_superusers,
-            frozenset(lines_of(row.exempt_groups)),
-            tuple(map(parsed_network, lines_of(row.exempt_networks))),
-            frozenset(lines_of(row.exempt_entities)),
-        ),
+        exemptions=exemptions,
         stop=row.stop,
         confirm=confirm,
         if_current=confirm(amounts),
+        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions,
     )

@@ -101,7 +101,7 @@ def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choi
     ]
     totals = [*of_client, *of_system]
     if any(one.policy.level == ENTITY_FLAGS and one.policy.effect == PolicyEffect.UNLIMITED for one in exclusive):
-        totals = [one if _blocks_everything(one.policy) else _not_applied(one) for one in totals]
+        totals = [one if _outlasts_unlimited(one) else replace(one, status=PolicyStatus.REPLACED) for one in totals]
     verdicts = (*exclusive, *totals)
     on_unavailable = next((one.on_unavailable for one in _applied(verdicts) if one.on_unavailable), None)
     limits_of_totals = [limit for one in _applied(totals) for limit in _merged([one])]
@@ -125,13 +125,10 @@ def _applied(verdicts: Iterable[Verdict]) -> list[PolicyValue]:
     return [one.policy for one in verdicts if one.status in _APPLIES]
 
 
-def _not_applied(verdict: Verdict) -> Verdict:
-    """The verdict on a total of an entity that is unlimited."""
-    return replace(verdict, status=PolicyStatus.REPLACED) if verdict.status in _APPLIES else verdict
-
-
-def _blocks_everything(policy: PolicyValue) -> bool:
-    return policy.level == PolicyScope.SYSTEM_TOTAL and policy.effect == PolicyEffect.BLOCKED
+def _outlasts_unlimited(verdict: Verdict) -> bool:
+    """Whether an entity that is unlimited changes nothing about a total."""
+    blocks_all = verdict.policy.level == PolicyScope.SYSTEM_TOTAL and verdict.policy.effect == PolicyEffect.BLOCKED
+    return blocks_all or verdict.status not in _APPLIES
 
 
 def without_others(link: EntityPolicies, now: datetime) -> EntityPolicies:
@@ -174,7 +171,8 @@ def is_evaluated(choice: Choice) -> bool:
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """The next time at which a date or an hour may change the effective limits; None for never."""
-    times = [at for one in link.policies for at in (one.valid_from, one.valid_until, _next_change_of_hours(one, now))]
+    times = [at for one in link.policies for at in (one.valid_from, one.valid_until)]
+    times += [one.hours.next_change(now) for one in link.policies if one.hours is not None]
     times += [one.candidate.watched_until for one in link.policies if one.candidate]
     return min((at for at in times if at is not None and at > now), default=None)
 
@@ -216,10 +214,6 @@ def _is_in_force(policy: PolicyValue, now: datetime) -> bool:
     if (begins is not None and now < begins) or (ends is not None and now >= ends):
         return False
     return policy.hours is None or policy.hours.holds(now)
-
-
-def _next_change_of_hours(policy: PolicyValue, now: datetime) -> datetime | None:
-    return None if policy.hours is None else policy.hours.next_change(now)
 
 
 def _merged(applied: list[PolicyValue]) -> tuple[EffectiveLimit, ...]:

@@ -53,19 +53,13 @@ class IdempotentRequest(Request):
 
     def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         while not self._is_final(acquisition := limits.try_acquire(amounts)):
-            with (
-                suppress(LimitTimeout),
-                waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds,
-            ):
+            with suppress(LimitTimeout), waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds:
                 return limits.acquire(amounts, seconds)
         return acquisition
 
     async def _await(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         while not self._is_final(acquisition := await limits.atry_acquire(amounts)):
-            with (
-                suppress(LimitTimeout),
-                waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds,
-            ):
+            with suppress(LimitTimeout), waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds:
                 return await limits.aacquire(amounts, seconds)
         return acquisition
 

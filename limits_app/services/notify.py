@@ -184,12 +184,12 @@ def _signal_name(limit: PlannedLimit, state: State, threshold: float) -> str:
 
 def _window_end(limit: PlannedLimit, state: State) -> str:
     """The end of a fixed window in microseconds since 1970; empty for other limits."""
-    is_fixed = isinstance(limit.rule.limit, QuotaLimit) or _has_fixed_window(limit.rule.limit)
+    match limit.rule.limit:
+        case RateLimit(algorithm=algorithm) | CallLimit(algorithm=algorithm):
+            is_fixed = algorithm is RateLimitAlgorithm.FIXED_WINDOW
+        case definition:
+            is_fixed = isinstance(definition, QuotaLimit)
     return str(limit.rule.restored_at(state)) if is_fixed else ""
-
-
-def _has_fixed_window(limit: AnyLimit) -> bool:
-    return isinstance(limit, RateLimit | CallLimit) and limit.algorithm is RateLimitAlgorithm.FIXED_WINDOW
 
 
 def _window_seconds(limit: AnyLimit) -> float:
