@@ -1,7 +1,7 @@
 """Local slices: capacity of hot limits that a process charges in a shared store in advance, and spends by itself.
 
 A slice is an admitted claim on the plan of the requests, with larger amounts. It ends after `slice_us` of its plan, or
-with the period of a quota or the hour in which usage is counted; what is left then is returned to the store.
+with the period of a quota or the hour in which usage is counted; the rest is then returned to the store.
 
 No limit admits more than without slices:
 
@@ -110,7 +110,7 @@ class Slice:
         claim.states = self.claim.states
 
     def returns(self, now: int) -> list[int]:
-        """Return the changes that settle the slice: of what is left, as much as its limits have not refilled.
+        """Return the changes that settle the slice: the part of the rest that its limits have not refilled.
 
         The call to the store may take `_GRACE_US`.
         """
@@ -132,7 +132,7 @@ class Taking(NamedTuple):
 
 
 class _Traffic:
-    """What is known of the requests for one plan: the slice, and the size of the next one in requests.
+    """The state of one plan: its slice, and the size of the next one in requests.
 
     `seen` has the states that the store has returned last, their time, and when they were asked for by the clock of
     this process. While one thread takes a slice, until `taking_until`, others charge their requests in the store.
