@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -56,7 +57,9 @@ class EmergencyAdmin(AuditedAdmin):
         if "confirmed" in request.POST and confirming and self._set(request, form):
             return HttpResponseRedirect(request.path)
         context = {"switch": switch, "may_change": may_change, "confirming": confirming and not form.non_field_errors()}
-        return confirmation(self, request, form, title=self.opts.verbose_name, template="emergency", **context)
+        return confirmation(
+            self, request, form, title=capfirst(self.opts.verbose_name), template="emergency", **context
+        )
 
     def _set(self, request: HttpRequest, form: EmergencyForm) -> bool:
         """Set the switch; an error is shown in the form."""

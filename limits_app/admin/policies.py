@@ -214,8 +214,7 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         (None, {"fields": ["resource", "entity", "plan", "counted", "effect", "extends", "reason"]}),
         (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
         (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
-        (_("Advanced"), {"fields": ["slice_seconds"], "classes": ["collapse"]}),
-        (_("History"), {"fields": ["created_at", "updated_at"]}),
+        (_("Advanced"), {"fields": ["slice_seconds", "created_at", "updated_at"], "classes": ["collapse"]}),
     ]
     inlines = [LimitInline]
     form = PolicyForm

@@ -36,7 +36,7 @@ class MemberForm(ModelForm):  # type: ignore[type-arg]  # generic only in its ty
         label=_("limits"),
         required=False,
         help_text=_("Such as “100/min tokens=400k/min”. All users of the member share them."),
-        widget=Textarea(attrs={"rows": 3, "cols": 24, "aria-label": _("limits")}),
+        widget=Textarea(attrs={"rows": 3, "cols": 18, "aria-label": _("limits")}),
     )
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -75,7 +75,7 @@ class MemberInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # ge
     fields = ["name", "limits_text", "order", "weight", "enabled", "config", "use"]
     readonly_fields = ["use"]
     formfield_overrides = {
-        models.JSONField: {"form_class": JSONField, "widget": Textarea(attrs={"rows": 3, "cols": 28})},
+        models.JSONField: {"form_class": JSONField, "widget": Textarea(attrs={"rows": 3, "cols": 18})},
     }
     show_change_link = True
     _use: Mapping[str, str]

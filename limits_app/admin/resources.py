@@ -116,12 +116,11 @@ class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     list_display = [
         "identifier",
         "name",
+        "status",
         "in_use",
         "source",
         "parent",
         "plan",
-        "cascades",
-        "status",
     ]
     list_filter = ["cascade", "unlimited", "blocked", "plan"]
     list_select_related = ["parent", "plan"]
@@ -129,11 +128,6 @@ class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
     begins_with = ("identifier", "name")
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
-
-    @admin.display(description=_("counts for parent"), ordering="cascade")
-    def cascades(self, entity: Entity) -> str:
-        """Say yes, or show a dash."""
-        return gettext("yes") if entity.cascade else "-"
 
     @admin.display(description=_("status"), ordering="blocked")
     def status(self, entity: Any) -> str:

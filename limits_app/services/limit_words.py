@@ -28,7 +28,11 @@ def limit_keys(name: str | None) -> tuple[str, ...] | None:
 
 
 def limit_in_words(limit: Limit) -> str:
-    """A limit as people say it, such as “100 requests per minute”."""
+    """A limit as people say it, such as “100 requests per minute”; one that is only reported is marked."""
+    return gettext("%(limit)s, only reported") % {"limit": _in_words(limit)} if limit.soft else _in_words(limit)
+
+
+def _in_words(limit: Limit) -> str:
     said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": limit_name(limit.key)}
     match limit:
         case ResourceLimit():

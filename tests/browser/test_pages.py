@@ -216,7 +216,7 @@ def test_the_explanation_follows_when_other_limits_hold(window: Browser, place: 
     window.run("document.querySelector('.limits-source a').focus()")
     place.manage("limits", "resource", "set", "movie", "tokens=7/min", "--yes")
     window.until(lambda: "0 of 7 used" in window.text("#limits-explanation"), "the bar does not move")
-    assert window.text(".limits-list h3") == "tokens"
+    assert window.text(".limits-list h3") == "7 tokens per minute"
     assert window.run("return document.activeElement.matches('.limits-source a')")
 
 

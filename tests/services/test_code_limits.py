@@ -42,7 +42,7 @@ def test_another_process_sees_them_in_commands_and_in_the_admin(admin_client: Cl
         reverse("admin:limits_app_explain_changelist"), {"resource": "login", "entity": "user:1"}
     ).content.decode()
     assert "Code" in page
-    assert "calls=2/min" in page
+    assert "2 requests per minute" in page
 
 
 def test_a_rejection_names_them_unless_code_sets_several() -> None:

@@ -18,13 +18,12 @@ from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
-from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
 from limits_app.resolver.policies import CODE, PolicyStatus
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
-from limits_app.services.limit_words import limit_name
+from limits_app.services.limit_words import limit_in_words, limit_name
 from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 200
@@ -107,7 +106,7 @@ def _verdict(found: Explanation) -> str:
     if binding.retry_after is None:
         return gettext("The next request is rejected until %(key)s is released.") % {"key": limit_name(binding.key)}
     said = {"key": limit_name(binding.key), "seconds": amount(round(binding.retry_after, 1))}
-    return gettext("The next request is rejected by %(key)s; it is allowed in %(seconds)s s.") % said
+    return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % said
 
 
 def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
@@ -122,10 +121,11 @@ def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
 
 def _limit(site: AdminSite, limit: ExplainedLimit, name: str) -> dict[str, Any]:
     status = limit.status
-    blocked = isinstance(limit.effective.limit, Blocked)
+    defined = limit.effective.limit
+    blocked = isinstance(defined, Blocked)
     return {
         "id": name,
-        "key": limit.effective.limit.key,
+        "words": "" if isinstance(defined, Blocked) else limit_in_words(defined),
         "shared": limit.effective.shared,
         "blocked": blocked,
         "source": _source(site, limit.effective.policy),
@@ -148,7 +148,10 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     """A policy as people find it."""
     key = policy.policy_id
     details = [] if policy.effect == PolicyEffect.LIMITS else [str(PolicyEffect(policy.effect).label)]
-    details += [limit_text(limit, shared=limit.key in policy.shared) for limit in policy.limits]
+    shared = gettext("%(key)s (shared)")
+    for limit in policy.limits:
+        words = limit_in_words(limit)
+        details.append(shared % {"key": words} if limit.key in policy.shared else words)
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {

@@ -97,7 +97,7 @@ def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: 
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
     assert "Also charged: tenant:acme" in page
     assert "All requests are blocked." in page
-    assert "slots=2" in page
+    assert "2 slots at the same time" in page
 
 
 def test_an_explanation_of_nothing_says_so(admin_client: Client) -> None:
