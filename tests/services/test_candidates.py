@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -93,17 +92,6 @@ def test_permits_of_a_rejected_request_are_not_held_by_the_candidate() -> None:
     assert (report().evaluated, report().rejected) == (5, 0)
     for one in held:
         one.release()
-
-
-def test_coroutines_are_counted_alike(policy: Policy) -> None:
-    limits.set_candidate(policy, "calls=1/h")
-
-    async def ask() -> None:
-        for _ in range(5):
-            await limits.atry_acquire("api")
-
-    asyncio.run(ask())
-    assert (report().evaluated, report().rejected) == (5, 4)
 
 
 def test_a_request_that_two_limits_reject_counts_once(policy: Policy) -> None:

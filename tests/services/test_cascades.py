@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from threading import Thread
 
 import pytest
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
-from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
+from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.keys import shared_scope
-from limits_app.models import MAX_LEVELS, Entity, Limit, Policy
+from limits_app.models import MAX_LEVELS, Entity, Policy
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolution import resolve
-from limits_app.testing import FakeClock
 
 
 def family(*identifiers: str, cascade: bool = True) -> list[Entity]:
@@ -43,17 +38,6 @@ def test_a_child_charges_its_parent_too() -> None:
     limits.acquire("api", entity="user:1")
     assert charged("user:1") == {("user:1", "call_count"): 2, ("tenant:acme", "call_count"): 4}
     assert charged("tenant:acme") == {("tenant:acme", "call_count"): 4}
-
-
-def test_a_refusal_of_the_parent_charges_nothing_anywhere() -> None:
-    family("tenant:acme", "user:1")
-    limits.set_entity_limits("tenant:acme", [CallLimit(1, 60)])
-    limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("slot", 2)])
-    limits.acquire("api", entity="tenant:acme")
-    refused = limits.try_acquire("api", entity="user:1")
-    assert [(one.entity, one.key) for one in refused.outcome.violations] == [("tenant:acme", "call_count")]
-    assert charged("user:1")["user:1", "call_count"] == 3
-    assert charged("user:1")["user:1", "slot"] == 2
 
 
 def test_it_goes_up_while_each_says_so() -> None:
@@ -123,28 +107,12 @@ def test_an_unlimited_child_still_charges_its_parent() -> None:
     assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(2)] == [True, False]
 
 
-def test_an_entity_without_a_row_has_nobody_above_it() -> None:
-    family("tenant:acme", "user:1")
-    limits.set_resource_limits("api", [CallLimit(1, 60)])
-    assert limits.acquire("api", entity="user:2")
-    assert limits.acquire("api", entity="tenant:acme")
-    assert limits.acquire("api")
-
-
 def test_the_limits_of_a_call_are_not_for_those_above() -> None:
     family("tenant:acme", "user:1")
     for _ in range(3):
         limits.acquire("api", entity="user:1", default_limits=(CallLimit(3, 60),))
     assert charged("user:1") == {}
     assert not limits.try_acquire("api", entity="user:1", default_limits=(CallLimit(3, 60),))
-
-
-def test_a_parent_without_limits_of_its_own_has_those_of_everybody() -> None:
-    family("tenant:acme", "user:1", cascade=False)
-    limits.set_resource_limits("api", [CallLimit(2, 60)])
-    Entity.objects.filter(identifier="user:1").update(cascade=True)
-    limits.acquire("api", entity="user:1")
-    assert charged("tenant:acme") == {("tenant:acme", "call_count"): 1}
 
 
 def test_cycles_cannot_be_and_do_no_harm_where_they_are_forced() -> None:
@@ -230,80 +198,11 @@ def test_what_a_family_used_is_summed_once() -> None:
     assert limits.status("api").used_by_all == {"call_count": 1 + 2 + 2}
 
 
-@pytest.mark.parametrize("on_resource", [None, "api"])
-def test_limits_of_an_entity_cannot_be_shared(on_resource: str | None) -> None:
-    with pytest.raises(InvalidLimit, match="not those of an entity"):
-        limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource=on_resource, shared=["call_count"])
-    assert not Limit.objects.exists()
-
-
-def test_only_limits_that_are_there_can_be_shared() -> None:
-    with pytest.raises(InvalidLimit, match="rpm, tpm cannot be shared: the policy has no such limit"):
-        limits.set_resource_limits("api", [CallLimit(1, 60)], shared=["tpm", "rpm", "call_count"])
-
-
 def test_permits_that_are_shared_are_held_by_anybody() -> None:
     limits.set_resource_limits("api", [ResourceLimit("slot", 1)], shared=["slot"])
     with limits.acquire("api", entity="user:1"):
         assert not limits.try_acquire("api", entity="user:2")
     assert limits.acquire("api", entity="user:2")
-
-
-def test_many_threads_never_get_more_than_any_level_has() -> None:
-    family("tenant:acme")
-    tenant = Entity.objects.get()
-    Entity.objects.bulk_create(Entity(identifier=f"user:{number}", parent=tenant, cascade=True) for number in range(20))
-    limits.set_resource_limits("api", [CallLimit(7, 86_400)])
-    limits.set_entity_limits("tenant:acme", [CallLimit(100, 86_400)])
-    admitted: list[str] = []
-
-    def ask(names: list[str]) -> None:
-        admitted.extend(name for name in names for _ in range(10) if limits.try_acquire("api", entity=name))
-
-    for number in range(20):  # resolved here, because threads have connections of their own
-        limits.check("api", entity=f"user:{number}")
-    threads = [Thread(target=ask, args=([f"user:{number}" for number in range(20)],)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(admitted) == 100
-    assert max(admitted.count(name) for name in set(admitted)) == 7
-    assert limits.status("api").used_by_all == {"call_count": 200}
-
-
-@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 30)), max_size=25),
-)
-def test_explain_check_and_acquire_never_disagree(
-    clock: FakeClock, capacities: list[int], asked: list[tuple[int, int, int]]
-) -> None:
-    Policy.objects.all().delete()
-    Entity.objects.update(parent=None)
-    Entity.objects.all().delete()
-    resolver.clear()
-    names = [f"level:{number}" for number in range(len(capacities))]
-    family(*names)
-    for name, capacity in zip(names, capacities, strict=True):
-        limits.set_entity_limits(name, [RateLimit("tpm", capacity, 60), CallLimit(9, 60)], extends=True)
-    for level, amount, seconds in asked:
-        who = names[level % len(names)]
-        requested = {"tpm": min(amount, *capacities)}
-        told = limits.explain("api", entity=who, requested=requested)
-        checked = limits.check("api", entity=who, requested=requested)
-        acquisition = limits.try_acquire("api", entity=who, requested=requested)
-        assert told.outcome == checked
-        assert checked.allowed is acquisition.successful
-        assert [one.key for one in checked.violations] == [one.key for one in acquisition.outcome.violations]
-        shown = [one for link in told.chain for one in link.limits]
-        assert {(one.status.entity, one.status.key) for one in shown} == {
-            (one.entity, one.key) for one in (*checked.violations, *checked.passed)
-        }
-        assert sum(one.binds for one in shown) == (not checked.allowed)
-        acquisition.release()
-        clock.advance(seconds)
 
 
 def _parted(entity: Entity) -> Entity:

@@ -151,11 +151,3 @@ def test_a_set_need_not_have_its_usage_reported() -> None:
     with pytest.raises(ZeroDivisionError), limit_set.acquire({"tokens": 10}):
         raise ZeroDivisionError
     assert round(float(limit_set.get_stats()["tokens"]["used"])) == 10
-
-
-def test_the_configuration_of_an_acquisition_is_one_copy() -> None:
-    limit_set = LimitSet("10/min", config={"region": ["eu"]})
-    acquisition = limit_set.acquire()
-    acquisition.config["region"] = "us"
-    assert acquisition.config == {"region": "us"}
-    assert limit_set.acquire().config == limit_set.config == {"region": ["eu"]}

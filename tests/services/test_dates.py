@@ -125,32 +125,6 @@ def test_whoever_waits_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None
     assert admitted == [True]
 
 
-def test_whoever_waits_in_a_coroutine_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None:
-    limits.set_resource_limits("api", [], effect="blocked", valid_from=NOW - HOUR, valid_until=NOW + 30 * HOUR / 3600)
-    put(1)
-    limits.check("api")
-
-    async def wait() -> bool:
-        return bool(await limits.aacquire("api", timeout=60))
-
-    async def pass_time() -> None:
-        wall.advance(seconds=30)
-        clock.advance(30)
-
-    async def both() -> bool:
-        admitted, _ = await gather(wait(), pass_time())
-        return admitted
-
-    assert async_to_sync(both)() is True
-
-
-def test_a_wait_that_ends_before_a_date_ends_as_ever() -> None:
-    put(1, valid_from=NOW - HOUR, valid_until=NOW + HOUR)
-    limits.acquire("api")
-    with pytest.raises(LimitTimeout):
-        limits.acquire("api", timeout=1e-6)
-
-
 @pytest.mark.parametrize("options", [{}, {"valid_from": NOW - HOUR, "valid_until": NOW + HOUR}], ids=["always", "now"])
 @pytest.mark.parametrize("pooled", [False, True])
 def test_whoever_is_blocked_for_longer_than_it_waits_is_refused_at_once(options: Any, *, pooled: bool) -> None:
@@ -249,12 +223,6 @@ def test_dates_of_one_scope_do_not_overlap(begins: int, ends: int | None, overla
         put(3, **other)
 
 
-def test_a_boost_without_end_keeps_later_ones_out() -> None:
-    put(2, valid_from=NOW)
-    with pytest.raises(InvalidLimit, match="overlaps"):
-        put(3, valid_from=NOW + HOUR)
-
-
 def test_hours_of_one_scope_do_not_overlap() -> None:
     put(1)
     put(2, weekly_hours="mon 09:00-12:00")
@@ -351,11 +319,6 @@ def test_a_second_boost_at_the_same_time_is_refused() -> None:
     with pytest.raises(InvalidLimit, match="overlaps"):
         limits.grant_boost("user:1", None, [CallLimit(4, 60)], until, "two")
     limits.grant_boost("user:1", "api", [CallLimit(4, 60)], until, "another scope")
-
-
-def test_an_end_without_a_beginning_begins_now() -> None:
-    policy = put(1, valid_until=timezone.now() + HOUR)
-    assert timezone.now() - policy.valid_from < HOUR
 
 
 def limits_line_is_busy() -> bool:

@@ -19,9 +19,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.models import Entity, Resource
+from limits_app.models import Entity
 from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import resolve
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 
@@ -35,13 +34,6 @@ def test_nothing_set_says_so() -> None:
     ]
     assert explanation.as_dict()["considered"] == []
     assert not explanation.as_dict()["known"]
-
-
-def test_a_resource_that_has_a_row_is_known() -> None:
-    Resource.objects.create(name="api")
-    explanation = limits.explain("api")
-    assert explanation.as_dict()["known"]
-    assert explanation.text().splitlines()[1] == "No policy applies, so everything is allowed."
 
 
 def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
@@ -141,11 +133,6 @@ def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None
     assert explanation.as_dict()["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
 
 
-def test_the_limits_of_the_call_are_explained_too() -> None:
-    text = limits.explain("api", default_limits=(CallLimit(3, 60),)).text()
-    assert "In effect: the limits that code sets (limits)." in text
-
-
 def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:
     limits.set_resource_limits("api", [CallLimit(2, 60), RateLimit("tpm", 5, 60)])
     for _ in range(3):
@@ -214,19 +201,6 @@ def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
         "replaced",
     ]
     assert explanation.considered == tuple(verdict.policy for verdict in explanation.chain[0].verdicts)
-
-
-def test_what_is_considered_is_about_the_entity_itself() -> None:
-    limits.set_system_limits([CallLimit(1, 60)])
-    assert [one.level for one in resolve("api", "user:1").considered] == ["system"]
-
-
-def test_a_policy_that_is_not_obeyed_leaves_everything_admitted() -> None:
-    limits.set_system_limits([CallLimit(1, 60)], enforcement="off")
-    assert str(limits.explain("api")).splitlines()[2:] == [
-        "Disabled: the policy of the system (limits).",
-        "No other policy applies, so everything is allowed.",
-    ]
 
 
 def test_a_change_in_the_middle_of_explaining_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from threading import Thread
 
 from limits_app import CallLimit, ResourceLimit, limits
@@ -65,18 +64,6 @@ def test_a_set_that_is_resolved_anew_is_the_same_set() -> None:
     assert held("api") == 0
 
 
-def test_tasks_have_it_too() -> None:
-    serve("llm", make_pool({"a": [CALLS], "b": [CALLS]}))
-    limits.set_resource_limits("llm", [DB])
-
-    async def scenario() -> None:
-        async with await limits.aacquire("llm"), await limits.aacquire("llm"):
-            assert not await asyncio.create_task(limits.atry_acquire("llm"))
-
-    asyncio.run(scenario())
-    assert held("llm") == 0
-
-
 def test_several_resources_are_one_set() -> None:
     limits.set_resource_limits("api", [DB])
     limits.set_resource_limits("llm", [GPU])
@@ -85,15 +72,6 @@ def test_several_resources_are_one_set() -> None:
         assert (held("api"), held("llm", "gpu")) == (1, 1)
         with limits.acquire(both, idempotency_key="one"):
             assert (held("api"), held("llm", "gpu")) == (1, 1)
-
-
-def test_naming_the_key_takes_permits_again() -> None:
-    serve("llm", make_pool({"a": [CALLS], "b": [CALLS]}))
-    limits.set_resource_limits("llm", [ResourceLimit("db", 2)])
-    with limits.acquire("llm"), limits.acquire("llm", requested={"db": 1}):
-        assert held("llm") == 2
-        assert not limits.try_acquire("llm", requested={"db": 1})
-        assert limits.try_acquire("llm")
 
 
 def test_what_another_entity_or_thread_does_takes_permits_of_its_own() -> None:

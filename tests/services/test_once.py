@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from limits_app import (
     conf,
     limits,
 )
-from limits_app.core.keys import idempotency_scope, scope_of
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -110,39 +108,6 @@ def test_a_key_that_cannot_be_is_an_error(key: Any) -> None:
         limits.acquire("api", idempotency_key=key)
 
 
-@pytest.mark.parametrize("key", ["a:b", "\0", "\ud800", "käse \U0001f9c0", "~", "!"])
-def test_any_text_is_a_key(key: str) -> None:
-    limits.set_resource_limits("api", [CallLimit(10, 3600)])
-    for _ in range(2):
-        limits.acquire("api", entity="user:1", idempotency_key=key)
-    assert used() == 1
-
-
-def test_no_two_keys_meet_in_one_scope() -> None:
-    keys = ["a", "b", "a!b", ""]
-    scopes = {
-        idempotency_scope("api", entity, key, *others).key
-        for entity in (None, "a", "a!b")
-        for key in keys
-        for others in ([], ["reports"], ["bills", "reports"])
-    }
-    assert len(scopes) == 36
-    assert scope_of("api", "a").key not in scopes
-
-
-def test_where_nothing_is_limited_a_key_costs_nothing() -> None:
-    for _ in range(2):
-        assert limits.acquire("free", idempotency_key="a")
-
-
-def test_several_resources_are_charged_once() -> None:
-    for name in ("api", "reports"):
-        limits.set_resource_limits(name, [CallLimit(10, 3600)])
-    for _ in range(2):
-        assert limits.acquire({"api": None, "reports": None}, entity="user:1", idempotency_key="a")
-    assert [used(), used("reports")] == [1, 1]
-
-
 def test_a_key_of_several_resources_is_one_of_all_of_them_in_whatever_order() -> None:
     for name in ("api", "reports"):
         limits.set_resource_limits(name, [CallLimit(10, 3600)])
@@ -184,25 +149,6 @@ def test_policies_in_the_shadow_are_tried_once() -> None:
     assert limits.acquire("api", entity="user:1", idempotency_key="b").outcome.shadowed
 
 
-def test_policies_in_the_shadow_are_tried_once_also_where_nothing_else_limits() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 3600)], enforcement="shadow")
-    for _ in range(3):
-        assert not limits.acquire("api", entity="user:1", idempotency_key="a").outcome.shadowed
-    assert limits.acquire("api", entity="user:1", idempotency_key="b").outcome.shadowed
-
-
-def test_of_many_at_once_one_is_charged() -> None:
-    limits.set_resource_limits("api", [CallLimit(100, 3600)])
-    limits.limit_set("api", "user:1")  # from now on no thread asks the database
-
-    def ask(_: int) -> bool:
-        return limits.try_acquire("api", entity="user:1", idempotency_key="a").successful
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(ask, range(64)))
-    assert used() == 1
-
-
 @pytest.mark.usefixtures("_time_that_passes")
 def test_a_request_that_waits_is_charged_once() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 0.5)])
@@ -227,12 +173,3 @@ def test_tasks_are_charged_once() -> None:
             await limits.aacquire("api", entity="user:1", timeout=0.01, idempotency_key="b")
 
     asyncio.run(ask())
-
-
-def test_a_changed_limit_counts_for_the_next_key() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 3600)])
-    assert limits.try_acquire("api", idempotency_key="a")
-    assert not limits.try_acquire("api", idempotency_key="b")
-    limits.set_resource_limits("api", [CallLimit(2, 3600)])
-    assert limits.try_acquire("api", idempotency_key="b")
-    assert limits.try_acquire("api", idempotency_key="a")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, conf, limits
+from limits_app import RateLimit, RateLimitAlgorithm, conf, limits
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -118,14 +118,6 @@ def test_where_nothing_comes_back_the_key_stays_taken(algorithm: RateLimitAlgori
     assert used() == 60
 
 
-def test_a_call_that_fails_stays_charged_so_its_key_stays_taken() -> None:
-    limits.set_resource_limits("api", [CallLimit(10, 3600)])
-    for _ in range(3):
-        with pytest.raises(Failed), limits.acquire("api", entity="user:1", idempotency_key="k"):
-            raise Failed
-    assert used("call_count") == 1
-
-
 def test_usage_that_is_less_gives_no_key_back_where_the_work_went_well() -> None:
     limits.set_resource_limits("api", [TPM])
     for _ in range(2):
@@ -133,22 +125,6 @@ def test_usage_that_is_less_gives_no_key_back_where_the_work_went_well() -> None
             acquisition.update({"tpm": 0})
         assert used() == 0
     assert not acquisition.acquisitions
-
-
-def test_who_comes_again_after_a_failure_holds_a_permit() -> None:
-    limits.set_resource_limits("api", [ResourceLimit("db", 1)])
-    with pytest.raises(Failed), limits.acquire("api", entity="user:1", idempotency_key="k"):
-        raise Failed
-    with limits.acquire("api", entity="user:1", idempotency_key="k"):
-        assert used("db") == 1
-
-
-def test_the_keys_of_others_stay_taken() -> None:
-    limits.set_resource_limits("api", [TPM])
-    ask(10, key="other")
-    fail()
-    ask(10, key="other")
-    assert used() == 10
 
 
 def test_a_key_of_several_resources_and_of_a_pool_is_given_back_too() -> None:

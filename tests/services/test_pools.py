@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection, transaction
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
@@ -28,7 +28,7 @@ from limits_app.core.errors import (
     StoreUnavailable,
     UnknownPool,
 )
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.models.policy_values import PolicyChain
 from limits_app.resolver.balancers import Balancers, balancers
@@ -37,7 +37,6 @@ from limits_app.resolver.pools import PoolCache
 from limits_app.resolver.resolution import source
 from limits_app.resolver.store_versions import StoreVersion
 from limits_app.services.explain_pool import MemberStanding
-from limits_app.services.pools import member_use
 from limits_app.services.several import Share
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -84,17 +83,6 @@ def test_it_is_a_pool_like_any_other() -> None:
     assert repr(pool) == "limits.pool('bedrock/claude')"
 
 
-def test_asyncio_has_it_too() -> None:
-    make_pool({"a": [CALLS]})
-
-    async def four() -> str:
-        pool = limits.pool(NAME)
-        first = await pool.aacquire()
-        return who(first, *[await pool.atry_acquire() for _ in range(3)])
-
-    assert asyncio.run(four()) == "aaa-"
-
-
 def test_it_goes_to_another_process_by_its_name() -> None:
     make_pool({"a": [CALLS]})
     assert who(pickle.loads(pickle.dumps(limits.pool(NAME))).try_acquire()) == "a"
@@ -121,18 +109,6 @@ def test_a_change_counts_on_the_next_acquire() -> None:
     assert len(named) == 1
     PoolMember.objects.filter(name="b").update(enabled=True)
     assert len(named) == 2
-
-
-def test_what_was_rolled_back_never_counts() -> None:
-    make_pool({"a": [CALLS]})
-    named = limits.pool(NAME)
-    assert named.try_acquire()
-    with transaction.atomic():
-        PoolMember.objects.update(enabled=False)
-        resolver.clear()
-        assert not limits.pool(NAME).try_acquire()
-        transaction.set_rollback(True)
-    assert named.try_acquire()
 
 
 def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) -> None:
@@ -169,16 +145,6 @@ def test_own_limits_and_those_of_one_member_are_charged_together() -> None:
     assert caught.value.outcome.violations[0].member is None
     assert limits.acquire("chat", entity="user:2", requested={"tpm": 20})
     assert not limits.try_acquire("chat", entity="user:3", requested={"tpm": 21})
-
-
-def test_a_refusal_charges_nobody() -> None:
-    serve("chat", make_pool({"a": [TPM], "b": [TPM]}))
-    limits.set_resource_limits("chat", [CallLimit(1, 3600)])
-    assert limits.try_acquire("chat", requested={"tpm": 10})
-    before = limits.status("chat")
-    for _ in range(5):
-        assert not limits.try_acquire("chat", requested={"tpm": 10})
-    assert limits.status("chat") == before
 
 
 def test_the_wait_is_for_the_earliest_member_and_the_own_limits() -> None:
@@ -238,11 +204,6 @@ def test_without_a_member_that_is_enabled_nobody_is_served() -> None:
     assert not limits.try_acquire("chat")
 
 
-def test_a_member_without_limits_serves_without_end() -> None:
-    serve("chat", make_pool({"a": []}))
-    assert many(20, "chat") == "a" * 20
-
-
 def test_cascades_shared_limits_and_shadows_go_with_pools() -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
     tenant = Entity.objects.create(identifier="tenant:1")
@@ -260,19 +221,6 @@ def test_turns_are_taken_by_all_entities_together() -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [CALLS], "c": [CALLS]}))
     served = [limits.acquire("chat", entity=f"user:{number}") for number in range(9)]
     assert Counter(who(*served)) == {"a": 3, "b": 3, "c": 3}
-
-
-def test_a_chosen_member_alone_is_asked_without_failover() -> None:
-    serve("chat", make_pool({"a": [CallLimit(1, 60)], "b": [CALLS]}, load_balancing="failover", failover=False))
-    assert many(3, "chat") == "a--"
-
-
-def test_weights_say_who_is_asked_how_often() -> None:
-    pool = make_pool({"a": [], "b": []}, load_balancing="weighted")
-    pool.members.filter(name="a").update(weight=9)
-    serve("chat", pool)
-    served = Counter(many(400, "chat"))
-    assert 310 < served["a"] < 390
 
 
 def test_asyncio_is_served_too() -> None:
@@ -457,18 +405,6 @@ def test_only_so_many_pools_are_kept() -> None:
     assert [found.find(members.name, "random", (1,)) for members in (two, three)] == first
     found.find(one.name, "random", (1,))
     assert found.find(two.name, "random", (1,)) not in first
-
-
-def test_the_use_of_each_member_can_be_read() -> None:
-    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
-    limits.pool(NAME).try_acquire()
-    assert {name: one["call_count"]["used"] for name, one in member_use(NAME).items()} == {"a": 1, "b": 0}
-
-
-@pytest.mark.parametrize("limit", [CALLS, TPM, ResourceLimit("slots", 2), QuotaLimit.per_day("tokens", 5)])
-def test_a_row_of_a_member_is_read_as_it_was_written(limit: Limit) -> None:
-    make_pool({"a": [limit]})
-    assert limits.pool(NAME)[0][limit.key] == limit
 
 
 def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:

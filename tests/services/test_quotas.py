@@ -51,14 +51,6 @@ def test_status_and_explanation_know_them() -> None:
     assert "tpm: 0 of 3 left, 1 requested; it is soft, and overdrawn by 3." in explained.text()
 
 
-def test_another_quota_keeps_what_was_used() -> None:
-    limits.set_resource_limits("api", QUOTAS)
-    limits.try_acquire("api", requested={"daily": 6})
-    limits.set_resource_limits("api", [QuotaLimit.per_month("daily", 8)])
-    assert limits.status("api").limits["daily"]["used"] == 6
-    assert not limits.try_acquire("api", requested={"daily": 3})
-
-
 def test_a_zone_that_is_not_known_is_refused_where_it_is_set_and_where_it_is_read() -> None:
     limits.set_resource_limits("api", QUOTAS)
     QuerySet.update(Limit.objects.filter(key="daily"), time_zone="Atlantis/Capital")  # as where zones are missing

@@ -234,25 +234,6 @@ def test_a_redis_that_is_back_is_not_run_down(server: RedisServer) -> None:
     assert connections <= MANY_THREADS + 4
 
 
-def test_a_redis_that_was_never_there_is_answered_for_by_policy(server: RedisServer) -> None:
-    server.kill()
-    assert [ask("allow") for _ in range(5)] == ["admitted degraded"] * 5
-    assert ask("block") == "unavailable"
-    assert resilient_store().error is not None
-    assert "cannot be reached" in str(resilient_store().error) or "not answer" in str(resilient_store().error)
-
-
-def test_permits_that_were_given_back_to_a_dead_redis_are_forgotten(server: RedisServer) -> None:
-    limits.set_resource_limits("slots", [ResourceLimit("db", 1)])
-    with limits.acquire("slots", entity="a"):
-        server.freeze()
-    assert limits.store_health()["default"].unsettled == 1
-    server.resume()
-    until(lambda: limits.store_health()["default"].unsettled == 0)
-    until(is_back)
-    assert limits.status("slots", entity="a").limits["db"]["holders"] == 0
-
-
 def test_who_was_answered_by_policy_holds_nothing_of_a_redis_that_goes_on(server: RedisServer) -> None:
     limits.set_resource_limits("slots", [ResourceLimit("db", 5), CallLimit(CAPACITY, 86_400)])
     limits.acquire("slots", entity="a").release()

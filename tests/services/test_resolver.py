@@ -7,14 +7,13 @@ from decimal import Decimal
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import Blocked
-from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
+from limits_app.models import Limit, Policy, Resource
 from limits_app.resolver.cache import Resolver, advance_version, resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.stores import registry
@@ -42,64 +41,6 @@ def put(levels: Iterable[str]) -> tuple[CallLimit, ...]:
     return call
 
 
-@pytest.mark.parametrize("highest", range(len(CAPACITY)))
-def test_the_most_specific_policy_wins_as_a_whole(highest: int) -> None:
-    levels = list(CAPACITY)[highest:]
-    call = put(levels)
-    [limit] = limits.limit_set("api", "user:1", call)
-    assert limit.capacity == CAPACITY[levels[0]]
-
-
-@pytest.mark.parametrize(
-    ("resource", "entity", "capacity"),
-    [
-        ("api", "user:1", 1),
-        ("other", "user:1", 2),
-        ("api", "user:2", 3),
-        ("other", "user:2", 4),
-        ("api", None, 3),
-        ("other", None, 4),
-        ("API", "user:1", 2),
-        ("api", "USER:1", 3),
-        ("api", "user:1 ", 3),
-    ],
-)
-def test_a_policy_is_about_those_it_names(resource: str, entity: str | None, capacity: int) -> None:
-    put(["entity on resource", "entity", "resource", "system"])
-    [limit] = limits.limit_set(resource, entity)
-    assert limit.capacity == capacity
-
-
-@pytest.mark.parametrize("level", ["entity on resource", "entity", "resource", "system"])
-@pytest.mark.parametrize(("effect", "admits"), [("blocked", False), ("unlimited", True)])
-def test_a_policy_may_block_or_free(level: str, effect: str, *, admits: bool) -> None:
-    put(list(CAPACITY)[list(CAPACITY).index(level) + 1 :])
-    match level:
-        case "entity on resource":
-            limits.set_entity_limits("user:1", [], resource="api", effect=effect)
-        case "entity":
-            limits.set_entity_limits("user:1", [], effect=effect)
-        case "resource":
-            limits.set_resource_limits("api", [], effect=effect)
-        case "system":
-            limits.set_system_limits([], effect=effect)
-    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(9)] == [admits] * 9
-
-
-@pytest.mark.parametrize(("flag", "admits"), [("blocked", False), ("unlimited", True)])
-def test_an_entity_may_be_blocked_or_free_whatever_policies_say(flag: str, *, admits: bool) -> None:
-    put(["entity on resource"])
-    Entity.objects.filter(identifier="user:1").update(**{flag: True})
-    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(3)] == [admits] * 3
-    assert limits.try_acquire("api", entity="user:2")
-
-
-def test_limits_left_over_on_a_blocked_or_free_policy_do_not_count() -> None:
-    policy = limits.set_resource_limits("api", [CallLimit(1, 60)])
-    QuerySet.update(Policy.objects.filter(pk=policy.pk), effect=PolicyEffect.UNLIMITED)
-    assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
-
-
 @pytest.mark.parametrize(
     "definition",
     [
@@ -116,21 +57,6 @@ def test_a_definition_comes_back_as_it_was_set(definition: CallLimit | RateLimit
     limits.set_resource_limits("api", [definition])
     assert list(limits.limit_set("api")) == [definition]
     assert Limit.objects.get().definition() == definition
-
-
-def test_a_miss_is_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    put(["entity on resource", "entity", "resource", "system"])
-    resolver.clear()
-    with django_assert_num_queries(1):
-        limits.limit_set("api", "user:1")
-    with django_assert_num_queries(1):
-        limits.limit_set("api", "nobody has heard of them")
-
-
-def test_what_nobody_has_set_is_kept_too(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    with django_assert_num_queries(1):
-        for _ in range(3):
-            assert limits.try_acquire("api", entity="user:9")
 
 
 WAYS = {
@@ -153,21 +79,6 @@ def test_a_change_counts_on_the_next_acquire(way: str) -> None:
     assert [bool(limits.try_acquire("api")) for _ in range(5)] == [True] * 4 + [False]
 
 
-def test_deleting_counts_on_the_next_acquire() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 60)])
-    limits.acquire("api")
-    Policy.objects.all().delete()
-    assert limits.try_acquire("api")
-
-
-def test_two_hundred_changes_count_at_once() -> None:
-    obeyed = 0
-    for capacity in range(1, 201):
-        limits.set_resource_limits("api", [CallLimit(capacity, 86_400)])
-        obeyed += [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
-    assert obeyed == 200
-
-
 def test_a_transaction_that_is_rolled_back_changes_nothing() -> None:
     limits.set_resource_limits("api", [CallLimit(2, 60)])
     assert limits.try_acquire("api")
@@ -176,14 +87,6 @@ def test_a_transaction_that_is_rolled_back_changes_nothing() -> None:
         assert [limit.capacity for limit in resolve("api", None).resolved.limit_set] == [9]
         transaction.set_rollback(True)
     assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
-
-
-def test_what_a_transaction_has_not_committed_is_not_kept() -> None:
-    with transaction.atomic():
-        limits.set_resource_limits("api", [CallLimit(1, 60)])
-        assert [limit.capacity for limit in limits.limit_set("api")] == [1]
-        transaction.set_rollback(True)
-    assert list(limits.limit_set("api")) == []
 
 
 def test_others_see_a_change_only_after_the_commit() -> None:

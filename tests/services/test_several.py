@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 from typing import Any
 
 import pytest
@@ -52,35 +50,12 @@ def test_all_of_them_are_charged_or_none() -> None:
     assert left() == [3, 20]
 
 
-def test_so_it_is_with_asyncio() -> None:
-    async def tried() -> list[bool]:
-        found = [await limits.atry_acquire(BOTH, entity="ann") for _ in range(3)]
-        with pytest.raises(LimitExceeded):
-            await limits.aacquire(BOTH, entity="ann")
-        return [bool(acquisition) for acquisition in found]
-
-    assert asyncio.run(tried()) == [True, True, False]
-    assert left() == [3, 20]
-
-
 def test_asyncio_finds_what_is_kept() -> None:
     take()
     assert asyncio.run(limits.atry_acquire(BOTH, entity="ann"))
     with override_limits("llm", RateLimit("tpm", 1, 100)):
         assert asyncio.run(limits.atry_acquire({"api": None}, entity="ann"))
         assert not asyncio.run(services.atry_acquire_all([services.Share("llm", "ann", {"tpm": 1})]))
-
-
-def test_one_may_wait_for_all(clock: FakeClock) -> None:
-    limits.try_acquire("llm", entity="ann", requested={"tpm": 100}).release()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(limits.acquire, BOTH, entity="ann", timeout=None)
-        while not registry.store().line.busy:
-            sleep(0)
-        assert left() == [5, 0], "a waiter holds nothing"
-        clock.advance(40)
-        assert waiting.result(10).successful
-    assert left() == [4, 0]
 
 
 def test_so_may_a_task_until_the_time_is_up(clock: FakeClock) -> None:

@@ -109,19 +109,6 @@ def test_an_explanation_says_where_it_is_counted() -> None:
     assert "store" not in near.text()
 
 
-def test_keys_of_requests_are_kept_beside_what_they_are_charged() -> None:
-    for _ in range(2):
-        assert limits.try_acquire("far", entity="a", idempotency_key="order 7")
-    assert async_to_sync(limits.atry_acquire)("far", entity="a", idempotency_key="order 7")
-    assert used("far") == 1
-
-
-def test_tasks_are_counted_there_too() -> None:
-    assert async_to_sync(limits.atry_acquire)("far", entity="a")
-    assert async_to_sync(limits.aacquire)("far", entity="a", timeout=1)
-    assert used("far") == 2
-
-
 def test_what_is_tried_in_the_shadow_is_tried_in_the_same_store(stores: Stores) -> None:
     limits.set_entity_limits("a", [CallLimit(1, HOUR)], resource="far", enforcement="shadow")
     assert [bool(limits.acquire("far", entity="a").outcome.shadowed) for _ in range(2)] == [False, True]

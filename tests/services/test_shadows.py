@@ -19,7 +19,6 @@ from limits_app.models import Entity, Policy
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.services.shadow import afollow, forget_shadow_refusals
-from limits_app.stores import registry
 
 
 @pytest.fixture(autouse=True)
@@ -129,18 +128,6 @@ def test_coroutines_are_shadowed_alike() -> None:
     assert left_in_the_shadow() == {"slot": 1, "tpm": 9}
 
 
-def test_coroutines_may_ask_for_more_than_the_shadow_can_ever_admit() -> None:
-    shadow(RateLimit("tpm", 10, 60))
-    limits.set_system_limits([RateLimit("tpm", 100, 60)])
-
-    async def ask() -> Outcome:
-        async with await limits.atry_acquire("api", requested={"tpm": 50}) as acquisition:
-            acquisition.update({"tpm": 50})
-        return acquisition.outcome
-
-    assert async_to_sync(ask)().shadowed[0].never
-
-
 def test_rates_that_nobody_names_are_no_trouble() -> None:
     shadow(RateLimit("tpm", 10, 60), CallLimit(1, 60))
     assert limits.acquire("api").outcome.shadowed == ()
@@ -201,14 +188,6 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
     assert limits.shadow_refusals() == {"api": {"call_count": 4}}
 
 
-def test_a_shadow_of_rates_says_nothing_to_requests_that_name_none() -> None:
-    limits.set_system_limits([CallLimit(5, 60)])
-    limits.set_resource_limits("api", [RateLimit("tpm", 1, 60)], enforcement="shadow")
-    assert limits.check("api").shadowed == ()
-    assert limits.acquire("api").outcome.shadowed == ()
-    assert limits.shadow_refusals() == {}
-
-
 def test_a_shadow_that_frees_or_is_off_tries_nothing() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="unlimited", enforcement="shadow")
@@ -246,11 +225,6 @@ def test_an_extending_shadow_tries_the_whole() -> None:
     shadow(RateLimit("tpm", 1, 60), extends=True)
     limits.acquire("api", requested={"tpm": 1})
     assert left_in_the_shadow() == {"call_count": 4, "tpm": 0}
-
-
-def test_a_store_of_its_own_is_not_needed() -> None:
-    shadow(CallLimit(1, 60))
-    assert resolve("api", None).resolved.shadow.store.inner is registry.store()
 
 
 def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:

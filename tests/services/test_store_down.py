@@ -130,21 +130,6 @@ def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
         limits.acquire("api", entity="a", requested={"tpm": 11})
 
 
-def test_nobody_knows_which_keys_were_admitted(store: FailingStore) -> None:
-    on_api("allow")
-    assert limits.try_acquire("api", entity="a", idempotency_key="order 7")
-    give_up(store)
-    assert limits.try_acquire("api", entity="a", idempotency_key="order 7").outcome.degraded
-
-
-def test_permits_that_nobody_counts_are_never_lost(store: FailingStore, caplog: pytest.LogCaptureFixture) -> None:
-    on_api("allow", ResourceLimit("db", 1))
-    store.down = True
-    with limits.acquire("api", entity="a") as acquisition:
-        acquisition.limit_set.store.renewer.run()
-    assert "ran out" not in caplog.text
-
-
 @pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
 def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
     scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
@@ -180,13 +165,6 @@ def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: Limit, sh
     store.down = True
     held = [limits.try_acquire("api", entity="a", requested={limit.key: 1}) for _ in range(20)]
     assert sum(map(bool, held)) == share
-
-
-def test_local_without_expected_processes_gives_out_everything(store: FailingStore, settings: Settings) -> None:
-    settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": None}
-    on_api("local")
-    store.down = True
-    assert admitted(10) == 8
 
 
 def test_local_cannot_give_out_more_than_its_share_at_once(store: FailingStore) -> None:
@@ -295,16 +273,6 @@ def test_one_failure_among_many_calls_gives_nothing_up(
     assert caplog.text.count("could not answer") == 1
 
 
-def test_what_decided_meanwhile_is_forgotten_when_the_store_is_back(store: FailingStore, clock: FakeClock) -> None:
-    on_api("local", CallLimit(8, 86_400))
-    for _ in range(2):
-        store.down = True
-        assert admitted(10) == 2
-        store.down = False
-        clock.advance(15)
-        assert not resilient_store().failing
-
-
 def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
     on_api("local", CallLimit(4, 86_400))
     give_up(store)
@@ -363,32 +331,6 @@ def test_a_release_does_not_wait_for_a_store_that_was_given_up(store: FailingSto
     assert limits.store_health()["default"].unsettled == 0
 
 
-def test_a_release_is_tried_again_until_the_store_takes_it(store: FailingStore, clock: FakeClock) -> None:
-    on_api("block", ResourceLimit("db", 2))
-    held = limits.acquire("api", entity="a")
-    store.down = True
-    held.release()
-    clock.advance(0.6)
-    assert resilient_store().breaker.state is BreakerState.CLOSED
-    store.down = False
-    limits.acquire("api", entity="b").release()
-    clock.advance(BACK)
-    assert limits.store_health()["default"].unsettled == 0
-    assert limits.status("api", entity="a").limits["db"]["holders"] == 0
-
-
-def test_the_error_of_a_block_is_what_its_caller_sees(store: FailingStore) -> None:
-    on_api("block", ResourceLimit("db", 2))
-    with pytest.raises(KeyError, match="mine"):
-        _fail_inside(store)
-
-
-def _fail_inside(store: FailingStore) -> None:
-    with limits.acquire("api", entity="a"):
-        store.down = True
-        raise KeyError("mine")
-
-
 def test_what_was_admitted_meanwhile_is_never_given_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
     on_api("local", ResourceLimit("db", 8))
     give_up(store)
@@ -399,13 +341,6 @@ def test_what_was_admitted_meanwhile_is_never_given_back_to_the_store(store: Fai
     held.release()
     assert store.asked == asked
     assert limits.status("api", entity="a").limits["db"]["holders"] == 0
-
-
-def test_a_check_is_answered_by_policy_too(store: FailingStore) -> None:
-    on_api("local")
-    store.down = True
-    outcome = limits.check("api", entity="a")
-    assert (outcome.degraded, outcome.passed[0].remaining) == (True, 2)
 
 
 def test_an_outage_does_not_look_like_no_usage(store: FailingStore, clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import services, signals
-from limits_app.core.errors import InvalidRequest, NeverAdmissible, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Policy
 from limits_app.resolver.cache import resolver
@@ -81,14 +81,6 @@ def test_a_refusal_charges_nothing_and_is_told() -> None:
     assert left("api") == {"call_count": 9}
 
 
-def test_more_than_can_ever_be_admitted_is_an_error() -> None:
-    limit("api", CallLimit(10, 60))
-    limit("exports", CallLimit(1, 60))
-    with pytest.raises(NeverAdmissible):
-        try_acquire_all([Share("api"), Share("exports", None, {"call_count": 2})])
-    assert left("api", None) == {"call_count": 10}
-
-
 def test_amounts_may_depend_on_what_holds() -> None:
     limit("api", RateLimit("rpm", 10, 60))
     limit("exports", RateLimit("rpm", 10, 60))
@@ -100,27 +92,6 @@ def test_amounts_may_depend_on_what_holds() -> None:
 def test_limits_of_the_call_hold_where_nothing_is_set() -> None:
     shares = [Share("api", "ann", None, (CallLimit(1, 60),)), Share("exports", "ann")]
     assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
-
-
-def test_nothing_set_admits_everything() -> None:
-    acquisition = try_acquire_all([Share("api"), Share("exports")])
-    assert acquisition
-    assert acquisition.acquisitions == {}
-
-
-def test_amounts_that_cannot_be_are_an_error() -> None:
-    limit("api", CallLimit(10, 60))
-    with pytest.raises(InvalidRequest):
-        try_acquire_all([Share("api", "ann", {"call_count": -1}), Share("exports")])
-
-
-def test_a_change_counts_from_the_next_acquire_on() -> None:
-    limit("api", CallLimit(1, 60))
-    limit("exports", CallLimit(9, 60))
-    shares = [Share("api", "ann"), Share("exports", "ann")]
-    assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
-    limit("api", CallLimit(3, 60))
-    assert [bool(try_acquire_all(shares)) for _ in range(3)] == [True, True, False]
 
 
 def test_shares_of_different_configurations_are_resolved_again() -> None:

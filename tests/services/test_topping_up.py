@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +18,10 @@ from limits_app import (
     limits,
 )
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
 from limits_app.models import AuditEvent, Entity
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolved_set import ResolvedSet
-from limits_app.services.adjust import credit, taken
-from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock
 
@@ -58,14 +51,6 @@ def test_credit_is_as_much_as_fits(algorithm: RateLimitAlgorithm) -> None:
     assert first.after == {"resource": "api", "entity": None, "key": "tpm", "amount": 3}
 
 
-@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
-def test_credit_of_thousandths_is_exact(algorithm: RateLimitAlgorithm) -> None:
-    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm)])
-    spend(8)
-    limits.top_up("api", key="tpm", amount=1.525)
-    assert left() == 3.525
-
-
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_what_was_credited_stays_counted_as_usage(algorithm: RateLimitAlgorithm) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm)])
@@ -85,21 +70,6 @@ def test_credit_of_a_quota_is_for_the_period_in_which_it_is_given(clock: FakeClo
     clock.advance(3600)
     limits.top_up("api", key="tpm", amount=3)
     assert left() == 10
-
-
-def test_credit_works_off_debt() -> None:
-    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
-    with limits.acquire("api", requested={"tpm": 1}) as acquisition:
-        acquisition.update({"tpm": 30})
-    assert not limits.try_acquire("api", requested={"tpm": 0})
-    limits.top_up("api", key="tpm", amount=25)
-    assert left() == 5
-
-
-def test_credit_to_those_who_used_nothing_changes_nothing() -> None:
-    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
-    limits.top_up("api", key="tpm", amount=5, entity="user:1")
-    assert left("user:1") == 10
 
 
 def test_only_the_entity_itself_is_credited() -> None:
@@ -242,18 +212,3 @@ def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
     with pytest.raises(IntegrityError):
         limits.reset("api", actor=None)  # type: ignore[arg-type]  # which no column takes
     assert left() == 2
-
-
-@pytest.mark.parametrize("algorithm", Algorithm)
-def test_stores_that_others_share_take_credit_too(algorithm: RateLimitAlgorithm, tmp_path: Path) -> None:
-    store = open_process_store(str(tmp_path), map_megabytes=1)
-    limit = RateLimit("tpm", 10, 3600, algorithm)
-    scoped = ScopedLimits(scope_of("api", "user:1"), schema_of((limit, CallLimit(5, 3600)), store.lease_us))
-    limit_set = LimitSet.composed([scoped], store)
-    with limit_set.acquire({"tpm": 8}) as acquisition:
-        acquisition.update({"tpm": 8})
-    credit(store, scoped, "tpm", taken(scoped, "tpm", 3))
-    assert 5 <= limit_set.get_stats()["tpm"]["available"] < 5.1
-    credit(store, scoped, "tpm", taken(scoped, "tpm", 100))
-    assert limit_set.get_stats()["tpm"]["available"] == 10
-    assert limit_set.get_stats()["call_count"]["used"] == pytest.approx(1, abs=0.1)
