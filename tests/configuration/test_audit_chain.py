@@ -112,9 +112,7 @@ BROKEN: dict[str, tuple[list[str], Fault, int]] = {
 
 
 @pytest.mark.parametrize(("statements", "fault", "number"), BROKEN.values(), ids=BROKEN)
-def test_the_first_broken_link_is_reported(
-    statements: list[str], fault: Fault, number: int, events: list[AuditEvent]
-) -> None:
+def test_a_broken_link_is_reported(statements: list[str], fault: Fault, number: int, events: list[AuditEvent]) -> None:
     when = connections[ALIAS].ops.quote_name("when")
     assert verify(using=ALIAS).ok
     tamper(*(statement.format(when=when) for statement in statements))
@@ -174,9 +172,7 @@ def test_the_orm_refuses_to_change_the_head(events: list[AuditEvent]) -> None:
     assert verify(using=ALIAS).events == 5
 
 
-def test_a_log_that_is_dumped_and_loaded_is_in_order_and_is_loaded_once(
-    events: list[AuditEvent], tmp_path: Path
-) -> None:
+def test_a_dumped_log_is_loaded_once(events: list[AuditEvent], tmp_path: Path) -> None:
     everything = tmp_path / "everything.json"
     with everything.open("w") as file:
         call_command("dumpdata", "limits_app", database=ALIAS, stdout=file)

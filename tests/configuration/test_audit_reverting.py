@@ -187,9 +187,7 @@ def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client
 @pytest.mark.parametrize(
     ("reason", "problem"), [("x\0y", "Null characters are not allowed."), ("x" * 1001, "at most 1000 characters")]
 )
-def test_the_admin_reverts_for_no_reason_that_cannot_be_kept(
-    reason: str, problem: str, admin_client: Client, api: Resource
-) -> None:
+def test_an_invalid_reason_is_rejected(reason: str, problem: str, admin_client: Client, api: Resource) -> None:
     Resource.objects.update(description="one")
     event = last()
     assert problem in admin_client.post(page(event), {"reason": reason, "force": "on"}).content.decode()
@@ -211,9 +209,7 @@ REVERT = "revert_auditevent"
         ([READ, REVERT, "change_resource"], True),
     ],
 )
-def test_reverting_takes_three_permissions(
-    permissions: list[str], allowed: bool, client: Client, api: Resource
-) -> None:
+def test_permissions_to_revert(permissions: list[str], allowed: bool, client: Client, api: Resource) -> None:
     Resource.objects.update(description="x")
     event = last()
     visitor = staff(client, *permissions)
@@ -224,9 +220,7 @@ def test_reverting_takes_three_permissions(
     assert (Resource.objects.get().description == "") is allowed
 
 
-def test_who_may_no_longer_do_what_reverting_does_by_then_reverts_nothing(
-    client: Client, api: Resource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_permissions_are_checked_again(client: Client, api: Resource, monkeypatch: pytest.MonkeyPatch) -> None:
     Resource.objects.update(description="x")
     event = last()
     visitor = staff(client, READ, REVERT, "change_resource")
@@ -249,9 +243,7 @@ def test_an_event_that_is_not_there_is_not_found(key: str, admin_client: Client)
     assert admin_client.get(f"{url}{key}/change/").status_code == 302
 
 
-def test_the_list_is_filtered_searched_and_by_date(
-    admin_client: Client, api: Resource, django_assert_max_num_queries: Any
-) -> None:
+def test_filters_and_search(admin_client: Client, api: Resource, django_assert_max_num_queries: Any) -> None:
     for number in range(30):
         Resource.objects.create(name=f"r{number}")
     url = reverse("admin:limits_app_auditevent_changelist")
@@ -261,9 +253,7 @@ def test_the_list_is_filtered_searched_and_by_date(
     assert admin_client.get(url, {"when__year": last().when.year}).status_code == 200
 
 
-def test_the_admin_shows_what_will_change_now_and_who_may_not_do_that_is_refused(
-    admin_client: Client, client: Client, api: Resource
-) -> None:
+def test_the_page_shows_the_changes_and_checks_permissions(admin_client: Client, client: Client, api: Resource) -> None:
     made = last()
     Resource.objects.update(description="one")
     event = last()

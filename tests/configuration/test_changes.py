@@ -41,9 +41,7 @@ WRITES: dict[str, Callable[[Resource, Entity], object]] = {
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_every_way_to_write_is_announced_once_and_after_the_commit(
-    write: Callable[[Resource, Entity], object], announced: list[str]
-) -> None:
+def test_announced_once_after_the_commit(write: Callable[[Resource, Entity], object], announced: list[str]) -> None:
     resource, entity = Resource.objects.create(name="api"), Entity.objects.create(identifier="user:42")
     announced.clear()
     with transaction.atomic():
@@ -57,9 +55,7 @@ def test_every_way_to_write_is_announced_once_and_after_the_commit(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("write", [WRITES["save"], WRITES["update"], WRITES["bulk_create"]])
-def test_without_a_transaction_a_change_is_announced_at_once(
-    write: Callable[[Resource, Entity], object], announced: list[str]
-) -> None:
+def test_announced_without_a_transaction(write: Callable[[Resource, Entity], object], announced: list[str]) -> None:
     resource, entity = Resource.objects.create(name="api"), Entity.objects.create(identifier="user:42")
     announced.clear()
     write(resource, entity)
@@ -161,9 +157,7 @@ def test_changes_are_announced_also_where_what_waited_for_the_commit_fails(annou
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_that_fails_neither_fails_the_change_nor_the_others(
-    announced: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_receiver_affects_no_other(announced: list[str], caplog: pytest.LogCaptureFixture) -> None:
     def fail(**details: object) -> None:
         raise RuntimeError("receiver broke")
 

@@ -96,9 +96,7 @@ def test_a_database_that_has_no_triggers_for_the_log_is_not_reported(monkeypatch
     assert checks.check_audit_log(["default"]) == []
 
 
-def test_a_store_whose_packages_are_missing_is_reported(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None
-) -> None:
+def test_missing_packages(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
     for name in ("redis", "limits_app.stores.redis"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(registry, "_OPENED", {})  # a store that was opened before needs none
@@ -126,18 +124,14 @@ def test_a_redis_cache_is_accepted_as_a_store(settings: Settings, backend: str) 
         ({"BACKEND": "django.core.cache.backends.dummy.DummyCache"}, True, []),
     ],
 )
-def test_a_cache_that_hides_an_outage_is_reported(
-    settings: Settings, cache: dict[str, Any], everywhere: bool, found: list[str]
-) -> None:
+def test_a_cache_hides_outages(settings: Settings, cache: dict[str, Any], everywhere: bool, found: list[str]) -> None:
     settings.CACHES = {"default": cache}
     settings.DJANGO_REDIS_IGNORE_EXCEPTIONS = everywhere
     assert ids(checks.check_hazards()) == found
 
 
 @pytest.mark.parametrize(("name", "found"), [(":memory:", ["W049"]), ("/var/lib/limits.sqlite3", [])])
-def test_a_database_that_only_one_connection_sees_is_reported(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, found: list[str]
-) -> None:
+def test_in_memory_database(settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, found: list[str]) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "database"}}}
     monkeypatch.setitem(connection.settings_dict, "NAME", name)
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
@@ -258,9 +252,7 @@ def test_stores_that_work_and_agree_about_the_time_are_fine(settings: Settings, 
 
 
 @pytest.mark.django_db
-def test_a_store_that_cannot_be_used_is_reported(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unusable_store_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings.LIMITS = {"STATE_DIR": str(tmp_path)}
     store = FailingStore(MemoryStore())
     store.down = True

@@ -150,9 +150,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("key", "value", "check_id", "message"), BAD_VALUES)
-def test_a_bad_value_is_refused_when_read_and_reported_by_the_checks(
-    key: str, value: object, check_id: str, message: str
-) -> None:
+def test_an_invalid_value_is_rejected_and_reported(key: str, value: object, check_id: str, message: str) -> None:
     with override_settings(LIMITS={key: value}):
         with pytest.raises(ImproperlyConfigured) as caught:
             conf.get(conf.STORE)

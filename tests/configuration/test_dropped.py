@@ -165,9 +165,7 @@ def put(row: Row) -> Policy:
 
 
 @pytest.mark.parametrize(("others", "own", "dropped"), DROPPED.values(), ids=DROPPED)
-def test_a_policy_drops_the_limits_that_would_hold_without_it(
-    others: list[Row], own: Row, dropped: list[tuple[str, str]], api: Resource
-) -> None:
+def test_dropped_limits(others: list[Row], own: Row, dropped: list[tuple[str, str]], api: Resource) -> None:
     for other in others:
         put(other)
     assert list(dropped_keys(put(own))) == dropped

@@ -8,7 +8,6 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from limits_app.models import Endpoint, Resource
-from limits_app.models.endpoint import route_pattern
 from tests.configuration.rows import complaint
 
 pytestmark = pytest.mark.django_db
@@ -17,31 +16,6 @@ pytestmark = pytest.mark.django_db
 def endpoint(resource: Resource, **fields: Any) -> Endpoint:
     """An endpoint for all requests to one path."""
     return Endpoint(**({"name": "orders", "path": "/api/orders/", "resource": resource} | fields))
-
-
-@pytest.mark.parametrize(
-    ("path", "request_path", "parameters"),
-    [
-        ("/", "/", {}),
-        ("/api/orders/", "/api/orders/", {}),
-        ("api/orders/", "/api/orders/", {}),
-        ("/api/orders/", "/api/orders", None),
-        ("/api/orders/", "/api/orders/1/", None),
-        ("/a.c+(d)", "/a.c+(d)", {}),
-        ("/a.c", "/abc", None),
-        ("/orders/<int:pk>/", "/orders/7/", {"pk": 7}),
-        ("/orders/<int:pk>/", "/orders/x/", None),
-        ("/files/<path:name>", "/files/a/b/c", {"name": "a/b/c"}),
-        ("/\N{ROCKET}/<slug>/", "/\N{ROCKET}/x/", {"slug": "x"}),
-    ],
-)
-def test_a_path_fits_the_requests_that_it_means(
-    path: str, request_path: str, parameters: dict[str, object] | None, api: Resource
-) -> None:
-    row = endpoint(api, path=path)
-    row.full_clean()
-    match = route_pattern(row.path).match(request_path.removeprefix("/"))
-    assert (None if match is None else match[2]) == parameters
 
 
 @pytest.mark.parametrize(

@@ -400,9 +400,7 @@ def test_no_way_of_writing_leaves_limits_with_a_policy_that_has_none(effect: str
     ("fields", "said"),
     [({"key": "a b:c"}, "limit key 'a b:c' must be"), ({"time_zone": "Mars/X"}, "limit 'tokens': .*'Mars/X'")],
 )
-def test_no_way_of_writing_makes_a_limit_that_is_no_definition(
-    fields: dict[str, Any], said: str, policy: Policy
-) -> None:
+def test_an_invalid_definition_is_never_written(fields: dict[str, Any], said: str, policy: Policy) -> None:
     quota(policy).save()
     with pytest.raises(IntegrityError, match=said), transaction.atomic():
         policy.limits.all().update(**fields)

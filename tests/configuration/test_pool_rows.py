@@ -207,9 +207,7 @@ def test_a_member_has_a_page_with_its_limits(admin_client: Client, member: PoolM
     assert 'name="limits-0-policy"' not in admin_client.get(page("poolmember_change", member.pk)).content.decode()
 
 
-def test_what_is_in_use_is_not_known_while_the_store_is_down(
-    admin_client: Client, member: PoolMember, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_use_during_an_outage(admin_client: Client, member: PoolMember, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str, _alias: str | None) -> None:
         raise StoreUnavailable(f"nobody knows about {name}")
 
@@ -229,9 +227,7 @@ def test_lists_can_be_shown(admin_client: Client, member: PoolMember) -> None:
 
 
 @pytest.mark.parametrize(("verb", "status"), [("view", 403), ("change", 302), ("", 403)])
-def test_who_may_change_a_pool_may_change_its_members(
-    client: Client, member: PoolMember, verb: str, status: int
-) -> None:
+def test_permission_to_change_members(client: Client, member: PoolMember, verb: str, status: int) -> None:
     user = User.objects.create_user("somebody", password="", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename=f"{verb}_pool"))
     client.force_login(user)
@@ -239,9 +235,7 @@ def test_who_may_change_a_pool_may_change_its_members(
     assert client.post(page("poolmember_change", member.pk), member_form()).status_code == status
 
 
-def test_the_page_of_a_pool_asks_little_whatever_it_has(
-    admin_client: Client, pool: Pool, django_assert_max_num_queries: Any
-) -> None:
+def test_few_queries_for_a_page(admin_client: Client, pool: Pool, django_assert_max_num_queries: Any) -> None:
     for number in range(20):
         of_member(PoolMember.objects.create(pool=pool, name=f"m{number}")).save()
     with django_assert_max_num_queries(30):

@@ -165,9 +165,7 @@ def test_usage_that_cannot_be_takes_over_nothing(usage: Any, rule: str, order: i
 
 
 @pytest.mark.parametrize("finish", [Acquisition.release, leave, leave_async, Acquisition.cancel])
-def test_usage_can_no_longer_change_after_the_release(
-    finish: Callable[[Acquisition], None], store: MemoryStore
-) -> None:
+def test_usage_cannot_change_after_the_release(finish: Callable[[Acquisition], None], store: MemoryStore) -> None:
     limits = limit_set(store)
     acquisition = limits.try_acquire({"tpm": 50})
     acquisition.update({"tpm": 20})
@@ -180,9 +178,7 @@ def test_usage_can_no_longer_change_after_the_release(
     assert issubclass(AlreadyReleased, RuntimeError)
 
 
-def test_usage_of_an_unknown_key_is_skipped_with_one_warning(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_usage_of_an_unknown_key_warns_once(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store)
     for _ in range(2):
         with limits.try_acquire({"tpm": 5, "db": 0}) as acquisition:
@@ -195,9 +191,7 @@ def test_usage_of_an_unknown_key_is_skipped_with_one_warning(
     assert used(limits)["tpm"] == 6
 
 
-def test_usage_of_a_limit_that_was_not_requested_is_skipped_too(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_usage_that_was_not_requested_is_skipped(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, TPM, RPM)
     with limits.try_acquire({"tpm": 5}) as acquisition:
         acquisition.update({"tpm": 5, "rpm": 3})
@@ -205,9 +199,7 @@ def test_usage_of_a_limit_that_was_not_requested_is_skipped_too(
     assert caplog.messages == ["key 'rpm' was not requested: its usage is not recorded"]
 
 
-def test_a_key_that_was_requested_in_vain_is_warned_of_again_where_its_usage_is_reported(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_key_is_warned_of_again_for_its_usage(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, TPM)
     for _ in range(2):
         with limits.try_acquire({"tpm": 5, "typo": 1}) as acquisition:
@@ -219,9 +211,7 @@ def test_a_key_that_was_requested_in_vain_is_warned_of_again_where_its_usage_is_
 @pytest.mark.parametrize("usage", [None, 5, [("tpm", 1)], ["tpm"], "tpm", "t", b"t", {"tpm"}])
 @pytest.mark.parametrize("limits", [(TPM,), (CALLS,)])
 @pytest.mark.parametrize("before", [False, True])
-def test_usage_that_is_no_mapping_is_refused(
-    usage: Any, limits: tuple[Limit, ...], before: bool, store: MemoryStore
-) -> None:
+def test_usage_must_be_a_mapping(usage: Any, limits: tuple[Limit, ...], before: bool, store: MemoryStore) -> None:
     key = limits[0].key
     acquisition = limit_set(store, *limits).try_acquire({key: 1})
     if before:
@@ -245,9 +235,7 @@ def test_the_errors_of_a_mapping_are_its_own(store: MemoryStore) -> None:
         limit_set(store, TPM).try_acquire({"tpm": 1}).update(Broken(tpm=1))
 
 
-def test_usage_of_an_unknown_key_is_skipped_also_where_requests_must_know_theirs(
-    store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_usage_is_never_an_error(store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
     acquisition = limit_set(store).try_acquire({"tpm": 5})
     hooks.unknown_keys_raise = lambda: True
     acquisition.update({"tpm": 3, "typo": 5})
@@ -349,9 +337,7 @@ def test_calls_cannot_be_more_than_requested(usage: float, store: MemoryStore) -
     assert acquisition.acquisitions["tpm"] == LimitUse(5, None)
 
 
-def test_more_permits_than_requested_are_a_warning_and_the_held_ones_return(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_more_permits_than_requested_warn(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, DB)
     with limits.try_acquire({"db": 2}) as acquisition:
         acquisition.update({"db": 3})
@@ -478,9 +464,7 @@ FAILED_BLOCKS = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("limit", "amount", "spent"), FAILED_BLOCKS)
-def test_a_failed_block_refunds_what_can_be_refunded(
-    limit: Limit, amount: int, spent: int, way: Leave, store: MemoryStore
-) -> None:
+def test_a_failed_block_is_refunded(limit: Limit, amount: int, spent: int, way: Leave, store: MemoryStore) -> None:
     limits = limit_set(store, limit)
     with pytest.raises(OSError, match="refused"):
         way(limits.try_acquire({limit.key: amount}), OSError("refused"))
@@ -490,9 +474,7 @@ def test_a_failed_block_refunds_what_can_be_refunded(
 @pytest.mark.parametrize("kind", [OSError, StoreUnavailable])
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_an_error_of_the_store_masks_no_error_of_a_block(
-    way: Leave, far: bool, kind: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_store_errors_mask_none(way: Leave, far: bool, kind: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FarStore if far else MemoryStore):  # type: ignore[misc]
         """A store that fails to settle."""
 
@@ -516,9 +498,7 @@ def test_an_error_of_the_store_masks_no_error_of_a_block(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("error", [None, ValueError("of the block")])
-def test_a_failed_try_holds_nothing_and_gives_nothing_back(
-    way: Leave, error: Exception | None, store: MemoryStore
-) -> None:
+def test_a_rejected_try_holds_and_refunds_nothing(way: Leave, error: Exception | None, store: MemoryStore) -> None:
     limits = limit_set(store)
     held = limits.try_acquire({"tpm": 100, "db": 2})
     before = used(limits)
@@ -535,9 +515,7 @@ def test_a_failed_try_holds_nothing_and_gives_nothing_back(
     held.release()
 
 
-def test_usage_of_a_failed_try_is_checked_and_recorded_nowhere(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_usage_of_a_rejected_try_is_only_validated(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, TPM, CALLS)
     limits.try_acquire({"tpm": 100})
     with limits.try_acquire({"tpm": 1}) as refused:

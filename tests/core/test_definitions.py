@@ -241,9 +241,7 @@ def test_algorithms_have_other_names_and_may_be_text() -> None:
         (FIXED_WINDOW, None, 20),
     ],
 )
-def test_the_most_in_one_window_is_the_burst_and_the_refill(
-    algorithm: RateLimitAlgorithm, burst: float | None, most: float
-) -> None:
+def test_the_most_in_one_window(algorithm: RateLimitAlgorithm, burst: float | None, most: float) -> None:
     assert algorithm.most_per_window(10, burst) == most
 
 

@@ -133,9 +133,7 @@ def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
     assert number > 100
 
 
-def test_a_call_that_was_charged_when_the_wait_was_interrupted_is_refunded(
-    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_charged_call_is_refunded(store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = limit_set(store, CallLimit(1, 3600, RateLimitAlgorithm.TOKEN_BUCKET))
     leave = store.line.leave
 

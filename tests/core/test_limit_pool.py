@@ -148,9 +148,7 @@ def test_a_request_that_is_no_mapping_is_an_error(requested: Any, store: MemoryS
         pool.try_acquire({"tpm": 1})
 
 
-def test_calls_and_permits_that_a_set_lacks_are_skipped_with_a_warning(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_calls_and_permits_are_skipped(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     pool = LimitPool([LimitSet([TPM], store=store), LimitSet([TPM, DB], store=store)], "failover")
     with caplog.at_level(logging.WARNING, "limits_app"):
         assert pool.try_acquire({"tpm": 1, "db": 1, "call_count": 2})
@@ -212,9 +210,7 @@ def test_without_failover_the_emptiest_decides_alone(store: MemoryStore) -> None
 
 @pytest.mark.parametrize("failover", [True, False])
 @pytest.mark.parametrize("name", BALANCERS)
-def test_the_most_that_is_ever_admitted_is_that_of_the_largest_set(
-    name: str, failover: bool, store: MemoryStore
-) -> None:
+def test_the_largest_set_decides_what_can_never_be_admitted(name: str, failover: bool, store: MemoryStore) -> None:
     sets = [LimitSet([CALLS, RateLimit("tpm", size, 60)], store=store) for size in (10, 100, 30)]
     pool = LimitPool(sets, name, failover=failover)
     for verb in (pool.try_acquire, pool.acquire, pool.peek) * 3:

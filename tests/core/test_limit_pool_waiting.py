@@ -92,9 +92,7 @@ def test_a_waiter_sleeps_until_the_earliest_moment_and_is_woken_by_it_alone() ->
     held.cancel()
 
 
-def test_a_waiter_for_a_pool_and_one_for_a_set_of_it_are_served_as_they_came(
-    store: WatchedStore, clock: FakeClock
-) -> None:
+def test_waiters_of_a_pool_and_of_its_sets_are_served_in_order(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN)
     first = Caller(pool.acquire, {"tpm": 5})
     store.until_waiting(1)
@@ -258,9 +256,7 @@ def test_a_waiter_sleeps_no_longer_than_until_a_set_comes_back() -> None:
     assert pool.acquire({"tpm": 10}, timeout=20).config == {"name": "b"}
 
 
-def test_a_waiter_waits_for_a_set_that_is_put_aside_where_no_other_can_ever_admit(
-    store: WatchedStore, clock: FakeClock
-) -> None:
+def test_a_cooling_set_is_waited_for_where_no_other_can_admit(store: WatchedStore, clock: FakeClock) -> None:
     pool = two(store, RateLimit("tpm", 5, 5), TEN)
     used_up(pool[1], "tpm")
     pool.cool_down(1, 100)

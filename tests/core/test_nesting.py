@@ -61,9 +61,7 @@ def test_the_same_thread_takes_no_implicit_permit_again(verb: Callable[..., Acqu
     assert used(limits) == {"db": 0}
 
 
-def test_a_permit_whose_lease_was_lost_does_not_count_for_nested_requests(
-    limits: LimitSet, store: MemoryStore, clock: FakeClock
-) -> None:
+def test_a_lost_permit_does_not_count_as_held(limits: LimitSet, store: MemoryStore, clock: FakeClock) -> None:
     with limits.acquire():
         # As if the process had been stopped for a minute: the clock went on without renewals.
         clock.now_us += 60_000_000
@@ -134,9 +132,7 @@ def test_two_sets_that_are_composed_of_the_same_scopes_are_two(store: MemoryStor
         assert used(one) == used(other) == {"db": 2}
 
 
-def test_a_permit_that_was_held_for_as_long_as_it_may_be_is_not_held_any_more(
-    store: MemoryStore, clock: FakeClock
-) -> None:
+def test_a_permit_is_not_held_longer_than_max_hold(store: MemoryStore, clock: FakeClock) -> None:
     limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5), ResourceLimit("gpu", 2))
     with limits.acquire():
         clock.now_us += 4_999_999  # between two renewals

@@ -82,9 +82,7 @@ def test_the_outcome_is_of_the_decision_whenever_it_is_read(store: MemoryStore, 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_is_used_any_more_when_it_is_said_to_be_reset(
-    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
-) -> None:
+def test_nothing_is_used_after_a_reset(algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock) -> None:
     limits = limit_set(store, RateLimit("k", 7, 13, algorithm))
     reset_after = limits.try_acquire({"k": 5}).outcome.passed[0].reset_after
     clock.move(round(reset_after * 1_000_000) - 1)

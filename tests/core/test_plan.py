@@ -78,9 +78,7 @@ def test_short_keys_have_16_bytes_and_are_made_once() -> None:
         pytest.param({"log": 20, "tpm": 30}, True, {"log": -10, "db": -1, "idempotency:call_count": -1}, id="permits"),
     ],
 )
-def test_a_release_settles_use_less_amounts(
-    used: dict[str, int], refunds_unreported: bool, changes: dict[str, int]
-) -> None:
+def test_a_release_settles_changes(used: dict[str, int], refunds_unreported: bool, changes: dict[str, int]) -> None:
     plan = plan_for([USER, ONCE], ["tpm", "log"], version=None, left_out=())
     amounts, fits = plan.amounts({"tpm": 30, "log": 30})
     assert fits

@@ -306,9 +306,7 @@ def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
     assert used(limits) == {"tpm": 0, "db": 0}
 
 
-def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down(
-    far: FarStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unavailable_store_masks_no_error_of_a_block(far: FarStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(far, DB)
 
     async def failing(error: type[Exception] | None) -> None:

@@ -167,9 +167,7 @@ def test_the_end_of_max_hold_is_reported_at_that_time(clock: FakeClock, hooks: H
     assert store.renewals == [2, 2, 1], "one round after ten seconds, and one for each end"
 
 
-def test_a_lost_lease_is_reported_with_all_keys(
-    store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_lease_names_all_keys(store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, ResourceLimit("gpu", 1, max_hold_seconds=5), ResourceLimit("db", 1))
     with limits.acquire():
         clock.advance(20)
@@ -224,9 +222,7 @@ def test_a_holder_that_releases_while_its_loss_is_found_is_notified_once(clock: 
     assert lost == held
 
 
-def test_a_store_that_is_unavailable_for_a_moment_loses_no_lease(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks
-) -> None:
+def test_a_short_outage_loses_no_lease(clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks) -> None:
     lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     store = Counting(clock=clock)

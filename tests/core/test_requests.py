@@ -44,9 +44,7 @@ def test_nothing_requested_takes_one_of_every_limit(verb: Verb, store: MemorySto
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("others", [(), (CALLS,), (DB,), (CALLS, DB)])
-def test_nothing_requested_of_a_rate_is_an_error_that_names_it(
-    verb: Verb, others: tuple[Limit, ...], store: MemoryStore
-) -> None:
+def test_a_rate_without_an_amount_is_an_error(verb: Verb, others: tuple[Limit, ...], store: MemoryStore) -> None:
     limits = limit_set(store, RPM, TPM, *others)
     with pytest.raises(InvalidRequest, match=r"nothing is requested of rpm, tpm: .*\{key: amount\}"):
         verb(limits, None)
@@ -56,9 +54,7 @@ def test_nothing_requested_of_a_rate_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("rates", [(RPM,), (RPM, TPM), (TPM, QuotaLimit.per_day("budget", 5))])
-def test_a_request_that_names_no_limit_is_an_error_too_where_it_would_take_nothing(
-    verb: Verb, rates: tuple[Limit, ...], store: MemoryStore
-) -> None:
+def test_a_request_that_takes_nothing_is_an_error(verb: Verb, rates: tuple[Limit, ...], store: MemoryStore) -> None:
     limits = limit_set(store, *rates)
     with pytest.raises(InvalidRequest, match="nothing is requested of "):
         verb(limits, {})
@@ -101,9 +97,7 @@ def test_a_request_may_be_any_mapping(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("requested", [["tpm"], ("tpm",), {"tpm"}, "tpm", "", 5, 0, b"tpm", [("tpm", 5)], object()])
-def test_a_request_that_is_no_mapping_is_refused_whatever_was_requested_before(
-    requested: Any, store: MemoryStore
-) -> None:
+def test_a_request_must_be_a_mapping(requested: Any, store: MemoryStore) -> None:
     for before in ({"tpm": 1}, {"x": 1}, {"t": 1, "p": 1, "m": 1}):
         limits = limit_set(store, TPM, RateLimit("t", 5, 1), RateLimit("p", 5, 1), RateLimit("m", 5, 1))
         limits.try_acquire(before).cancel()
@@ -145,7 +139,7 @@ BAD_FRACTIONS: list[Any] = [
         *[pytest.param(("tpm", "call_count"), *bad.values, id=bad.id) for bad in BAD_FRACTIONS],
     ],
 )
-def test_an_amount_that_cannot_be_is_refused_with_the_key_and_the_rule(
+def test_an_invalid_amount_names_key_and_rule(
     keys: tuple[str, ...], amount: Any, rule: str, store: MemoryStore
 ) -> None:
     limits = limit_set(store)
@@ -166,9 +160,7 @@ def test_amounts_of_whole_limits_are_whole(algorithm: RateLimitAlgorithm, amount
     assert limit_set(store, RateLimit("whole", 5, 60, algorithm)).try_acquire({"whole": 5.0})
 
 
-def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_key_warns_once_per_set(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits, other = limit_set(store, TPM, RPM, CallLimit(50, 60), DB), limit_set(store, TPM)
     for _ in range(3):
         assert limits.try_acquire({"tpm": 1, "typo": 5, "db": 0})
@@ -194,9 +186,7 @@ def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
         (Decimal("NaN"), "be a number"),
     ],
 )
-def test_an_amount_that_no_limit_could_have_is_refused_also_of_an_unknown_key(
-    amount: Any, said: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_amounts_are_validated(amount: Any, said: str, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     for verb, limits in product(VERBS, [(), (TPM,), (CALLS, DB), (TPM, CALLS, DB)]):
         made = limit_set(store, *limits) if limits else LimitSet(store=store)
         with pytest.raises(InvalidRequest, match=f"amount of 'typo' must {said}, not "):
@@ -214,9 +204,7 @@ def test_a_key_may_be_unknown_in_every_way(key: Any, store: MemoryStore, caplog:
     assert len(caplog.messages[0]) < 250
 
 
-def test_warnings_are_bounded_however_many_keys_somebody_makes_up(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warnings_of_unknown_keys_are_bounded(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, TPM)
     for number in range(1000):
         assert limits.try_acquire({f"made up {number}": 1})
@@ -334,9 +322,7 @@ def test_to_an_empty_set_every_key_is_unknown(verb: Verb, hooks: Hooks, caplog: 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_where_nothing_is_limited_no_key_is_a_mistake(
-    verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_limits_no_key_is_unknown(verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
     hooks.unknown_keys_raise = lambda: True
     assert verb(Unlimited(), {"tpm": 5})
     with pytest.raises(InvalidRequest, match="must not be negative"):

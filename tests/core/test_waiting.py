@@ -40,9 +40,7 @@ def store(clock: FakeClock) -> WatchedStore:
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
-    algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock
-) -> None:
+def test_a_waiter_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, RateLimit("tpm", 10, 10, algorithm))
     used_up(limits, "tpm")
     told = limits.try_acquire({"tpm": 3}).outcome.retry_after
@@ -189,9 +187,7 @@ def test_waiters_of_other_scopes_are_not_held_up(store: WatchedStore, clock: Fak
     waiter.result()
 
 
-def test_a_waiter_for_two_limits_stands_only_in_the_lines_that_refused_it(
-    store: WatchedStore, clock: FakeClock
-) -> None:
+def test_a_waiter_queues_only_for_limits_that_rejected_it(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN, RateLimit("rpm", 10, 100))
     used_up(limits, "tpm")
     both = Caller(limits.acquire, {"tpm": 2, "rpm": 10})
@@ -407,9 +403,7 @@ def test_an_interruption_between_the_admission_and_its_return_gives_everything_b
     assert not store.line.busy
 
 
-def test_what_a_store_does_not_take_back_hides_no_interruption(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_refund_hides_no_interruption(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     class OutOfReach(Interrupting):
         """Which cannot be reached any more then."""
 
@@ -532,9 +526,7 @@ def with_competitors(store: WatchedStore, clock: FakeClock) -> tuple[LimitSet, C
     return limits, waiter, held
 
 
-def test_a_release_does_not_wake_a_waiter_with_competitors_before_its_next_poll(
-    polled: WatchedStore, clock: FakeClock
-) -> None:
+def test_a_waiter_with_competitors_waits_for_its_next_poll(polled: WatchedStore, clock: FakeClock) -> None:
     _limits, waiter, held = with_competitors(polled, clock)
     calls = polled.watched.calls
     held.release()
@@ -567,9 +559,7 @@ def test_a_timeout_that_is_shorter_than_the_pause_ends_with_a_try(polled: Watche
     later.result().release()
 
 
-def test_a_process_that_takes_permits_again_and_again_lets_others_try_at_times(
-    polled: WatchedStore, clock: FakeClock
-) -> None:
+def test_a_busy_process_lets_others_try_at_times(polled: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(polled, ONE)
     for pause_us in (0, 100_000, 100_000):
         clock.move(pause_us)

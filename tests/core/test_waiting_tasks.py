@@ -52,9 +52,7 @@ def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 @in_a_loop
-async def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
-    algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock
-) -> None:
+async def test_a_task_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, RateLimit("tpm", 10, 10, algorithm))
     used_up(limits, "tpm")
     told = (await limits.atry_acquire({"tpm": 3})).outcome.retry_after
@@ -252,9 +250,7 @@ async def test_a_hundred_tasks_half_of_them_cancelled(store: WatchedStore) -> No
     assert not store.line.busy
 
 
-def test_a_loop_that_was_closed_under_a_waiter_harms_nobody(
-    store: WatchedStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_closed_loop_does_not_affect_others(store: WatchedStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "asyncio")  # it complains of the task that nobody awaited
     limits = limit_set(store, ONE)
     held = limits.acquire()

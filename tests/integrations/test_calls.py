@@ -41,7 +41,7 @@ def profiled() -> Iterator[list[tuple[str, str]]]:
     ("earlier", "status", "calls", "files"),
     [pytest.param(2, 200, 51, 18, id="admitted"), pytest.param(9, 429, 90, 28, id="rejected")],
 )
-def test_a_request_runs_little_of_the_package(
+def test_a_request_makes_few_calls(
     client: Client, serve: Any, earlier: int, status: int, calls: int, files: int
 ) -> None:
     serve({"x/": fine})

@@ -35,9 +35,7 @@ def disabled(settings: Settings) -> None:
     settings.LIMITS = {**settings.LIMITS, "ENABLED": False}
 
 
-def test_the_middleware_asks_neither_the_database_nor_a_store(
-    disabled: None, ask: Ask, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_the_middleware_does_no_io(disabled: None, ask: Ask, django_assert_num_queries: DjangoAssertNumQueries) -> None:
     endpoint(Resource.objects.get(name="api"))
     with django_assert_num_queries(0):
         responses = [ask("/") for _ in range(3)]

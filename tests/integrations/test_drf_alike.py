@@ -35,9 +35,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
         ("5/day", 5, 86_400),
     ],
 )
-def test_a_rate_is_so_many_requests_in_any_such_period(
-    rate: str, allowed: int, seconds: int, module: ModuleType, clock: FakeClock
-) -> None:
+def test_a_rate_is_enforced(rate: str, allowed: int, seconds: int, module: ModuleType, clock: FakeClock) -> None:
     view = view_of(of(module, "UserRateThrottle", rate=rate))
     assert statuses(view, allowed + 2) == [200] * allowed + [429] * 2
     clock.advance(seconds - 0.5)

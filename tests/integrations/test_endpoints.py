@@ -16,9 +16,7 @@ from django.urls import ResolverMatch, register_converter
 from django.urls.converters import REGISTERED_CONVERTERS, get_converters
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import services
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.models import Endpoint, Resource
 from limits_app.stores import registry
@@ -318,16 +316,6 @@ def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
     ],
     ids=repr,
 )
-def test_a_row_that_cannot_be_is_passed_over_with_a_word(
-    fields: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_row_is_ignored_and_logged(fields: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     assert found([row(**fields, name="broken"), row("/", name="sound")], "/") == "sound"
     assert "the rule 'broken' is ignored until it is corrected" in caplog.text
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_limits_of_the_resource_are_asked_for_by_name() -> None:
-    services.set_resource_limits("api", [CallLimit(5, 60)])
-    endpoint(Resource.objects.get(name="api"), "/", amounts={"call_count": 2})
-    [rule] = endpoints.current().find(of("/"))
-    assert (rule.resource, rule.amounts) == ("api", {"call_count": 2})

@@ -118,9 +118,7 @@ def test_limits_of_a_throttle_hold_where_the_endpoint_had_none_to_charge(send: S
     assert [send().status_code for _ in range(2)] == [200, 429]
 
 
-def test_amounts_that_only_the_other_one_could_be_asked_for_are_one_of_each(
-    send: Send, serve: Any, settings: Settings
-) -> None:
+def test_unknown_amounts_of_another_entity_are_one_of_each(send: Send, serve: Any, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"UNKNOWN_KEYS": "raise"}
     serve({"": view_of(throttle("api"))})
     endpoint(limit("api", RateLimit("tpm", 100, 60)), amounts={"tpm": 30})

@@ -117,9 +117,7 @@ by_wsgi = pytest.mark.parametrize("ask", ["wsgi"], indirect=True)
         pytest.param(Once, {"check_throttles": check_throttles}, id="a_view_that_catches"),
     ],
 )
-def test_whoever_overrules_a_throttle_runs_under_what_the_request_holds(
-    throttle: type, attributes: dict[str, Any], is_async: bool, ask: Ask, put: Put
-) -> None:
+def test_an_overruled_throttle(throttle: type, attributes: dict[str, Any], is_async: bool, ask: Ask, put: Put) -> None:
     seen = serve_rest(put, throttle, is_async=is_async, **attributes)
     _, passed, refused = (ask() for _ in range(3))
     assert [passed.status_code, refused.status_code] == [200, 429]
@@ -135,9 +133,7 @@ PROBLEMS = "limits_app.integrations.drf.problems.exception_handler"
 
 @kinds
 @pytest.mark.parametrize("handler", [None, PROBLEMS])
-def test_a_throttle_that_is_not_overruled_gives_everything_back(
-    handler: str | None, is_async: bool, ask: Ask, put: Put, settings: Settings
-) -> None:
+def test_a_throttle_that_rejects(handler: str | None, is_async: bool, ask: Ask, put: Put, settings: Settings) -> None:
     settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": handler} if handler else {}
     seen = serve_rest(put, Once, is_async=is_async)
     _, *answers = [ask() for _ in range(3)]
@@ -198,9 +194,7 @@ async def adispatch(self: AsyncView, request: HttpRequest, *args: Any, **kwargs:
     ],
     indirect=["ask"],
 )
-def test_nor_is_one_whose_refusal_the_view_makes_another_response_of(
-    attributes: dict[str, Any], is_async: bool, ask: Ask, put: Put
-) -> None:
+def test_a_rejection_that_the_view_rewrites(attributes: dict[str, Any], is_async: bool, ask: Ask, put: Put) -> None:
     seen = serve_rest(put, Once, is_async=is_async, **attributes)
     passed, *answers = [ask() for _ in range(3)]
     assert (passed.status_code, len(seen)) == (200, 1)
@@ -314,9 +308,7 @@ def test_a_store_that_is_down_may_be_overruled_too(
     assert left("work") == {"call_count": 0 if lets_pass else 2, "permits": 1}
 
 
-def test_of_throttles_in_several_stores_each_is_given_back_what_another_refuses(
-    settings: Settings, tmp_path: Path
-) -> None:
+def test_throttles_in_several_stores_are_refunded(settings: Settings, tmp_path: Path) -> None:
     shared = {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 4}
     settings.LIMITS = {**settings.LIMITS, "STORES": settings.LIMITS["STORES"] | {"shared": shared}}
     far = limit("far", CallLimit(1, 60))
@@ -353,9 +345,7 @@ ONCE = {
 
 @kinds
 @pytest.mark.parametrize("decorate", ONCE.values(), ids=list(ONCE))
-def test_a_view_that_goes_on_after_the_refusal_of_another_keeps_what_the_request_holds(
-    decorate: Any, is_async: bool, ask: Ask, put: Put
-) -> None:
+def test_a_view_that_ignores_a_rejection_keeps_its_permits(decorate: Any, is_async: bool, ask: Ask, put: Put) -> None:
     limit("once")
     limit("twice", CallLimit(2, 60))
     outer, seen = nested(decorate(afine if is_async else fine), is_async=is_async, passes_on=False)
@@ -370,9 +360,7 @@ def test_a_view_that_goes_on_after_the_refusal_of_another_keeps_what_the_request
 
 @kinds
 @pytest.mark.parametrize("decorate", ONCE.values(), ids=list(ONCE))
-def test_a_view_that_passes_the_refusal_of_another_on_is_refused(
-    decorate: Any, is_async: bool, ask: Ask, put: Put
-) -> None:
+def test_a_view_that_returns_a_rejection_is_refunded(decorate: Any, is_async: bool, ask: Ask, put: Put) -> None:
     limit("once")
     limit("twice", CallLimit(2, 60))
     outer, _ = nested(decorate(afine if is_async else fine), is_async=is_async, passes_on=True)

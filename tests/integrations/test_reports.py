@@ -77,9 +77,7 @@ def test_what_a_response_costs_may_depend_on_what_is_rendered_later(name: str, s
 
 @pytest.mark.parametrize("named", [None, {"tokens": 10}])
 @pytest.mark.parametrize("counts", [True, False])
-def test_what_does_not_count_is_given_back_whatever_charged_it(
-    named: dict[str, int] | None, counts: bool, serve: Serve, ask: Ask
-) -> None:
+def test_what_does_not_count_is_refunded(named: dict[str, int] | None, counts: bool, serve: Serve, ask: Ask) -> None:
     endpoint(limit("login", CallLimit(5, 3600), RateLimit("tokens", 100, 3600)))
 
     @limited("login", requested=named, counts=lambda _: counts)
@@ -178,9 +176,7 @@ def _on_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["function", "block"])
-def test_what_coroutines_hold_of_a_server_is_settled_without_keeping_the_event_loop(
-    way: str, fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coroutines_settle_without_blocking(way: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     services.set_resource_limits("db", [ResourceLimit("slot", 1)])
     settled: list[str] = []
     for verb in ("settle", "asettle"):
@@ -203,9 +199,7 @@ def test_what_coroutines_hold_of_a_server_is_settled_without_keeping_the_event_l
 
 @pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("stops", ["at_the_end", "early", "by_an_error"])
-def test_what_asynchronous_generators_hold_of_a_server_is_settled_without_keeping_the_event_loop(
-    stops: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_async_generators_settle_without_blocking(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
     services.set_resource_limits("db", [ResourceLimit("slot", 1)])
     settled: list[str] = []
     for verb in ("settle", "asettle"):
@@ -232,7 +226,7 @@ def test_what_asynchronous_generators_hold_of_a_server_is_settled_without_keepin
 
 @pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("how", ["fails", "passes_a_refusal_on"])
-def test_what_a_view_without_middleware_gives_back_does_not_keep_the_event_loop(
+def test_a_view_settles_in_a_thread(
     how: str, settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.MIDDLEWARE = []

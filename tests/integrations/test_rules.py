@@ -95,9 +95,7 @@ def test_secrets_are_counted_by_their_digest(clients: Mapping[str, Client], serv
     ],
     ids=["none", "staff", "superusers", "groups", "networks", "mapped network", "entities", "several"],
 )
-def test_an_exempt_request_is_not_charged_and_the_rule_does_not_stop_it(
-    exemption: dict[str, Any], exempt: set[str], serve: Any
-) -> None:
+def test_an_exempt_request_is_not_charged(exemption: dict[str, Any], exempt: set[str], serve: Any) -> None:
     serve({"x/": fine})
     endpoint(limit("api", CallLimit(100, 60)), "/x/", order=1, stop=True, **exemption)
     endpoint(limit("later", CallLimit(100, 60)), "/*", order=2)
@@ -157,9 +155,7 @@ def test_the_headers_report_the_limit_that_is_closest_to_its_end(ask: Ask, serve
         pytest.param({"tpm": 0.5}, {"call_count": 0.5}, {"call_count": 9, "tpm": 99}, id="fractions_are_smaller"),
     ],
 )
-def test_two_rules_for_one_resource_and_entity_charge_the_larger_amounts_once(
-    ask: Ask, serve: Any, one: Any, other: Any, after: dict[str, object]
-) -> None:
+def test_two_rules_charge_once(ask: Ask, serve: Any, one: Any, other: Any, after: dict[str, object]) -> None:
     serve({"x/": fine})
     api = limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60))
     endpoint(api, "/x/", amounts=one)
@@ -169,9 +165,7 @@ def test_two_rules_for_one_resource_and_entity_charge_the_larger_amounts_once(
 
 
 @pytest.mark.parametrize("amounts", [{}, {"call_count": 2}, {"call_count": 0.5}], ids=str)
-def test_what_rules_charged_before_is_not_charged_again_by_the_view(
-    ask: Ask, serve: Any, amounts: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rules_and_views_charge_once(ask: Ask, serve: Any, amounts: Any, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[set[str]] = []
 
     def view(request: Any) -> HttpResponse:
@@ -190,9 +184,7 @@ def test_what_rules_charged_before_is_not_charged_again_by_the_view(
     assert ("until its amounts are corrected" in caplog.text) == (taken < 1)
 
 
-def test_rules_in_several_stores_are_charged_one_after_the_other(
-    ask: Ask, serve: Any, settings: Settings, clock: FakeClock
-) -> None:
+def test_rules_in_several_stores(ask: Ask, serve: Any, settings: Settings, clock: FakeClock) -> None:
     settings.LIMITS = settings.LIMITS | {"STORES": {"default": {"KIND": "memory"}, "other": {"KIND": "memory"}}}
     serve({"x/": fine})
     limit("there", CallLimit(2, 60))

@@ -62,9 +62,7 @@ def test_who_is_refused_in_one_store_gets_back_what_the_other_took(serve: Any, a
     assert [one["used"] < 2.5 for one in services.status("near", entity="ann").limits.values()] == [True]
 
 
-def test_while_the_default_store_is_down_others_go_on(
-    serve: Any, ask: Ask, far: Resource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_affects_one_store(serve: Any, ask: Ask, far: Resource, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*args: object) -> Any:
         raise StoreUnavailable("connection refused")
 

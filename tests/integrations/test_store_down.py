@@ -83,9 +83,7 @@ def test_a_share_that_is_used_up_is_a_refusal_as_ever(serve: Any, ask: Ask, down
     assert [ask().status_code for _ in range(3)] == [200, 429, 429]
 
 
-def test_endpoints_are_those_known_last_while_the_database_is_down(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_last_known_endpoints_during_an_outage(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     endpoint(limit("api"), "/")
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     with connection.execute_wrapper(_closed), pytest.raises(StoreUnavailable, match="server closed"):
@@ -98,9 +96,7 @@ def test_endpoints_are_those_known_last_while_the_database_is_down(
 
 
 @pytest.mark.parametrize(("unresolved", "status"), [("block", 503), ("allow", 200)])
-def test_without_known_endpoints_the_setting_decides_while_the_database_is_down(
-    serve: Any, ask: Ask, settings: Settings, unresolved: str, status: int
-) -> None:
+def test_without_known_endpoints(serve: Any, ask: Ask, settings: Settings, unresolved: str, status: int) -> None:
     serve({"": fine})
     endpoint(limit("api"), "/")
     settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": unresolved}

@@ -83,9 +83,7 @@ def finished() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("view", [decorated, by_hand])
-def test_a_server_that_has_sent_a_stream_gives_back_what_the_stream_took(
-    serve: Any, live_server: LiveServer, view: Any
-) -> None:
+def test_a_sent_stream_releases_its_permits(serve: Any, live_server: LiveServer, view: Any) -> None:
     serve({"": view})
     for _ in range(2):
         connection = HTTPConnection(live_server.thread.host, live_server.thread.port, timeout=10)
@@ -143,9 +141,7 @@ def test_without_a_middleware_a_stream_holds_while_it_runs(serve: Any, settings:
         assert left("api") == {"slots": 1}
 
 
-def test_without_a_middleware_what_the_view_has_taken_is_held_until_the_stream_was_sent(
-    serve: Any, settings: Settings
-) -> None:
+def test_without_a_middleware_permits_last_until_the_stream_was_sent(serve: Any, settings: Settings) -> None:
     settings.MIDDLEWARE = []
     serve({"": limited("api")(decorated)})
     response = wsgi()

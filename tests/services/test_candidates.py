@@ -231,9 +231,7 @@ def test_auto_revert(policy: Policy, asked: int, ends: bool, reverted: bool) -> 
         ({"limits": "calls=1/h", "revert_minutes": 0}, "revert_minutes"),
     ],
 )
-def test_a_bad_candidate_is_rejected_and_the_former_one_stays(
-    policy: Policy, given: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_candidate_replaces_nothing(policy: Policy, given: dict[str, Any], message: str) -> None:
     limits.set_candidate(policy, "calls=1/h")
     with pytest.raises(InvalidLimit, match=message):
         limits.set_candidate(policy, **given)
@@ -248,9 +246,7 @@ def test_limits_of_an_entity_or_a_plan_are_not_shared() -> None:
             limits.set_candidate(policy, "calls=many/h")
 
 
-def test_a_candidate_that_bypassed_validation_is_not_evaluated(
-    policy: Policy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_candidate_is_not_evaluated(policy: Policy, caplog: pytest.LogCaptureFixture) -> None:
     limits.set_candidate(policy, "calls=1/h")
     Candidate.objects.update(limits="nonsense")
     assert allowed(1) == [True]

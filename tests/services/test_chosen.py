@@ -87,7 +87,7 @@ def test_a_more_specific_policy(case: str) -> None:
     ],
     ids=["a_boost", "a_freeze_without_end", "a_boost_to_come", "open_hours", "hours_that_never_come"],
 )
-def test_a_policy_that_does_not_always_hold_comes_before_the_one_of_its_scope_that_does(
+def test_dated_and_weekly_policies_come_before_permanent_ones(
     level: str, fields: dict[str, Any], capacity: int
 ) -> None:
     choice = choose(EntityPolicies(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
@@ -104,9 +104,7 @@ def test_dates_come_before_hours(level: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
-def test_an_entity_that_is_blocked_or_unlimited_itself_comes_before_everything(
-    level: str, effect: PolicyEffect
-) -> None:
+def test_flags_of_an_entity_come_before_all_policies(level: str, effect: PolicyEffect) -> None:
     own = PolicyValue(ENTITY_FLAGS, effect, (), None)
     choice = choose(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})
@@ -232,9 +230,7 @@ def plainly(rest: list[PolicyValue]) -> dict[str, float] | None:
 
 
 @given(st.lists(policies(), max_size=8, unique_by=rank), st.sampled_from([WHO, "user:2", None]), st.booleans())
-def test_random_policies_hold_as_a_plain_reference_says(
-    found: list[PolicyValue], who: str | None, shadow: bool
-) -> None:
+def test_random_policies_agree_with_a_reference(found: list[PolicyValue], who: str | None, shadow: bool) -> None:
     obeyed = {Enforcement.ENFORCE, Enforcement.SHADOW} if shadow else {Enforcement.ENFORCE}
     in_force = [
         one

@@ -106,9 +106,7 @@ def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not code_limits("many"), "longer than a row"
 
 
-def test_a_database_that_cannot_be_written_is_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_database_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise DatabaseError("read-only")
 

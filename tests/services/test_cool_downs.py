@@ -121,9 +121,7 @@ def test_an_invalid_report_changes_nothing(pool: str, member: Any, retry_after: 
     assert not CoolDown.objects.exists()
 
 
-def test_a_resource_without_a_pool_cools_down_and_its_waiters_wait(
-    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resource_without_a_pool_cools_down(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver, "clock", Wall())
     limits.set_resource_limits("chat", [CALLS])
     assert limits.try_acquire("chat", entity="user:1")
@@ -172,9 +170,7 @@ def test_reports_of_many_rejected_requests_are_one_change(monkeypatch: pytest.Mo
     assert store.version() == version
 
 
-def test_while_the_database_fails_a_resource_does_not_cool_down(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_database_cools_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> bool:
         raise DatabaseError("down")
 

@@ -169,9 +169,7 @@ def test_rows_of_every_other_kind() -> None:
     ],
 )
 @pytest.mark.parametrize("alone", [False, True])
-def test_everything_that_is_wrong_is_said_by_its_path(
-    model: type[Configuration], data: Any, wrong: dict[str, str], alone: bool
-) -> None:
+def test_errors_name_their_path(model: type[Configuration], data: Any, wrong: dict[str, str], alone: bool) -> None:
     Resource.objects.create(name="api")
     found = errors(model(), data, alone=alone)
     assert found.keys() == wrong.keys()

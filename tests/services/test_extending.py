@@ -145,9 +145,7 @@ def test_a_repeated_request_is_extended_without_being_charged_and_a_failed_one_i
 
 
 @WAYS
-def test_the_fallback_that_admitted_the_first_amounts_decides_on_the_extension(
-    extend: Extend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fallback_decides_on_extensions(extend: Extend, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FailingStore(MemoryStore(clock=clock))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
     recover_by(clock, monkeypatch)

@@ -95,9 +95,7 @@ def test_a_total_applies_in_addition(level: str, total: str) -> None:
 
 
 @pytest.mark.parametrize(("upper", "lower"), list(combinations(TOTALS, 2)))
-def test_of_the_totals_of_a_client_the_most_specific_one_applies_and_always_that_of_the_system(
-    upper: str, lower: str
-) -> None:
+def test_the_most_specific_total_applies_and_always_that_of_the_system(upper: str, lower: str) -> None:
     put(lower)
     put(upper)
     assert found() == {upper, "code"} | ({lower} if lower == "system_total" else set())

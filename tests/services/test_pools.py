@@ -418,7 +418,7 @@ def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:
 
 
 @pytest.mark.parametrize(("policy", "served"), [("allow", "aaaaa"), ("local", "ab---")])
-def test_while_the_store_is_down_policy_decides_for_members_too(
+def test_members_during_an_outage(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, policy: str, served: str
 ) -> None:
     settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": policy, "EXPECTED_PROCESSES": 2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from decimal import Decimal
 
 import pytest
@@ -18,27 +17,6 @@ from limits_app.resolver.cache import Resolver, advance_version, resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-
-CAPACITY = {"entity on resource": 1, "entity": 2, "resource": 3, "system": 4, "code": 5}
-
-
-def put(levels: Iterable[str]) -> tuple[CallLimit, ...]:
-    """Set policies at levels, each with a capacity that tells it from the others; returns the limits of the call."""
-    call: tuple[CallLimit, ...] = ()
-    for level in levels:
-        limit = [CallLimit(CAPACITY[level], 60)]
-        match level:
-            case "entity on resource":
-                limits.set_entity_limits("user:1", limit, resource="api")
-            case "entity":
-                limits.set_entity_limits("user:1", limit)
-            case "resource":
-                limits.set_resource_limits("api", limit)
-            case "system":
-                limits.set_system_limits(limit)
-            case "code":
-                call = tuple(limit)
-    return call
 
 
 @pytest.mark.parametrize(
@@ -164,9 +142,7 @@ def test_what_bypasses_the_app_counts_once_nothing_is_kept_any_more() -> None:
     assert limits.try_acquire("api")
 
 
-def test_a_store_that_cannot_be_told_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(MemoryStore):
         def advance_version(self) -> int:
             raise StoreUnavailable("not now")

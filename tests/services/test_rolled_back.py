@@ -122,9 +122,7 @@ def test_where_autocommit_is_switched_off_nothing_is_done(act: Act, after: float
 
 
 @acts
-def test_a_store_that_goes_down_before_the_commit_is_an_error_of_the_commit(
-    act: Act, after: float, failing: FailingStore, announced: list[str]
-) -> None:
+def test_an_outage_fails_the_commit(act: Act, after: float, failing: FailingStore, announced: list[str]) -> None:
     def act_and_lose_the_store() -> None:
         with transaction.atomic():
             assert act()

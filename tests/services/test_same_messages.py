@@ -126,9 +126,7 @@ def by_admin(policy: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("ask", [by_code, by_api, by_command, by_file, by_import, by_admin])
 @pytest.mark.parametrize(("policy", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_the_same_mistake_has_the_same_message(
-    ask: Callable[[dict[str, Any]], str], policy: dict[str, Any], message: str
-) -> None:
+def test_messages_are_the_same(ask: Callable[[dict[str, Any]], str], policy: dict[str, Any], message: str) -> None:
     User.objects.create_superuser("admin")
     Resource.objects.create(name="api")
     Entity.objects.create(identifier="user:1")

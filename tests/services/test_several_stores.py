@@ -161,9 +161,7 @@ def test_one_query_says_what_holds_and_where(stores: Stores, django_assert_num_q
 
 
 @pytest.mark.parametrize(("down", "there", "elsewhere"), [("default", "near", "far"), ("shared", "far", "near")])
-def test_who_is_counted_elsewhere_does_not_notice_that_a_store_is_down(
-    stores: Stores, clock: FakeClock, down: str, there: str, elsewhere: str
-) -> None:
+def test_an_outage_affects_one_store(stores: Stores, clock: FakeClock, down: str, there: str, elsewhere: str) -> None:
     assert admitted(elsewhere, 1) == 1
     stores[down].down = True
     assert admitted(there, 9) == 9
@@ -240,9 +238,7 @@ def test_resources_that_moved_together_are_charged_together_at_once() -> None:
     assert (used("far"), used("farther")) == (2, 1)
 
 
-def test_a_store_that_the_settings_have_no_longer_is_one_that_is_down(
-    settings: Settings, django_assert_num_queries: Callable[[int], Any]
-) -> None:
+def test_a_removed_store_is_unavailable(settings: Settings, django_assert_num_queries: Callable[[int], Any]) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     assert admitted("near") == 3
     assert limits.try_acquire("far", entity="a").outcome.degraded

@@ -129,9 +129,7 @@ def test_endpoints_that_are_out_of_date_are_not_kept(site: Any) -> None:
 
 
 @in_the_present
-def test_what_is_read_in_another_transaction_is_kept(
-    site: Any, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_reads_in_the_present_are_cached(site: Any, django_assert_num_queries: DjangoAssertNumQueries) -> None:
     set_to(5)
     Resource.objects.update(pool=Pool.objects.create(name="regions"))
     resolver.clear()
@@ -159,9 +157,7 @@ def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
 
 
 @in_a_snapshot
-def test_one_that_is_over_keeps_others_from_nothing(
-    site: Any, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
+def test_a_finished_snapshot_has_no_effect(site: Any, django_assert_num_queries: DjangoAssertNumQueries) -> None:
     with transaction.atomic(ALIAS):
         assert not may_be_kept(ALIAS)
     with django_assert_num_queries(1, connection=site):
@@ -185,9 +181,7 @@ def test_autocommit_that_is_switched_off_is_a_transaction(site: Any) -> None:
 
 
 @pytest.mark.parametrize("site", [PRESENT["sqlite_with_a_journal"]], ids=["unknown"], indirect=True)
-def test_of_other_databases_nothing_that_a_transaction_reads_is_kept(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_databases_are_not_cached_in_a_transaction(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "vendor", "unknown")
     assert may_be_kept(ALIAS)
     with transaction.atomic(ALIAS):

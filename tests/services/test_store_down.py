@@ -238,9 +238,7 @@ def test_decisions_without_the_store_are_counted(store: FailingStore) -> None:
     }
 
 
-def test_signals_tell_once_that_it_is_down_and_once_that_it_is_back(
-    store: FailingStore, clock: FakeClock, told: list[str]
-) -> None:
+def test_signals_report_an_outage_and_its_end_once(store: FailingStore, clock: FakeClock, told: list[str]) -> None:
     on_api("allow")
     store.down = True
     admitted(20)
@@ -298,9 +296,7 @@ def test_who_waits_at_a_store_that_goes_down_is_answered_by_policy(store: Failin
         assert waiting.result(10).outcome.degraded
 
 
-def test_a_release_never_fails_and_is_made_up_for(
-    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     on_api("block", RateLimit("tpm", 10, 86_400), ResourceLimit("db", 2))
     for _ in range(2):
         with limits.acquire("api", entity="a", requested={"tpm": 5}) as acquisition:
@@ -356,9 +352,7 @@ def test_an_outage_does_not_look_like_no_usage(store: FailingStore, clock: FakeC
     assert limits.status("api", entity="a").limits["call_count"]["used"] == 0
 
 
-def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
-    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_change_during_an_outage(store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     on_api("allow")
     version = store.version()
     give_up(store)
@@ -381,9 +375,7 @@ def test_the_version_is_that_of_the_store_and_nobody_waits_for_one_that_was_give
     assert store.asked == asked
 
 
-def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwards(
-    store: FailingStore, clock: FakeClock
-) -> None:
+def test_limits_resolved_during_an_outage_use_the_store_afterwards(store: FailingStore, clock: FakeClock) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
     give_up(store)
     assert admitted(3) == 3
@@ -397,9 +389,7 @@ def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwar
     assert limits.limit_set("api", "a").try_acquire() is not None
 
 
-def test_limits_that_were_first_seen_during_an_outage_are_kept_until_it_ends(
-    store: FailingStore, django_assert_num_queries: Callable[[int], Any]
-) -> None:
+def test_limits_of_an_outage_are_cached(store: FailingStore, django_assert_num_queries: Callable[[int], Any]) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
     give_up(store)
     assert admitted(1, "b") == 1
@@ -411,9 +401,7 @@ def test_limits_that_were_first_seen_during_an_outage_are_kept_until_it_ends(
     assert store.asked == asked
 
 
-def test_a_store_that_cannot_be_opened_is_down(
-    monkeypatch: pytest.MonkeyPatch, store: FailingStore, clock: FakeClock
-) -> None:
+def test_an_unopened_store_is_down(monkeypatch: pytest.MonkeyPatch, store: FailingStore, clock: FakeClock) -> None:
     on_api("allow")
     resolver.clear()
     opened = registry.store
@@ -456,9 +444,7 @@ def test_an_empty_policy_word_is_the_only_other_one() -> None:
         limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="perhaps")
 
 
-def test_while_the_database_is_down_limits_are_those_known_last(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_last_known_limits_during_a_database_outage(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_TTL_SECONDS": 1e-9}
     limits.set_resource_limits("api", [CallLimit(2, 60)])
     assert admitted(1) == 1
@@ -491,9 +477,7 @@ def test_an_error_of_the_function_that_returns_the_amounts_is_raised(settings: S
         limits.try_acquire("api", requested=amounts)
 
 
-def test_what_is_not_known_to_be_limited_makes_no_key_a_mistake(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_key_is_unknown_during_a_database_outage(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow", "UNKNOWN_KEYS": "raise"}
     with connection.execute_wrapper(_unreachable):
         assert limits.acquire("api", entity="a", requested={"tokens": 5})
@@ -534,9 +518,7 @@ def test_other_settings_are_other_resilient_stores(store: FailingStore, settings
     assert told == []
 
 
-def test_logs_report_an_outage_and_its_end(
-    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_logged(store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "limits_app"):
         give_up(store)
         store.down = False

@@ -114,9 +114,7 @@ def test_shares_of_different_configurations_are_resolved_again() -> None:
         pytest.param(("block", "local"), 0, id="the_strictest_counts"),
     ],
 )
-def test_while_the_store_is_down_the_strictest_policy_counts(
-    policies: tuple[str, str], admitted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_strictest_outage_policy(policies: tuple[str, str], admitted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> None:
         raise StoreUnavailable("connection refused")
 

@@ -84,9 +84,7 @@ def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> 
 
 @examples(400)
 @given(draw=st.data(), old=rates(), new=rates())
-def test_use_is_carried_exactly_or_rounded_up_by_less_than_a_part(
-    draw: st.DataObject, old: RateLimit, new: RateLimit
-) -> None:
+def test_use_is_carried_exactly_or_rounded_up(draw: st.DataObject, old: RateLimit, new: RateLimit) -> None:
     tested = Driven(old)
     most = old.ceiling if isinstance(old.ceiling, int) else 1
     tested.settle(NOW, draw.draw(st.integers(0, most)))

@@ -77,9 +77,7 @@ def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None
     ),
     back=st.booleans(),
 )
-def test_used_becomes_less_by_just_what_is_given_and_never_less_than_nothing(
-    limit: Limit, steps: list[tuple[int, int, int]], *, back: bool
-) -> None:
+def test_credit_reduces_use_exactly(limit: Limit, steps: list[tuple[int, int, int]], *, back: bool) -> None:
     driven, now = Driven(limit), NOW
     for moved, asked, given_units in steps:
         now += -moved // 2 if back and asked % 3 == 0 else moved

@@ -142,9 +142,7 @@ def test_only_calendars_have_boundaries() -> None:
 
 @examples(60)
 @given(draw=st.data(), where=moments(), kind=st.sampled_from(QuotaPeriod))
-def test_a_calendar_quota_decides_as_a_wall_calendar_does(
-    draw: st.DataObject, where: tuple[str, int], kind: QuotaPeriod
-) -> None:
+def test_a_quota_follows_the_calendar(draw: st.DataObject, where: tuple[str, int], kind: QuotaPeriod) -> None:
     zone, now = where
     now = max(now, 0)
     decides_alike(draw, QuotaLimit("k", 10, kind, zone), now, lambda moment, _: period_of(kind, zone, moment))
@@ -281,9 +279,7 @@ def test_a_change_while_the_clock_is_back_ends_no_period_early() -> None:
     ids=["hour", "longer", "day"],
 )
 @pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
-def test_a_change_while_the_clock_is_back_ends_no_period_early_for_what_is_taken_then(
-    limit: QuotaLimit, changed: QuotaLimit
-) -> None:
+def test_a_change_while_the_clock_is_back_keeps_what_is_taken_then(limit: QuotaLimit, changed: QuotaLimit) -> None:
     tested, begins = Driven(limit), MIDNIGHT + HOUR
     assert tested.take(begins, 5)
     assert tested.take(begins - 5 * HOUR, 5)

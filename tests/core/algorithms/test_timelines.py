@@ -242,9 +242,7 @@ def test_a_tick_of_two_microseconds(algorithm: RateLimitAlgorithm) -> None:
 @pytest.mark.parametrize(
     ("units", "ticks"), [(0.001, 1), (1, 1), (MILLION, 1), (MILLION + 0.001, 2), (ALL, MILLION), (ALL - 0.001, MILLION)]
 )
-def test_a_tick_that_was_begun_must_end_before_nothing_is_used(
-    algorithm: RateLimitAlgorithm, units: float, ticks: int
-) -> None:
+def test_use_lasts_until_the_end_of_its_tick(algorithm: RateLimitAlgorithm, units: float, ticks: int) -> None:
     tested, start = Driven(RateLimit("k", ALL, 7, algorithm)), NOW - NOW % 7
     assert tested.take(start, units)
     restored = tested.rule.restored_at(tested.state)
@@ -387,9 +385,7 @@ def test_a_sliding_window(timeline: list[Step]) -> None:
 
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
 @pytest.mark.parametrize("gap_us", [1, 3, 7, 999])
-def test_ten_per_second_stay_ten_per_second_however_often_somebody_looks(
-    algorithm: RateLimitAlgorithm, gap_us: int
-) -> None:
+def test_ten_per_second_at_any_polling_interval(algorithm: RateLimitAlgorithm, gap_us: int) -> None:
     calls = Driven(CallLimit(10, 1, algorithm))
     seconds = min(gap_us, 3)
     polls = range(NOW, NOW + seconds * 1_000_000 + gap_us, gap_us)

@@ -129,9 +129,7 @@ COARSE = [
 @pytest.mark.parametrize("limit", COARSE, ids=repr)
 @examples(80)
 @given(draw=st.data())
-def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_early(
-    limit: RateLimit, draw: st.DataObject
-) -> None:
+def test_long_ticks_are_late_by_three_at_most_and_never_early(limit: RateLimit, draw: st.DataObject) -> None:
     units = exact_units(limit)
     assert units.tick_us > 1
     course, model = Course(draw, limit), Bucket(limit, refunds=limit.algorithm is not LEAKY_BUCKET)
@@ -157,9 +155,7 @@ def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_ea
 @pytest.mark.parametrize("limit", [None, *COARSE], ids=repr)
 @examples(80)
 @given(draw=st.data())
-def test_what_is_given_back_comes_to_the_same_at_any_time_from_when_it_was_taken(
-    limit: RateLimit | None, draw: st.DataObject
-) -> None:
+def test_a_refund_has_the_same_result_at_any_later_time(limit: RateLimit | None, draw: st.DataObject) -> None:
     course = Course(draw, draw.draw(rates(ALGORITHMS)) if limit is None else limit)
     taken: list[tuple[int, float]] = []
     for _ in range(course.length()):
@@ -182,9 +178,7 @@ def test_what_is_given_back_comes_to_the_same_at_any_time_from_when_it_was_taken
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
 @examples(80)
 @given(draw=st.data())
-def test_no_more_is_used_in_any_time_than_the_burst_the_refill_and_refunds_of_earlier_requests(
-    algorithm: RateLimitAlgorithm, draw: st.DataObject
-) -> None:
+def test_use_is_bounded_by_burst_refill_and_refunds(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
     course = Course(draw, draw.draw(rates((algorithm,))))
     charged: list[tuple[int, Fraction]] = []
     held: list[int] = []
@@ -341,9 +335,7 @@ def exact_parts(limit: RateLimit) -> int:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @examples(80)
 @given(draw=st.data())
-def test_from_when_it_says_so_a_state_cannot_be_told_from_an_unused_one(
-    algorithm: RateLimitAlgorithm, draw: st.DataObject
-) -> None:
+def test_a_restored_state_equals_an_unused_one(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
     course = Course(draw, draw.draw(rates((algorithm,))))
     for _ in range(course.length()):
         course.pass_time()
