@@ -196,7 +196,7 @@ class LimitSet:
         return acquisition
 
     def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: Timeout = None) -> Acquisition:
-        """Acquire; by default this waits as long as it takes, other than `limits.acquire`, which does not wait.
+        """Acquire; by default this waits as long as it takes, unlike `limits.acquire`, which does not wait.
 
         `timeout` is the longest wait in seconds (0: no waiting).
         Waiters of this process for the same limit are served in the order of their arrival.

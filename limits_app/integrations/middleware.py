@@ -28,9 +28,9 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 class LimitsMiddleware:
     """Adds `request.limits`, and charges each request by all rules for URLs that match it.
 
-    Place it after the authentication middleware. A request is charged right before its view, when that is known;
-    a request that reaches no view, because there is none or another middleware answers, is charged after that.
-    What a request holds is released when its response was sent.
+    Place it after the authentication middleware. A request is charged right before its view runs; one that reaches
+    no view, because no URL matches or another middleware answers, is charged when that response is returned.
+    The permits that a request holds are released when its response was sent.
     """
 
     sync_capable = True
@@ -39,6 +39,7 @@ class LimitsMiddleware:
     def __init__(self, get_response: Sync | Async) -> None:
         self._get_response: Any = get_response
         self._is_async = iscoroutinefunction(get_response)
+        # Django awaits a coroutine function under ASGI, and would run any other in a thread for each request.
         self.process_view: Callable[..., object] = _aenforce if self._is_async else _enforce
         if self._is_async:
             markcoroutinefunction(self)
@@ -81,7 +82,7 @@ class LimitsMiddleware:
 
 
 def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> HttpResponseBase:
-    """Return the response to a request that reached no view: what was made for it, or its refusal."""
+    """Return the response to a request that reached no view: the one that was made for it, or its refusal."""
     if refused is not None:
         response.close()
         return refused
@@ -96,7 +97,7 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     if _is_exempt(request):
         return None
     try:
-        # The store checks when it charges whether they are current.
+        # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
         rules = () if limits.charges else endpoints.cached_rules(request)
         if len(rules) == 1 and rules[0].is_plain:
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
@@ -140,14 +141,14 @@ def _is_exempt(request: HttpRequest) -> bool:
 
 
 def _is_preflight(request: HttpRequest, view: object) -> bool:
-    """Whether a browser asks for permission (CORS), and no function view runs in full for that."""
+    """Whether a browser asks for permission (CORS) and the view answers that: a function would run in full."""
     is_function = view is not None and not hasattr(view, "view_class") and not hasattr(view, "cls")
     asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
     return asks and not is_function
 
 
 def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
-    """Charge what the current endpoints say; 1 of each limit where the amounts of a rule are invalid."""
+    """Charge a request by the current rules that match it; 1 of each limit where the amounts of a rule are invalid."""
     limits = request.limits
     if not limits.settings[conf.ENABLED.name]:
         return None
@@ -175,6 +176,6 @@ def _charge_valid(limits: RequestLimits, charge: RuleCharge) -> None:
 
 
 def _refused(request: HttpRequest, limits: RequestLimits, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
-    """Return the refusal of a request that no view sees; it is refunded what it was charged before."""
+    """Refund what a request was charged before, since no view handles it, and return its refusal."""
     limits.undo()
     return refusal(request, error)

@@ -92,7 +92,7 @@ class RequestLimits:
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
-        WEB_REQUEST.set(ref(self))
+        WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
     # ---------------------------------------------------------------- the entity
 
@@ -296,9 +296,9 @@ class RequestLimits:
     def note_charge(
         self, acquisition: Acquisition, charged: Iterable[tuple[Key, Mapping[str, Amount], str]]
     ) -> Acquisition:
-        """Hold what was charged for resources and entities: the amounts that each names, and the prefix of its keys.
+        """Note that an acquisition was charged for each resource and entity; LimitExceeded where it was rejected.
 
-        Raises LimitExceeded where it was rejected.
+        `charged` has each of these with the amounts that it names, and the prefix of its keys in the acquisition.
         """
         if not acquisition.claim.admitted:
             self.refused = (acquisition,)
@@ -348,7 +348,7 @@ class RequestLimits:
     def undo(self) -> None:
         """Refund what integrations charged, calls included, after the request was rejected.
 
-        What the code acquired itself is refunded as far as it was not reported. Call it when no view runs any more.
+        Of what views acquired themselves, unreported amounts are refunded. Call it when no view runs any more.
         """
         if self.acquired:
             self.charges.refund(self.acquired)

@@ -65,7 +65,7 @@ def acquire(
     plan: str | None = None,
     require_usage: bool = True,
 ) -> Acquisition:
-    """Acquire; by default this does not wait, other than `LimitSet.acquire`, which waits as long as it takes.
+    """Acquire; by default this does not wait, unlike `LimitSet.acquire`, which waits as long as it takes.
 
     `timeout` is the longest wait in seconds (None: as long as it takes).
     Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than

@@ -78,7 +78,7 @@ class IdempotentRequest(Request):
 
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         if not acquisition.successful and self._was_admitted(acquisition):
-            self._shadow = None  # the first request has tried the limits in shadow mode
+            self._shadowed = None  # the first request has tried the limits in shadow mode
             return ReplayedAcquisition(acquisition.limit_set, _NOTHING)
         return super()._finish(acquisition, in_task=in_task)
 

@@ -64,7 +64,8 @@ class Request:
     _time_left: Callable[[], float | None]
     """Returns how many seconds the request may still wait."""
     _resolved: ResolvedSet | None = None
-    _shadow: LimitSet | None = None
+    _shadowed: ResolvedSet | None = None
+    """The resolved set, if it has limits in shadow mode that are still to be tried."""
     _fallback: LimitSet | None = None
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
@@ -80,7 +81,7 @@ class Request:
         if timeout != 0:
             self._time_left = _countdown(timeout)
         acquisition = self._finish(self._use(_try_acquire if timeout == 0 else self._wait))
-        return acquisition if self._shadow is None else follow(acquisition, self._evaluating, self._requested)
+        return acquisition if self._shadowed is None else follow(acquisition, self._shadowed, self._requested)
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
@@ -88,7 +89,7 @@ class Request:
             self._time_left = _countdown(timeout)
         acquired = await self._ause(_atry_acquire if timeout == 0 else self._await)
         acquisition = self._finish(acquired, in_task=True)
-        return acquisition if self._shadow is None else await afollow(acquisition, self._evaluating, self._requested)
+        return acquisition if self._shadowed is None else await afollow(acquisition, self._shadowed, self._requested)
 
     def peek(self) -> Outcome:
         """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -99,7 +100,7 @@ class Request:
 
     def latest(self, stale: LimitSet) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the limits that apply now."""
-        self._recover(StaleConfiguration())
+        self._recover(StaleConfiguration())  # forgets the limits that were resolved before
         return _of_same_member(self._use(lambda limits, _: limits), stale)
 
     async def alatest(self, stale: LimitSet) -> LimitSet:
@@ -119,7 +120,7 @@ class Request:
             notify.rejected(extension.outcome)
 
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
-        """Return `use` of the effective limits and the amounts; repeats it after an error that `_recover` handles."""
+        """Call `use` with the effective limits and the amounts, again after an error that `_recover` handles."""
         while True:
             try:
                 limits = self._fallback
@@ -145,12 +146,13 @@ class Request:
                 self._recover(error)
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
-        self._resolved, self._shadow = resolved, resolved.shadow
+        """Note what the next attempt uses, and return its limits; StoreUnavailable where it is known beforehand."""
+        self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
         return resolved.limit_set if resolved.available else resolved.in_store()
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
-        fallback, self._fallback, self._shadow = self._fallback, None, None
+        fallback, self._fallback, self._shadowed = self._fallback, None, None
         if isinstance(error, StaleConfiguration):
             self._source.forget(self._key, self._resolved)
         elif isinstance(error, LimitExceeded):
@@ -178,14 +180,10 @@ class Request:
     def _peek(self, limits: LimitSet, amounts: Requested) -> Outcome | NeverAdmissible:
         """The outcome, or the error as a value: an error that is raised is counted as a rejection."""
         try:
-            return with_shadow(limits.peek(amounts), self._shadow, self._requested)
+            shadow = None if self._shadowed is None else self._shadowed.shadow
+            return with_shadow(limits.peek(amounts), shadow, self._requested)
         except NeverAdmissible as error:
             return error
-
-    @property
-    def _evaluating(self) -> ResolvedSet:
-        """The resolved set with the limits in shadow mode."""
-        return cast("ResolvedSet", self._resolved)
 
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         """Count and notify of a decision; return the acquisition that the caller receives."""
@@ -195,7 +193,7 @@ class Request:
             notify.rejected(acquisition.outcome)
             return acquisition
         notify.admitted(self._key[0], acquisition, in_task=in_task)
-        if acquisition.limit_set.version is not None:  # others never change
+        if acquisition.limit_set.version is not None:  # limits without a version never change
             acquisition.source = self
             acquisition.requires_usage = self.requires_usage
         return acquisition
