@@ -178,12 +178,9 @@ def test_an_unknown_key_warns_once_per_set(store: MemoryStore, caplog: pytest.Lo
     ("amount", "said"),
     [
         (-1, "not be negative"),
-        (-0.001, "not be negative"),
         ("5", "be a number"),
         (True, "be a number, not a boolean"),
         (float("nan"), "be a finite number"),
-        (float("inf"), "be a finite number"),
-        (Decimal("NaN"), "be a number"),
     ],
 )
 def test_amounts_are_validated(amount: Any, said: str, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import LEASE_US, schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.core.algorithms.driven import NOW, SECOND, Driven
 from tests.core.sets import limit_set, reported, used
 
 SOFT = [RateLimit("k", 10, 60, algorithm, soft=True) for algorithm in RateLimitAlgorithm] + [
@@ -151,3 +152,28 @@ def test_permits_and_blocks_are_hard() -> None:
     assert not Blocked().soft
     assert "soft" not in {field.name for field in fields(ResourceLimit)}
     assert "overdrawn" in {field.name for field in fields(LimitStatus)}
+
+
+LIMITS = [
+    *[RateLimit("k", 10, 10, algorithm, soft=True) for algorithm in RateLimitAlgorithm],
+    QuotaLimit.per_session("k", 10, 10, soft=True),
+]
+every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", "quota")))
+
+
+def hardened(limit: RateLimit | QuotaLimit) -> Driven:
+    """The same limit, which refuses."""
+    return Driven(replace(limit, soft=False))
+
+
+@every_limit
+def test_what_does_not_fit_becomes_debt(limit: RateLimit | QuotaLimit) -> None:
+    soft, hard = Driven(limit), hardened(limit)
+    assert soft.take(NOW, 8)
+    assert soft.take(NOW, 25)
+    hard.settle(NOW, 33)
+    assert soft.used(NOW) == 33
+    assert soft.take(NOW, 0), "also in debt"
+    assert [soft.used(NOW + second * SECOND) for second in range(40)] == [
+        hard.used(NOW + second * SECOND) for second in range(40)
+    ]

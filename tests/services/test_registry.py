@@ -1,52 +1,17 @@
-"""The stores of the site."""
+"""The store that limits use, and the signal of a lost lease."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from django.core.exceptions import ImproperlyConfigured
 from pytest_django import Settings
 
 from limits_app import CallLimit, LimitSet, ResourceLimit, limits, signals
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import ProcessStore, default_process_store
+from limits_app.stores.process import default_process_store
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
-
-
-def test_an_alias_is_opened_once(settings: Settings) -> None:
-    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}, "second": {"KIND": "memory"}}}
-    assert registry.store() is registry.store("default")
-    assert registry.store("second") is not registry.store()
-    assert isinstance(registry.store("second"), MemoryStore)
-
-
-def test_no_such_alias_says_which_there_are(settings: Settings) -> None:
-    settings.LIMITS = {}
-    with pytest.raises(ImproperlyConfigured, match="has no 'other'"):
-        registry.store("other")
-
-
-def test_a_process_store_lies_where_the_settings_say(settings: Settings, tmp_path: Path) -> None:
-    settings.LIMITS = {"STATE_DIR": str(tmp_path / "here"), "MAP_MEGABYTES": 2}
-    store = registry.store()
-    assert isinstance(store, ProcessStore)
-    assert store.directory == tmp_path / "here"
-    assert (tmp_path / "here/state/data.mdb").stat().st_size == 2 * 1024 * 1024
-    store.close()
-
-
-def test_a_site_has_a_place_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    settings.LIMITS = {}
-    settings.SECRET_KEY = "one site"
-    mine = registry.state_directory()
-    settings.SECRET_KEY = "another site"
-    assert mine.parent == registry.state_directory().parent
-    assert mine != registry.state_directory()
-    assert mine.parent.parent == tmp_path
 
 
 def test_sets_of_mode_process_use_the_store_of_the_site(settings: Settings, tmp_path: Path) -> None:

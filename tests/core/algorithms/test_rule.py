@@ -1,10 +1,11 @@
-"""What a store may rely on, whatever the limit."""
+"""What a store may rely on, whatever the limit; how permits are counted; what blocked means."""
 
 from __future__ import annotations
 
 import pytest
 
 from limits_app.core.algorithms import compile_rule
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.limits import (
     Blocked,
@@ -15,7 +16,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from tests.core.algorithms.driven import LEASE_US, NOW
+from tests.core.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
 LIMITS: list[Limit] = [
     *[RateLimit("k", 3, 1.5, algorithm) for algorithm in RateLimitAlgorithm],
@@ -86,3 +87,115 @@ def test_no_function_changes_its_arguments(limit: Limit) -> None:
     rule.wait(before, NOW + 900_000, rule.parts_per_unit)
     assert [value.pack() if isinstance(value, Log) else value for value in before] == copied
     assert type(before) is tuple
+
+
+HOUR = 3600 * SECOND
+
+
+def test_a_state_counts_permits_and_holders_apart() -> None:
+    tested = Driven(ResourceLimit("db", 10))
+    tested.take(NOW, 3)
+    tested.take(NOW, 4)
+    assert tested.state[:2] == (7, 2)
+    tested.settle(NOW, -3)
+    assert tested.state[:2] == (4, 1)
+
+
+def test_a_number_is_never_less_than_the_clock_so_that_it_grows_after_the_state_was_forgotten() -> None:
+    tested = Driven(ResourceLimit("db", 1))
+    tested.take(NOW, 1)
+    before = tested.state[2]
+    forgotten = Driven(ResourceLimit("db", 1))
+    forgotten.take(NOW + 1, 1)
+    assert forgotten.state[2] > before
+
+
+def test_releasing_keeps_the_number() -> None:
+    tested = Driven(ResourceLimit("db", 1))
+    tested.take(NOW, 1)
+    fence = tested.state[2]
+    tested.settle(NOW, -1)
+    tested.take(NOW - SECOND, 1)
+    assert tested.state[2] == fence + 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, LEASE_US), (3600, LEASE_US), (LEASE_US / SECOND, LEASE_US), (2.5, 2_500_000), (0.001, 1000)],
+)
+def test_a_lease_is_never_longer_than_a_permit_may_be_held(seconds: float | None, expected: int) -> None:
+    rule = compile_rule(ResourceLimit("db", 1, seconds), LEASE_US)
+    assert rule.lease_us == expected
+    assert rule.hold_us == (NEVER_US if seconds is None else round(seconds * SECOND))
+    assert rule.take(rule.start, NOW, 1) == (1, 1, NOW, NOW + expected)
+
+
+def test_the_wait_is_until_the_first_lease_may_run_out() -> None:
+    tested = Driven(ResourceLimit("db", 2))
+    assert tested.wait(NOW, 2) == 0
+    tested.take(NOW, 1)
+    assert tested.wait(NOW, 1) == 0
+    tested.take(NOW + SECOND, 1)
+    assert tested.wait(NOW + SECOND, 1) == LEASE_US - SECOND
+    assert tested.wait(NOW + LEASE_US - 1, 1) == 1
+    assert tested.wait(NOW + LEASE_US, 1) == 1, "a wait of nothing would be a hot loop"
+    assert tested.wait(NOW + HOUR, 1) == 1
+    assert tested.rule.restored_at(tested.state) == NOW + LEASE_US
+
+
+def test_the_wait_counts_permits_and_not_holders() -> None:
+    tested = Driven(ResourceLimit("db", 2))
+    tested.take(NOW, 2)
+    assert tested.wait(NOW, 1) == LEASE_US
+
+
+def test_an_earlier_lease_is_remembered_when_the_clock_goes_back() -> None:
+    tested = Driven(ResourceLimit("db", 3))
+    tested.take(NOW, 1)
+    tested.take(NOW - SECOND, 1)
+    assert tested.state[3] == NOW - SECOND + LEASE_US
+    tested.take(NOW + SECOND, 1)
+    assert tested.state[3] == NOW - SECOND + LEASE_US
+
+
+def test_the_first_lease_counts_anew_when_nothing_is_held_any_more() -> None:
+    tested = Driven(ResourceLimit("db", 3))
+    tested.take(NOW, 1)
+    tested.settle(NOW, -1)
+    assert tested.rule.restored_at(tested.state) == 0
+    tested.take(NOW + HOUR, 1)
+    assert tested.state[3] == NOW + HOUR + LEASE_US
+
+
+def test_permits_survive_a_change_of_their_limit_and_nothing_else_does() -> None:
+    tested = Driven(ResourceLimit("db", 3))
+    tested.take(NOW, 2)
+    assert tested.carried_into(ResourceLimit("db", 1), NOW).state == tested.state
+    assert not tested.carried_into(ResourceLimit("db", 2), NOW).fits(NOW, 1)
+    assert tested.carried_into(ResourceLimit("db", 3), NOW).fits(NOW, 1)
+    rate = Driven(RateLimit("db", 3, 60))
+    rate.take(NOW, 2)
+    assert rate.carried_into(ResourceLimit("db", 3), NOW).state == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("amount", [0, 1, 10**12])
+def test_blocked_admits_nothing_ever(amount: int) -> None:
+    tested = Driven(Blocked())
+    assert tested.rule.key == "blocked"
+    assert tested.rule.ceiling_parts == tested.rule.parts_per_unit == 1, "so that one is refused, but not never"
+    assert not tested.take(NOW, amount)
+    assert tested.wait(NOW, amount) >= 2**53
+    tested.settle(NOW, amount)
+    tested.settle(NOW, -amount)
+    assert tested.used(NOW) == 0
+    assert tested.state == ()
+    assert tested.rule.restored_at(tested.state) == 0
+    assert not tested.take(NOW + 366 * 24 * HOUR, amount)
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_nothing_is_carried_into_blocked_or_out_of_it(algorithm: RateLimitAlgorithm) -> None:
+    rate = Driven(RateLimit("k", 3, 60, algorithm))
+    rate.take(NOW, 2)
+    assert rate.carried_into(Blocked(), NOW).state == ()
+    assert Driven(Blocked()).carried_into(rate.rule.limit, NOW).state == rate.rule.start
