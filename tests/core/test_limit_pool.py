@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -324,12 +324,6 @@ def test_putting_aside_counts_from_the_last_time(store: MemoryStore, clock: Fake
     assert set(many(pool, 2)) == {"a", "b"}
 
 
-@pytest.mark.parametrize("seconds", [None, -1, float("nan"), float("inf"), True, "5"])
-def test_a_set_is_put_aside_for_a_number_of_seconds(seconds: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidRequest, match="seconds must be a number, 0 or more, not "):
-        pool_of(store, DB).cool_down(0, seconds)
-
-
 def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:
     for which in (3, -4):
         with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
@@ -368,39 +362,39 @@ def test_stats_are_those_of_the_sets(store: MemoryStore) -> None:
     }
 
 
-def test_a_pool_has_at_least_one_set() -> None:
-    with pytest.raises(ValueError, match="a pool needs at least one limit set"):
-        LimitPool([])
+ONE = LimitSet([DB])
 
 
-def test_a_set_is_in_a_pool_once(store: MemoryStore) -> None:
-    one, other = sets_of(store, DB, number=2)
-    with pytest.raises(InvalidRequest, match="a limit set is there twice"):
-        LimitPool([one, other, one])
-
-
-@pytest.mark.parametrize("sets", [LimitSet([DB]), None, 5, DB])
-def test_a_pool_is_made_of_several_sets(sets: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"limit_sets must be several, as in LimitPool\(\[limit_set\]\), not "):
-        LimitPool(sets)
-
-
-@pytest.mark.parametrize("one", [LimitPool([LimitSet([DB])]), DB, "db", None])
-def test_a_pool_is_made_of_sets(one: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidRequest, match="limit_sets must be limit sets, not "):
-        LimitPool([*sets_of(store, DB), one])
-
-
-@pytest.mark.parametrize("name", [["random"], None, 1])
-def test_a_balancer_is_named(name: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidRequest, match="load_balancing must be the name of a balancer, not "):
-        pool_of(store, DB, load_balancing=name)
-
-
-@pytest.mark.parametrize("worker_index", [-1, True, 1.0, "0", None])
-def test_a_worker_index_is_a_whole_number(worker_index: Any, store: MemoryStore) -> None:
-    with pytest.raises(ValueError, match="worker_index must be a whole number, 0 or more, not "):
-        pool_of(store, DB, worker_index=worker_index)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LimitPool([]), "a pool needs at least one limit set"),
+        (lambda: LimitPool([ONE, LimitSet([DB]), ONE]), "a limit set is there twice"),
+        *[
+            (lambda sets=sets: LimitPool(sets), r"limit_sets must be several, as in LimitPool\(\[limit_set\]\), not ")
+            for sets in (ONE, None, 5)
+        ],
+        *[
+            (lambda one=one: LimitPool([ONE, one]), "limit_sets must be limit sets, not ")
+            for one in (LimitPool([ONE]), DB, "db", None)
+        ],
+        *[
+            (lambda name=name: LimitPool([ONE], name), "load_balancing must be the name of a balancer, not ")
+            for name in (["random"], None, 1)
+        ],
+        *[
+            (lambda index=index: LimitPool([ONE], worker_index=index), "worker_index must be a whole number, 0 or more")
+            for index in (-1, True, 1.0, "0", None)
+        ],
+        *[
+            (lambda time=time: LimitPool([ONE]).cool_down(0, time), "seconds must be a number, 0 or more, not ")
+            for time in (None, -1, float("nan"), float("inf"), True, "5")
+        ],
+    ],
+)
+def test_invalid_arguments_are_rejected(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_a_pool_follows_its_sets_into_another_process(tmp_path: Path) -> None:
