@@ -129,25 +129,6 @@ def test_a_timeout_may_be_longer_than_any_machine_can_sleep(timeout: float | Non
     assert waiters[1].result()
 
 
-def test_first_come_first_served(store: WatchedStore, clock: FakeClock) -> None:
-    limits, admitted = limit_set(store, TEN), []
-    used_up(limits, "tpm")
-
-    def wait(name: int) -> None:
-        limits.acquire({"tpm": 1})
-        admitted.append(name)
-
-    waiters = []
-    for name in range(6):
-        waiters.append(Caller(wait, name))
-        store.until_waiting(name + 1)
-    for name in range(6):
-        clock.advance(1)
-        store.until_waiting(5 - name)
-        waiters[name].result()
-        assert admitted == list(range(name + 1))
-
-
 def test_a_big_request_is_not_starved_by_small_ones(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
@@ -237,31 +218,6 @@ def held_up(store: WatchedStore, limits: LimitSet, requested: dict[str, float] |
     store.until_waiting(1)
     store.until_refused()
     return caller
-
-
-def test_a_release_wakes_the_first(store: WatchedStore, clock: FakeClock) -> None:
-    limits = limit_set(store, DB)
-    held = limits.acquire({"db": 3})
-    waiter = held_up(store, limits, {"db": 2})
-    held.release()
-    assert waiter.result().claim.decided_at == clock.now_us
-    assert used(limits) == {"db": 2}
-
-
-def test_a_refund_wakes_the_first(store: WatchedStore, clock: FakeClock) -> None:
-    limits = limit_set(store, TEN)
-    taken = used_up(limits, "tpm")
-    waiter = held_up(store, limits, {"tpm": 4})
-    reported(taken, {"tpm": 6})
-    assert waiter.result().claim.decided_at == clock.now_us
-
-
-def test_a_reset_wakes_the_first(store: WatchedStore) -> None:
-    limits = limit_set(store, TEN)
-    used_up(limits, "tpm")
-    waiter = held_up(store, limits, {"tpm": 10})
-    store.reset([limits.scoped[0].scope.key])
-    assert waiter.result()
 
 
 def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -> None:
