@@ -117,6 +117,10 @@ class Account(Protocol):
     def is_authenticated(self) -> bool: ...
 
 
+EntityName = str | Account | None
+"""An entity by its identifier or as a user of Django; None is the site itself."""
+
+
 def check_resource(name: object) -> str:
     """Return a resource's name, or raise InvalidLimit with the rule."""
     if not isinstance(name, str) or not RESOURCE_PATTERN.fullmatch(name):
@@ -131,7 +135,7 @@ def check_entity(identifier: object) -> str:
     return _checked_text("entity", identifier, InvalidLimit)
 
 
-def entity_name(entity: str | Account | None) -> str | None:
+def entity_name(entity: EntityName) -> str | None:
     """Return the identifier of an entity, which may be given as a user of Django: `user:<primary key>`.
 
     Text and None (the site itself) are returned as they are, for `check_entity`.

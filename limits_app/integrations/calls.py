@@ -25,7 +25,7 @@ from django.views import View
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import entity_name
+from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.leases import leave_block
 from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
@@ -33,7 +33,6 @@ from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish
 from limits_app.resolver.resolution import Limits
-from limits_app.services.amounts import EntityName
 
 Amounts = Mapping[str, Amount]
 

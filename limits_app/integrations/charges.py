@@ -159,16 +159,15 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     Raises what `limits.acquire` raises.
     """
     for share, _ in demands if limits.charges and len(demands) > 1 else ():
-        transfer_former_charge(limits, share.resource, share.entity, share.default_limits)
-    new = [one for one in demands if not limits.was_charged(*one[0][:2])] if len(demands) > 1 else ()
+        transfer_former_charge(limits, *share.key[:3])
+    new = [one for one in demands if not limits.was_charged(*one[0].key[:2])] if len(demands) > 1 else ()
     before = len(limits.acquired)
     try:
         if len(new) > 1 and _charged_together(limits, new):
             demands = [one for one in demands if one not in new]
         for share, named in demands:
-            limits.charge(
-                share.resource, share.entity, named, requested=share.requested, default_limits=share.default_limits
-            )
+            resource, entity, default_limits, _ = share.key
+            limits.charge(resource, entity, named, requested=share.requested, default_limits=default_limits)
     except BaseException:
         limits.charges.refund(limits.acquired[before:])
         del limits.acquired[before:]
@@ -202,7 +201,7 @@ def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
 def _shares(limits: RequestLimits, demands: Sequence[Demand]) -> list[Share]:
     """The shares with the plan of the request; one without amounts requests 1 of each limit."""
     return [
-        share._replace(requested=share.requested or partial(one_of_each, NOTHING), plan=limits.plan_of(share.entity))
+        share._replace(requested=share.requested or partial(one_of_each, NOTHING), plan=limits.plan_of(share.key[1]))
         for share, _ in demands
     ]
 
@@ -211,7 +210,7 @@ def _note_together(limits: RequestLimits, demands: Sequence[Demand], acquisition
     """Note what was acquired in one step; LimitExceeded for a rejection."""
     prefixes = prefixes_of(tuple([share.resource for share, _ in demands]))
     charged = zip(demands, prefixes, strict=True)
-    limits.note_charge(acquisition, [((share.resource, share.entity), named, one) for (share, named), one in charged])
+    limits.note_charge(acquisition, [(share.key[:2], named, one) for (share, named), one in charged])
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:

@@ -87,7 +87,7 @@ def latest_code_limits(resource: str) -> Limits:
 def resolve(
     resource: str,
     entity: str | None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     plan: str | None = None,
     *,
     store: Store | None = None,

@@ -8,12 +8,12 @@ from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitExceeded
-from limits_app.core.keys import check_resource
+from limits_app.core.keys import EntityName, check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolution import Limits
-from limits_app.services.amounts import EntityName, RequestedAmounts, Resources, key_of
+from limits_app.services.amounts import RequestedAmounts, Resources, key_of
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request
 from limits_app.services.several import SharesSource, shares_of

@@ -12,7 +12,7 @@ from django.utils import timezone
 from limits_app import audit, conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_idempotency_key, scope_of, total_scope
+from limits_app.core.keys import EntityName, check_idempotency_key, entity_name, scope_of, total_scope
 from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
@@ -28,7 +28,7 @@ from limits_app.stores.registry import aliases, resilient_store
 def reset(
     resource: str | None,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     keys: str | Collection[str] | None = None,
     plan: str | None = None,
     reason: str = "",
@@ -48,6 +48,7 @@ def reset(
     Raises InvalidLimit for an invalid name, InvalidRequest for a key without a limit or an invalid idempotency key, and
     StoreUnavailable while the store is down.
     """
+    entity = entity_name(entity)
     wanted = [keys] if isinstance(keys, str) else keys
     asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
     asked |= {} if plan is None else {"plan": plan}
@@ -82,7 +83,7 @@ def top_up(
     *,
     key: str,
     amount: Amount,
-    entity: str | None = None,
+    entity: EntityName = None,
     plan: str | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
@@ -100,6 +101,7 @@ def top_up(
     Raises InvalidLimit for an invalid name, StoreUnavailable while the store is down, and InvalidRequest for a key
     without a limit, an invalid amount or idempotency key, or a concurrency limit, whose permits have holders.
     """
+    entity = entity_name(entity)
     asked = {"resource": resource, "entity": entity, "key": key, "amount": amount}
     asked |= {} if plan is None else {"plan": plan}
     once = _AuditedOnce(Verb.TOP_UP, asked, idempotency_key)

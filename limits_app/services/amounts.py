@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import Account, entity_name
+from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
@@ -17,9 +17,6 @@ from limits_app.resolver.resolution import Limits, checked_defaults, latest_code
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
-
-EntityName = str | Account | None
-"""An entity by its identifier or as a user of Django; None is the site itself."""
 
 Resources = str | Mapping[str, RequestedAmounts]
 """A resource, or several with the amounts of each."""

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from limits_app import audit
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.keys import Account, check_entity, check_resource, entity_name
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
@@ -29,7 +29,7 @@ _THOUSANDTH: Final = Decimal("0.001")
 
 
 def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
-    entity: str,
+    entity: str | Account,
     resource: str | None,
     factor: Decimal | float,
     until: datetime,
@@ -43,7 +43,7 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     `plan` is as for `top_up`. Shared limits stay as they are.
     See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
-    times = _times_as_much(factor)
+    entity, times = check_entity(entity_name(entity)), _times_as_much(factor)
     before = [
         held.limit
         for held in _now(entity, resource, plan).limits
@@ -146,7 +146,6 @@ def _times_as_much(factor: object) -> Decimal:
 
 def _now(entity: str, resource: str | None, plan: str | None) -> Choice:
     """The effective limits; the entity and the resource need no rows."""
-    check_entity(entity)
     what = None if resource is None else Resource(name=check_resource(resource))
     check_plan_known(entity, plan)
     return choices([(what, Entity(identifier=entity))], timezone.now(), plan)[0]

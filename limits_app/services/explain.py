@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
+from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
@@ -139,9 +140,9 @@ class Explanation:
 def explain(
     resource: str,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     requested: Requested = None,
-    default_limits: Limits = (),
+    default_limits: Limits | str = (),
     plan: str | None = None,
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
@@ -153,7 +154,7 @@ def explain(
     default_limits = default_limits if default_limits != () else next((row.definitions for row in noted), ())
     while True:
         try:
-            resolution = resolve(resource, entity, default_limits, plan, now=resolver.clock())
+            resolution = resolve(resource, entity_name(entity), default_limits, plan, now=resolver.clock())
             return replace(_explained(resolution, requested), other_code_limits=tuple(row.limits for row in noted[1:]))
         except StaleConfiguration:
             continue

@@ -11,6 +11,7 @@ from django.db import router
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
+from limits_app.core.keys import EntityName
 from limits_app.core.limits import Blocked
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import (
@@ -81,7 +82,7 @@ class Rejection:
 def rejections(
     resource: str | None = None,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     key: Keys = None,
     since: datetime | None = None,
     until: datetime | None = None,

@@ -12,7 +12,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
-from limits_app.core.keys import check_resource
+from limits_app.core.keys import EntityName, check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
@@ -20,7 +20,7 @@ from limits_app.resolver.cache import Key, resolver
 from limits_app.resolver.pools import PoolMembers
 from limits_app.resolver.resolution import Limits
 from limits_app.resolver.resolved_set import ResolvedSet
-from limits_app.services.amounts import EntityName, RequestedAmounts, amounts_for, key_of
+from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
@@ -31,15 +31,15 @@ class Share(NamedTuple):
     """The part of a request for one resource and entity; the names are those of `try_acquire`."""
 
     resource: str
-    entity: str | None = None
+    entity: EntityName = None
     requested: RequestedAmounts = None
-    default_limits: Limits = ()
+    default_limits: Limits | str = ()
     plan: str | None = None
 
     @property
     def key(self) -> Key:
         """The key of the resolver."""
-        return self.resource, self.entity, self.default_limits, self.plan
+        return key_of(self.resource, self.entity, self.default_limits, self.plan)
 
 
 def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
@@ -89,7 +89,7 @@ class SharesSource:
     def __init__(self, shares: Sequence[Share]) -> None:
         if not shares:
             raise InvalidRequest("a request for several resources must have at least one Share")
-        names = [(share.resource, share.entity) for share in shares]
+        names = [share.key[:2] for share in shares]
         duplicate = next((name for name in names if names.count(name) > 1), None)
         if duplicate is not None:
             raise InvalidRequest(

@@ -14,6 +14,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import MILLI, Amount, from_milli
 from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import LimitsError, StaleConfiguration
+from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import TOTAL_PREFIX, Stats, survey, units_of
@@ -55,7 +56,7 @@ class Status:
         return asdict(self)
 
 
-def status(resource: str, *, entity: str | None = None, plan: str | None = None) -> Status:
+def status(resource: str, *, entity: EntityName = None, plan: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
     The state of the entity is one consistent snapshot; known entities, which are those with a row in the database,
@@ -63,6 +64,7 @@ def status(resource: str, *, entity: str | None = None, plan: str | None = None)
     the plan of an entity that has none. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
+    entity = entity_name(entity)
     alias, limits, members = _read(resource, entity, plan)
     if entity is not None:
         return Status(resource, entity, limits, members=members)

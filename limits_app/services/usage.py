@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, StoreUnavailable
+from limits_app.core.keys import EntityName
 from limits_app.core.store import is_counting
 from limits_app.models import Period
 from limits_app.services.candidates import revert_candidates
@@ -39,7 +40,7 @@ class RolledUp:
 def usage(
     resource: str | None = None,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     key: Keys = None,
     period: str = "day",
     since: datetime | None = None,
@@ -62,7 +63,7 @@ def usage(
 def uses(
     resource: str | None = None,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     key: Keys = None,
     period: str = "day",
     since: datetime | None = None,
@@ -79,7 +80,7 @@ def uses(
 def denials(
     resource: str | None = None,
     *,
-    entity: str | None = None,
+    entity: EntityName = None,
     key: Keys = None,
     since: datetime | None = None,
     until: datetime | None = None,

@@ -136,7 +136,7 @@ def _entity_or_stored(model: type[Configuration], name: str) -> Configuration:
 
 
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
-    entity: str, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
+    entity: str | Account, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
 ) -> Policy:
     """Give an entity other limits on a resource (None: on all) from now until a moment.
 
@@ -232,9 +232,11 @@ def delete_resource_limits(resource: str, **options: Unpack[DeleteOptions]) -> b
     return _delete(NamedScope(resource), options)
 
 
-def delete_entity_limits(entity: str, *, resource: str | None = None, **options: Unpack[DeleteOptions]) -> bool:
+def delete_entity_limits(
+    entity: str | Account, *, resource: str | None = None, **options: Unpack[DeleteOptions]
+) -> bool:
     """Delete the policy of an entity; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(NamedScope(resource, entity), options)
+    return _delete(NamedScope(resource, check_entity(entity_name(entity))), options)
 
 
 def delete_plan_limits(plan: str, *, resource: str | None = None, **options: Unpack[DeleteOptions]) -> bool:
@@ -242,13 +244,14 @@ def delete_plan_limits(plan: str, *, resource: str | None = None, **options: Unp
     return _delete(NamedScope(resource, plan=plan), options)
 
 
-def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
+def end_boost(entity: str | Account, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
     """Delete the current boost of an entity on a resource (None: on all); returns False if it does not exist.
 
     A policy with dates that replaces others, such as a freeze, is not a boost: use `delete_entity_limits` for it.
     """
     which = _which(timezone.now()) & Q(extends=True)
-    return _deleted(NamedScope(resource, entity).policies().filter(which), reason=reason, actor=actor)
+    policies = NamedScope(resource, check_entity(entity_name(entity))).policies()
+    return _deleted(policies.filter(which), reason=reason, actor=actor)
 
 
 def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:

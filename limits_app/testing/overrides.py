@@ -9,7 +9,7 @@ from typing import Final
 
 from django.test.utils import TestContextDecorator
 
-from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.keys import EntityName, check_entity, check_resource, entity_name
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
 from limits_app.core.record import schema_of
@@ -72,10 +72,9 @@ class override_limits(_Overriding):  # noqa: N801 - used like a function
     Raises InvalidLimit for names and invalid limits.
     """
 
-    def __init__(self, resource: str, *limits: Limit | str, entity: str | None = None, blocked: bool = False) -> None:
+    def __init__(self, resource: str, *limits: Limit | str, entity: EntityName = None, blocked: bool = False) -> None:
         check_resource(resource)
-        if entity is not None:
-            check_entity(entity)
+        entity = None if entity is None else check_entity(entity_name(entity))
         checked = checked_limits(limits)
         schema_of(checked)  # which says what cannot be together
         effect = PolicyEffect.LIMITS if checked else PolicyEffect.UNLIMITED

@@ -15,6 +15,7 @@ from django.db.models.functions import StrIndex
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.clock import EPOCH
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
@@ -110,7 +111,7 @@ class Uses:
 
 def read(
     resource: str | None,
-    entity: str | None,
+    entity: EntityName,
     key: Keys,
     *,
     period: Period,
@@ -161,10 +162,11 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
         ) from None
 
 
-def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: Keys) -> QuerySet[R]:
+def chosen(found: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
     """Filter rows by resource, entity and limit keys; None matches all."""
     keys = [key] if isinstance(key, str) else key
-    wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key__in": keys}
+    name = entity_name(entity)
+    wanted = {"resource": resource, "entity": None if name is None else storable(name), "key__in": keys}
     return found.filter(**{column: value for column, value in wanted.items() if value is not None})
 
 
@@ -205,7 +207,7 @@ class DenialCount:
 
 def denied(
     resource: str | None,
-    entity: str | None,
+    entity: EntityName,
     key: Keys,
     *,
     since: datetime | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, UsageNotReported, limited, limits
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.models import AuditEvent, Entity, Policy
+from limits_app.testing import override_limits
 from limits_app.workers.limits import PrivateSet
 
 TEXT = "100/min db=3, tokens=1M/day:gcra"
@@ -83,6 +86,31 @@ def test_a_user_is_an_entity(user: User) -> None:
     assert not limits.check("api", entity=user).allowed
 
 
+def test_every_verb_takes_a_user(user: User) -> None:
+    named, later = f"user:{user.pk}", timezone.now() + timedelta(hours=1)
+    limits.set_entity_limits(user, "2/h", resource="api")
+    limits.boost(user, "api", 2, later, "launch")
+    assert limits.check("api", entity=named).passed[0].capacity == 4
+    assert limits.end_boost(user, "api")
+    assert limits.grant_boost(user, "api", "3/h", later, "launch").entity == Entity.objects.get(identifier=named)
+    assert limits.end_boost(user, "api")
+    assert limits.try_acquire_all([limits.Share("api", user), limits.Share("other", user, default_limits="5/h")])
+    with pytest.raises(InvalidRequest, match="two shares"):
+        limits.try_acquire_all([limits.Share("api", user), limits.Share("api", named)])
+    assert limits.status("api", entity=user).limits["call_count"]["used"] == 1
+    assert limits.top_up("api", key="call_count", amount=1, entity=user)
+    assert limits.status("api", entity=user) == limits.status("api", entity=named)
+    assert limits.acquire("api", entity=user)
+    assert limits.reset("api", entity=user)
+    assert limits.explain("api", entity=user).outcome.passed[0].remaining == 2
+    assert limits.explain("new", entity=user, default_limits="7/h").outcome.passed[0].capacity == 7
+    assert not any(read("api", entity=user) for read in (limits.usage, limits.denials, limits.rejections))
+    with override_limits("api", "9/h", entity=user):
+        assert limits.check("api", entity=named).passed[0].capacity == 9
+    assert limits.delete_entity_limits(user, resource="api")
+    assert limits.get_entity_limits(user, resource="api") is None
+
+
 @pytest.mark.parametrize(
     ("entity", "message"),
     [
@@ -96,6 +124,8 @@ def test_other_values_are_no_entities(entity: Any, message: str) -> None:
         limits.acquire("api", entity=entity)
     with pytest.raises(InvalidLimit, match=message):
         limited("api", entity=entity)
+    with pytest.raises(InvalidLimit, match=message):
+        limits.delete_entity_limits(entity, resource="api")
 
 
 def test_a_decorator_takes_the_user_of_the_request(user: User, rf: RequestFactory) -> None:

@@ -108,7 +108,7 @@ class LimitThrottle(BaseThrottle):
         if share is None:
             return True
         limits = limits_of(request)
-        key = share.resource, share.entity
+        key = share.key[:2]
         if key not in limits.throttled and not limits.was_charged(*key):
             self._charge(limits, self._all_shares(share, request, view))
         outcome = limits.throttled.get(key)
@@ -147,7 +147,7 @@ class LimitThrottle(BaseThrottle):
 
     def _all_shares(self, own: Share, request: Request, view: APIView) -> dict[Key, Share]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
-        shares = {(own.resource, own.entity): own}
+        shares = {own.key[:2]: own}
         together = type(self).allow_request is LimitThrottle.allow_request and hasattr(view, "get_throttles")
         for one in view.get_throttles() if together else ():
             if not isinstance(one, LimitThrottle) or type(one) is type(self):
@@ -155,7 +155,7 @@ class LimitThrottle(BaseThrottle):
             if type(one).allow_request is LimitThrottle.allow_request:
                 share = one.get_share(request, view)
                 if share is not None:
-                    shares.setdefault((share.resource, share.entity), share)
+                    shares.setdefault(share.key[:2], share)
         return shares
 
 
