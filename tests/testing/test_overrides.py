@@ -45,7 +45,7 @@ def test_every_way_in_sees_it() -> None:
         assert report() == "report"
         with pytest.raises(LimitExceeded):
             report()
-        assert "call_count" in limits.explain("reports").text()
+        assert "requests: 0 of 1 left" in limits.explain("reports").text()
 
 
 def test_other_threads_see_it() -> None:
