@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
@@ -27,7 +24,6 @@ from limits_app import (
     StoreUnavailable,
     conf,
     limits,
-    signals,
 )
 from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
@@ -59,24 +55,6 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
     recover_by(clock, monkeypatch)
     return store
-
-
-@pytest.fixture
-def told() -> Iterator[list[str]]:
-    """Which signals were sent about which store."""
-    heard: list[str] = []
-
-    def degraded(alias: str, error: object, **details: object) -> None:
-        heard.append(f"{alias} degraded: {error}")
-
-    def restored(alias: str, **details: object) -> None:
-        heard.append(f"{alias} restored")
-
-    signals.store_degraded.connect(degraded)
-    signals.store_restored.connect(restored)
-    yield heard
-    signals.store_degraded.disconnect(degraded)
-    signals.store_restored.disconnect(restored)
 
 
 def on_api(policy: str, *given: Limit) -> None:
@@ -196,30 +174,6 @@ def test_whoever_is_blocked_or_unlimited_stays_so(store: FailingStore) -> None:
     assert limits.store_health()["default"].degraded == dict.fromkeys(OnUnavailable, 0)
 
 
-def test_once_given_up_the_store_is_not_asked_any_more(store: FailingStore) -> None:
-    on_api("allow")
-    store.down = True
-    asked = store.asked
-    assert admitted(10) == 10
-    assert store.asked - asked == 3
-    asked = store.asked
-    assert admitted(100) == 100
-    assert admitted(10, "unknown until now") == 10
-    assert store.asked == asked
-
-
-def test_it_is_asked_again_now_and_then_until_it_is_back(store: FailingStore, clock: FakeClock) -> None:
-    on_api("allow", CallLimit(1, 3600))
-    give_up(store)
-    asked = store.asked
-    clock.advance(10)
-    assert 20 <= store.asked - asked <= 40
-    store.down = False
-    clock.advance(1)
-    assert resilient_store().breaker.state is BreakerState.CLOSED
-    assert admitted(5) == 1
-
-
 def test_decisions_without_the_store_are_counted(store: FailingStore) -> None:
     on_api("allow")
     limits.set_resource_limits("web", [CallLimit(1, 60)], on_unavailable="block")
@@ -236,39 +190,6 @@ def test_decisions_without_the_store_are_counted(store: FailingStore) -> None:
         "degraded": {"allow": 7, "block": 2, "local": 0},
         "unsettled": 0,
     }
-
-
-def test_signals_report_an_outage_and_its_end_once(store: FailingStore, clock: FakeClock, told: list[str]) -> None:
-    on_api("allow")
-    store.down = True
-    admitted(20)
-    clock.advance(10)
-    admitted(20)
-    assert told == ["default degraded: connection refused"]
-    store.down = False
-    clock.advance(BACK)
-    admitted(20)
-    assert told == ["default degraded: connection refused", "default restored"]
-    store.down = True
-    admitted(20)
-    assert len(told) == 3
-
-
-def test_one_failure_among_many_calls_gives_nothing_up(
-    store: FailingStore, clock: FakeClock, told: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    on_api("allow", CallLimit(1000, 60))
-    store.down = True
-    assert limits.try_acquire("api", entity="a").outcome.degraded
-    store.down = False
-    assert not limits.try_acquire("api", entity="a").outcome.degraded
-    assert admitted(3) == 3
-    resilient_store().record_failure(StoreUnavailable("again"))
-    assert resilient_store().failing
-    clock.advance(20)
-    assert not resilient_store().failing
-    assert told == []
-    assert caplog.text.count("could not answer") == 1
 
 
 def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
@@ -313,20 +234,6 @@ def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplo
     assert (round(float(stats["tpm"]["used"] or 0)), stats["db"]["holders"]) == (2, 0)
 
 
-def test_a_release_does_not_wait_for_a_store_that_was_given_up(store: FailingStore, clock: FakeClock) -> None:
-    on_api("block", ResourceLimit("db", 2))
-    held = limits.acquire("api", entity="a")
-    give_up(store)
-    asked = store.asked
-    held.release()
-    assert store.asked == asked
-    clock.advance(BACK)
-    assert limits.store_health()["default"].unsettled == 1
-    store.down = False
-    clock.advance(BACK)
-    assert limits.store_health()["default"].unsettled == 0
-
-
 def test_what_was_admitted_meanwhile_is_never_given_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
     on_api("local", ResourceLimit("db", 8))
     give_up(store)
@@ -364,15 +271,6 @@ def test_a_change_during_an_outage(store: FailingStore, clock: FakeClock, caplog
     clock.advance(BACK)
     assert store.version() > version
     assert admitted(3) == 1
-
-
-def test_the_version_is_that_of_the_store_and_nobody_waits_for_one_that_was_given_up(store: FailingStore) -> None:
-    assert resilient_store().version() == store.version()
-    give_up(store)
-    asked = store.asked
-    with pytest.raises(StoreUnavailable):
-        resilient_store().version()
-    assert store.asked == asked
 
 
 def test_limits_resolved_during_an_outage_use_the_store_afterwards(store: FailingStore, clock: FakeClock) -> None:
@@ -482,53 +380,6 @@ def test_no_key_is_unknown_during_a_database_outage(settings: Settings, caplog: 
     with connection.execute_wrapper(_unreachable):
         assert limits.acquire("api", entity="a", requested={"tokens": 5})
     assert not [message for message in caplog.messages if "tokens" in message]
-
-
-def test_in_another_process_limits_use_the_store_itself(tmp_path: object, settings: Settings) -> None:
-    settings.LIMITS = {"STORES": {"default": {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}}}
-    there = pickle.loads(pickle.dumps(limits.limit_set("api", "a")))
-    assert there.store is registry.store()
-
-
-def test_a_child_settles_nothing_of_its_parent(store: FailingStore) -> None:
-    on_api("block", ResourceLimit("db", 2))
-    held = limits.acquire("api", entity="a")
-    give_up(store)
-    held.release()
-    child = os.fork()
-    if child == 0:
-        os._exit(resilient_store().unsettled)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert resilient_store().unsettled == 1
-
-
-def test_other_settings_are_other_resilient_stores(store: FailingStore, settings: Settings, told: list[str]) -> None:
-    give_up(store)
-    old = resilient_store()
-    settings.LIMITS = {**settings.LIMITS, "BREAKER_MIN_CALLS": 7}
-    assert not old.failing
-    old.record_failure(StoreUnavailable("a call that was under way"))
-    assert not old.failing
-    assert resilient_store() is not old
-    told.clear()
-    old.breaker.half_open()
-    for _ in range(5):
-        old.breaker.record(failed=False)
-    assert old.breaker.state is BreakerState.CLOSED
-    assert told == []
-
-
-def test_an_outage_is_logged(store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "limits_app"):
-        give_up(store)
-        store.down = False
-        clock.advance(BACK)
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages == [
-        "the store 'default' could not answer: connection refused",
-        "the store 'default' is down, policies decide without it: connection refused",
-        "the store 'default' is back",
-    ]
 
 
 def _unreachable(*args: object) -> object:
