@@ -219,6 +219,11 @@ def test_the_largest_set_decides_what_can_never_be_admitted(name: str, failover:
     assert pool.foresee({"tpm": 500}).outcome.never
 
 
+def test_what_the_only_set_can_never_admit_is_an_error_too(store: MemoryStore) -> None:
+    with pytest.raises(NeverAdmissible):
+        pool_of(store, TPM, number=1).try_acquire({"tpm": 11})
+
+
 @pytest.mark.parametrize("failover", [True, False])
 @pytest.mark.parametrize("name", BALANCERS)
 def test_sets_that_can_never_admit_are_skipped(name: str, failover: bool, store: MemoryStore) -> None:

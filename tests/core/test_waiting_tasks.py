@@ -14,6 +14,7 @@ import pytest
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.waiting import TaskWaiter
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used, used_up
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
@@ -264,3 +265,12 @@ def test_a_closed_loop_does_not_affect_others(store: WatchedStore, caplog: pytes
     behind.result().release()
     assert not abandoned.done()
     assert used(limits) == {"db": 0}
+
+
+def test_a_waiter_may_be_woken_after_its_loop_was_closed() -> None:
+    async def waiter() -> TaskWaiter:
+        return TaskWaiter()
+
+    closed = asyncio.run(waiter())
+    closed.wake()
+    assert not closed.is_waiting()
