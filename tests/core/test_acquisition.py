@@ -524,16 +524,6 @@ def test_usage_of_a_rejected_try_is_only_validated(store: MemoryStore, caplog: p
     assert caplog.messages == []
 
 
-def test_a_released_acquisition_may_still_leave_its_block(store: MemoryStore) -> None:
-    limits = limit_set(store)
-    with limits.try_acquire({"tpm": 30}) as acquisition:
-        acquisition.update({"tpm": 10})
-        acquisition.release()
-        other = limits.try_acquire({"db": 3})
-    assert used(limits) == {"tpm": 10, "rpm": 0, "call_count": 2, "db": 3}
-    other.release()
-
-
 @pytest.mark.parametrize("far", [False, True])
 def test_a_block_that_was_cancelled_need_not_report(far: bool) -> None:
     year = 366 * 86_400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
@@ -304,24 +303,6 @@ def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
     run(scenario())
     assert store.settled == 1
     assert used(limits) == {"tpm": 0, "db": 0}
-
-
-def test_an_unavailable_store_masks_no_error_of_a_block(far: FarStore, caplog: pytest.LogCaptureFixture) -> None:
-    limits = limit_set(far, DB)
-
-    async def failing(error: type[Exception] | None) -> None:
-        async with await limits.atry_acquire({"db": 1}):
-            far.down = True
-            if error is not None:
-                raise error
-
-    with pytest.raises(KeyError), caplog.at_level(logging.WARNING):
-        run(failing(KeyError))
-    assert "could not be refunded" in caplog.text
-    far.down = False
-    limits = limit_set(far, DB)
-    with pytest.raises(StoreUnavailable):
-        run(failing(None))
 
 
 def test_threads_use_the_usual_verbs(far: FarStore) -> None:
