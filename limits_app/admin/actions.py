@@ -170,17 +170,6 @@ class StatePermissions:
     has_top_up_permission = _has("limits_app.top_up_resource")
 
 
-def enforce(enforcement: Enforcement) -> Any:
-    """Set the enforcement of policies."""
-
-    def do(policy: Policy, ask: Ask) -> None:
-        with audit.acting(actor=ask.actor, source="admin", reason=ask.reason):
-            policy.enforcement = enforcement
-            policy.save(update_fields=["enforcement", "updated_at"])
-
-    return do
-
-
 def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
     """Reset the usage of a row."""
     resource, entity, _plan = _whose(row, ask)
@@ -249,7 +238,14 @@ def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
 
 
 def _enforcement(name: str, description: Any, enforcement: Enforcement, **options: Any) -> ConfirmedAction:
-    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=enforce(enforcement), **options)
+    """An action that sets the enforcement of policies."""
+
+    def do(policy: Policy, ask: Ask) -> None:
+        with audit.acting(actor=ask.actor, source="admin", reason=ask.reason):
+            policy.enforcement = enforcement
+            policy.save(update_fields=["enforcement", "updated_at"])
+
+    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=do, **options)
 
 
 def _in_force(rows: Sequence[Policy]) -> str:

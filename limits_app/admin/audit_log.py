@@ -118,6 +118,15 @@ _TABLE: Final = (
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
+def _readable(name: str, label: Any) -> Callable[[Any, AuditEvent], SafeString]:
+    """A field with the object as it was, or as it became."""
+
+    def text(_page: Any, event: AuditEvent) -> SafeString:
+        return format_html("<pre>{}</pre>", json.dumps(getattr(event, name), indent=2, ensure_ascii=False))
+
+    return admin.display(description=label)(text)
+
+
 @admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
@@ -197,15 +206,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")
         return format_html(_TABLE, *heads, body)
 
-    @admin.display(description=_("before"))
-    def before_text(self, event: AuditEvent) -> SafeString:
-        """Show the object as it was."""
-        return _readable(event.before)
-
-    @admin.display(description=_("after"))
-    def after_text(self, event: AuditEvent) -> SafeString:
-        """Show the object as it became."""
-        return _readable(event.after)
+    before_text = _readable("before", _("before"))
+    after_text = _readable("after", _("after"))
 
     def _event(self, object_id: str) -> AuditEvent | None:
         key = unquote(object_id)
@@ -229,7 +231,3 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         reverting = AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
         context = {"event": event, "differences": self.differences(reverting)}
         return confirmation(self, request, form, title=title, template="auditevent/revert", **context)
-
-
-def _readable(snapshot: Any) -> SafeString:
-    return format_html("<pre>{}</pre>", json.dumps(snapshot, indent=2, ensure_ascii=False))

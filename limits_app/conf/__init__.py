@@ -21,7 +21,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from limits_app.conf.parsers import (
-    EntityOfRequest,
     Exporter,
     Headers,
     Network,

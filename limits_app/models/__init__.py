@@ -19,17 +19,7 @@ from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
 from limits_app.models.policy_lookup import policies_for
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
-from limits_app.models.pool import (
-    CoolDown,
-    LoadBalancing,
-    MemberDefinition,
-    Pool,
-    PoolDefinition,
-    PoolMember,
-    cool_downs,
-    keep_cool_down,
-    pool_definition,
-)
+from limits_app.models.pool import CoolDown, LoadBalancing, Pool, PoolMember
 from limits_app.models.resource import Resource
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import (
@@ -84,7 +74,6 @@ __all__ = [
     "Live",
     "LoadBalancing",
     "Manifest",
-    "MemberDefinition",
     "Overview",
     "Period",
     "Plan",
@@ -94,7 +83,6 @@ __all__ = [
     "PolicyScope",
     "PolicyValue",
     "Pool",
-    "PoolDefinition",
     "PoolMember",
     "Resource",
     "ScopeCount",
@@ -105,14 +93,11 @@ __all__ = [
     "Verb",
     "WaitingBatch",
     "code_limits",
-    "cool_downs",
     "emergency",
     "in_scope",
-    "keep_cool_down",
     "note_code_limits",
     "noted_limits",
     "policies_for",
-    "pool_definition",
 ]
 
 CONFIGURATION: Final[tuple[type[Configuration], ...]] = (

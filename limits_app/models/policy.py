@@ -59,12 +59,7 @@ class PolicyScope(models.TextChoices):
     SYSTEM_TOTAL = "system_total", _("total of the system")
 
 
-TOTALS: Final = (
-    PolicyScope.ENTITY_TOTAL,
-    PolicyScope.PLAN_TOTAL,
-    PolicyScope.PATTERN_TOTAL,
-    PolicyScope.SYSTEM_TOTAL,
-)
+TOTALS: Final = tuple(scope for scope in PolicyScope if scope.endswith("_total"))
 """The levels of policies that count all resources together."""
 
 

@@ -147,12 +147,17 @@ class EvaluationCount(models.Model):
         return f"{self.rejected} of {self.evaluated} in the hour {self.hour:%Y-%m-%d %H:%M}"
 
 
+class _Page:
+    """The options of a model that only stands for a page of the admin."""
+
+    proxy = True
+    default_permissions = ()
+
+
 class Overview(UsageSnapshot):
     """The page “Overview” of the admin, whose menu has an entry for each model."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
+    class Meta(_Page):
         verbose_name = _("overview")
         verbose_name_plural = _(" Overview")  # with a space, because menus are sorted by name and it comes first
 
@@ -160,9 +165,7 @@ class Overview(UsageSnapshot):
 class Live(UsageSnapshot):
     """The page “Live” of the admin."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
+    class Meta(_Page):
         verbose_name = _("live")
         verbose_name_plural = _("live")
 
@@ -170,9 +173,7 @@ class Live(UsageSnapshot):
 class Explain(UsageSnapshot):
     """The page “Effective limits” of the admin."""
 
-    class Meta:
-        proxy = True
-        default_permissions = ()
+    class Meta(_Page):
         verbose_name = _("effective limits")
         verbose_name_plural = _("effective limits")
 

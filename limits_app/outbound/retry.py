@@ -71,7 +71,7 @@ class RetryingClient(WrappingClient):
         self._unix_seconds = unix_seconds
         self._retrier = Retrier(
             policy or RequestRetryPolicy(),
-            min_wait=_retry_after,
+            min_wait=lambda error: error.retry_after if isinstance(error, Unavailable | UnsuccessfulResponse) else 0.0,
             on_retry=lambda attempt, seconds: observer.note(Retrying(name, attempt, seconds)),
         )
 
@@ -89,7 +89,3 @@ class RetryingClient(WrappingClient):
             return await self._retrier.acall(attempt, {"request": request})
         except UnsuccessfulResponse as error:
             return error.response
-
-
-def _retry_after(error: BaseException) -> float:
-    return error.retry_after if isinstance(error, Unavailable | UnsuccessfulResponse) else 0.0

@@ -16,7 +16,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, InterfaceError
 
 from limits_app.core.balancing import Balancer, balancer_named
-from limits_app.models import cool_downs, keep_cool_down
+from limits_app.models.pool import cool_downs, keep_cool_down
 
 logger = logging.getLogger("limits_app")
 

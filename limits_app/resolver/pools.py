@@ -25,7 +25,8 @@ from limits_app.core.limits import AnyLimit, Blocked
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.models import MemberDefinition, PoolDefinition, changes, pool_definition
+from limits_app.models import changes
+from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.validators import MEMBER_KEY, is_secret_reference
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.store_versions import StoreVersion, schemas_of

@@ -17,14 +17,13 @@ from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
 from limits_app.resolver.resolution import home
 from limits_app.services import definitions
+from limits_app.services.writing import Limits
 from limits_app.usage.evaluation_counter import totals
 
 logger = logging.getLogger("limits_app")
 
 _FEWEST: Final = 20
 """How many requests a promoted candidate is judged by at least, before the time for that is over."""
-
-Limits = Iterable[LimitDefinition | Noted | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class CandidateReport:
 
 def set_candidate(
     policy: Policy,
-    limits: Limits | str,
+    limits: Limits,
     *,
     percent: int = 100,
     revert_percent: int | None = None,

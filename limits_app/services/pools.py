@@ -17,7 +17,8 @@ from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import Foreseen, LimitPool, checked_seconds
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
-from limits_app.models import changes, keep_cool_down
+from limits_app.models import changes
+from limits_app.models.pool import keep_cool_down
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import pool_resolver, resolver
 from limits_app.resolver.pools import PooledSet

@@ -124,10 +124,10 @@ def save(
             found = conflict(limit)
             if found is not None and found != instance:
                 raise ValidationError(gettext("There are limits for this already: change those."))
-            if instance is not None and type(instance) is not (Endpoint if _is_rule(limit) else Policy):
+            if instance is not None and type(instance) is not (Endpoint if limit.what == What.URL else Policy):
                 instance.delete()
                 instance = None
-            row = _rule(limit, instance) if _is_rule(limit) else _policy(limit, instance, reason)
+            row = _rule(limit, instance) if limit.what == What.URL else _policy(limit, instance, reason)
         if isinstance(row, Endpoint):
             row.refresh_from_db()  # its policy was made at the end of the block
             with acting():
@@ -137,7 +137,7 @@ def save(
 
 def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
     """The rule or policy that exists for the same URL and count, or for the same scope."""
-    if _is_rule(limit):
+    if limit.what == What.URL:
         rules = Endpoint.objects.using(home()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
         return rules.exclude(limits="").first()
     return policy_of(limit).first()
@@ -195,10 +195,6 @@ def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
     if entity:
         return Who.ENTITY
     return Who.TOGETHER if limits[0].shared else Who.CLIENT
-
-
-def _is_rule(limit: SimpleLimit) -> bool:
-    return limit.what == What.URL
 
 
 def _rule(limit: SimpleLimit, instance: Any) -> Endpoint:

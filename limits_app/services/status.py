@@ -306,11 +306,10 @@ class StoreHealth:
 
 def store_health() -> dict[str, StoreHealth]:
     """The health of the store of each alias, also of aliases that are missing in the settings; no store is called."""
-    return {alias: _health(alias) for alias in aliases()}
-
-
-def _health(alias: str) -> StoreHealth:
-    store = resilient_store(alias)
-    degraded = {policy: store.degraded[policy] for policy in OnUnavailable}
-    error = None if store.error is None else str(store.error)
-    return StoreHealth(store.breaker.state, error, degraded, store.unsettled)
+    found = {}
+    for alias in aliases():
+        store = resilient_store(alias)
+        degraded = {policy: store.degraded[policy] for policy in OnUnavailable}
+        error = None if store.error is None else str(store.error)
+        found[alias] = StoreHealth(store.breaker.state, error, degraded, store.unsettled)
+    return found

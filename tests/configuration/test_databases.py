@@ -11,19 +11,9 @@ from django.db.models import Model, QuerySet
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.core.limits import CallLimit
-from limits_app.models import (
-    Entity,
-    Limit,
-    Policy,
-    PolicyScope,
-    Pool,
-    PoolMember,
-    Resource,
-    Subject,
-    keep_cool_down,
-    policies_for,
-)
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, Subject, policies_for
 from limits_app.models.constraints import NoOverlap, Undated
+from limits_app.models.pool import keep_cool_down
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 

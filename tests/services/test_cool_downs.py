@@ -15,7 +15,8 @@ from django.db import DatabaseError, transaction
 
 from limits_app import LimitSet, limits
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
-from limits_app.models import CoolDown, keep_cool_down
+from limits_app.models import CoolDown
+from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
 from limits_app.resolver.balancers import Balancers, balancers
 from limits_app.resolver.cache import resolver

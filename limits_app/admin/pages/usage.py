@@ -257,4 +257,4 @@ def _of_resource(use: Use, here: dict[str, str]) -> dict[str, Any]:
     name = use.resource or ""
     if use.bucket in {Bucket.SHARED, Bucket.MEMBER, Bucket.OTHERS}:
         name = f"{name} ({use.bucket.label})"
-    return {"name": name, "query": urlencode({**here, "resource": use.resource or ""})}
+    return {"label": name, "query": urlencode({**here, "resource": use.resource or ""})}

@@ -207,9 +207,6 @@ def _generations(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
             del waiting[entry.key[0]]
 
 
-# ---------------------------------------------------------------- writing a file
-
-
 def export(*, name: str = DEFAULT_NAME) -> str:
     """Give the configuration as the text of a limits file, which applied where it comes from changes nothing.
 

@@ -90,13 +90,13 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     """Compare a file with the database; InvalidFile where the two cannot go together."""
     stored = stored_content(using)
     mine, others = managed(content.name, using)
-    own = {name for name, one in stored.items() if one.pk in mine.get(_kind(name), ())}
+    own = {name for name, one in stored.items() if one.pk in mine.get(SECTIONS[name[0]].kind, ())}
     wanted = _with_implied(content, stored.keys() - own)
     deleted = {name: stored[name] for name in stored if name in own and name not in wanted}
     after = {name: one.entry for name, one in stored.items() if name not in deleted} | {
         name: entry for name, entry in wanted.items() if entry is not None
     }
-    owners = {name: others.get((_kind(name), stored[name].pk)) for name in wanted if name in stored}
+    owners = {name: others.get((SECTIONS[name[0]].kind, stored[name].pk)) for name in wanted if name in stored}
     problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
     if problems:
         raise InvalidFile(file, problems)
@@ -105,7 +105,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     adopted: dict[str, list[Any]] = {}
     for name, entry in wanted.items():
         if name in stored and entry is not None:
-            adopted.setdefault(_kind(name), []).append(stored[name].pk)
+            adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
     return Plan(content.name, tuple(steps), tuple(_warnings(steps, after, using)), adopted)
 
 
@@ -141,10 +141,6 @@ def _step(entry: Entry, stored: Stored | None) -> Step:
     return Step(Change.UNCHANGED if stored.entry.state == entry.state else Change.UPDATE, stored, entry)
 
 
-def _kind(name: Name) -> str:
-    return SECTIONS[name[0]].kind
-
-
 def _left_out(entry: Entry) -> State:
     """An object whose fields were all left out, and those of its members."""
     section, parts = entry.section, entry.section.parts
@@ -165,9 +161,6 @@ def _flat(state: State, within: str = "") -> dict[str, Any]:
         else:
             flat[within + name] = value
     return flat
-
-
-# ---------------------------------------------------------------- what has to fit together
 
 
 def _owned(after: Mapping[Name, Entry], owners: Mapping[Name, str | None]) -> Iterator[Problem]:
@@ -238,9 +231,6 @@ def _span(policy: Entry) -> tuple[datetime, datetime | None]:
 
 def _hours(policy: Entry) -> WeeklyHours:
     return WeeklyHours.stored(policy.key[3], policy.state["time_zone"])
-
-
-# ---------------------------------------------------------------- limits that policies drop
 
 
 def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Iterator[str]:
