@@ -124,7 +124,7 @@ class Simulation:
         is_admitted = True
         if taking is not None:
             self.outcome.calls += 1
-            is_admitted = process.taken(taking, self.store.acquire_first(taking.claims))
+            is_admitted = process.decided(taking, self.store.acquire_first(taking.claims))
             self._return_later(process, now + _FIRST_RETURN_US)
         self.outcome.requests += 1
         self.outcome.allowed += self.allowed.admits(now, 1)
@@ -168,7 +168,7 @@ class Simulation:
 
     def _out(self, processes: Iterable[Slices]) -> int:
         """How much processes hold in slices, in requests."""
-        return sum(sum(one.out().values()) for one in processes) // self.unit[0]
+        return sum(sum(one.unspent().values()) for one in processes) // self.unit[0]
 
 
 def simulate(setting: Setting, *, seed: int = 1) -> Outcome:
@@ -192,7 +192,7 @@ def simulate(setting: Setting, *, seed: int = 1) -> Outcome:
         simulation.move_to(begin + _SECOND)
     simulation.note()
     simulation.move_to(simulation.clock.now_us + 2 * setting.slice_seconds * _SECOND)
-    assert not any(one.out() for one in simulation.everyone), "slices are still out"
+    assert not any(one.unspent() for one in simulation.everyone), "slices are still out"
     return simulation.outcome
 
 

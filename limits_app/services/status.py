@@ -93,10 +93,10 @@ def _read(
 
 def in_slices(alias: str, scoped: Iterable[ScopedLimits]) -> Iterator[tuple[ScopedLimits, int, Amount]]:
     """What this process holds in slices: each scope, the index of a limit in it, and the amount, if there is any."""
-    out = resilient_store(alias).slices.out()
-    for scope in scoped if out else ():
+    unspent = resilient_store(alias).slices.unspent()
+    for scope in scoped if unspent else ():
         for index, rule in enumerate(scope.schema.rules):
-            if parts := out.get((scope.key, rule.key)):
+            if parts := unspent.get((scope.key, rule.key)):
                 yield scope, index, units_of(rule, parts)
 
 

@@ -33,7 +33,7 @@ from limits_app.core.record import (
 from limits_app.core.runtime import AtFork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, first_admitted, is_idle
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, InStep, acquire_patiently, first_admitted, is_idle
 from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
@@ -43,9 +43,6 @@ _Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyU
 
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
-
-_NEW: Final = True
-_ADMITTED: Final = False
 
 _SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
@@ -77,7 +74,8 @@ class MemoryStore:
         self._now = clock
         self._version = 0
         self._records: dict[str, Record] = {}
-        self._seen: deque[str] = deque()
+        self._to_check: deque[str] = deque()
+        """All scopes, in the order in which they are next checked for being idle."""
         self._counts = UsageCounts()
         self._deferred: deque[Callable[[], None]] = deque()
         self.after_fork()
@@ -101,7 +99,7 @@ class MemoryStore:
         return len(self._records) + sum([len(record.leases) for record in self._records.values()])
 
     def acquire(self, claim: Claim) -> bool:
-        return self._step(engine.charge, claim, _NEW)
+        return self._step(engine.charge, claim, is_new=True)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -115,7 +113,7 @@ class MemoryStore:
             return
         kept_leases = True
         try:
-            kept_leases = self._step(partial(_settle_once, changes), claim, _ADMITTED)
+            kept_leases = self._step(partial(_settle_once, changes), claim, is_new=False)
         except InStep:
             self._deferred.append(partial(self._settle_deferred, claim, changes))
         finally:  # also after an interruption, which may have come when the claim was settled
@@ -125,10 +123,10 @@ class MemoryStore:
             claim.lose_lease()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        return [claim for claim in claims if not self._step(engine.renew, claim, _ADMITTED)]
+        return [claim for claim in claims if not self._step(engine.renew, claim, is_new=False)]
 
     def peek(self, claim: Claim) -> None:
-        self._step(engine.peek, claim, _NEW, saves=False)
+        self._step(engine.peek, claim, is_new=True, saves=False)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         with self._exclusive_step():
@@ -156,11 +154,12 @@ class MemoryStore:
         return self._version
 
     def _step(
-        self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, *, saves: bool = True
+        self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True
     ) -> R:
         """Call `work` with a claim, the records of its scopes and the time while no other thread is in a step.
 
-        A claim that `is_new` must be of the current version; its records are migrated to the schemas of its plan.
+        A claim that `is_new` is not admitted yet: it must be of the current version, and its records are migrated to
+        the schemas of its plan.
         With `saves`, new and migrated records that have changed are stored afterwards.
         """
         lock = self._lock
@@ -249,9 +248,9 @@ class MemoryStore:
     def _insert(self, scope: ScopedLimits, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema."""
         if scope.key not in self._records:
-            for _ in range(min(LOOKS_PER_NEWCOMER, len(self._seen))):
-                self._remove_if_idle(self._seen.popleft(), now)
-            self._seen.append(scope.key)
+            for _ in range(min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
+                self._remove_if_idle(self._to_check.popleft(), now)
+            self._to_check.append(scope.key)
         self._records[scope.key] = record
 
     def _remove_if_idle(self, key: str, now: int) -> None:
@@ -262,7 +261,7 @@ class MemoryStore:
             self._counts.close(key, record, now)
             del self._records[key]
         else:
-            self._seen.append(key)
+            self._to_check.append(key)
 
     def _settle_deferred(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # the release that was deferred has marked it

@@ -142,7 +142,7 @@ class Recovery:
             return self._finish()
         breaker = self._target.breaker
         try:
-            store = self._target.opened()
+            store = self._target.open_inner()
             if breaker.state is BreakerState.CLOSED:
                 self.pending.run(store)
             else:
@@ -163,7 +163,7 @@ class Recovery:
         """Do the pending work in the store that admitted it, which no request uses any more; give up after a while."""
         self._attempts_left -= 1
         try:
-            self.pending.run(self._target.opened())
+            self.pending.run(self._target.open_inner())
         except StoreUnavailable:
             return self._pause_us if self._attempts_left > 0 else None
         return None

@@ -35,13 +35,13 @@ from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.stores.background import JITTER, BackgroundTask
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery
-from limits_app.stores.slices import Slices, Taking
+from limits_app.stores.slices import SliceRequest, Slices
 
 logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000
 _RETURN_US: Final = 100_000
-"""How long after it was taken a slice is looked at first."""
+"""When the background task first looks for slices to return, after one was taken."""
 _UNOPENED: Final = MemoryStore()
 """Gives a resilient store its attributes until the real store is opened; it never decides."""
 
@@ -95,7 +95,7 @@ class ResilientStore:
         """Whether another object has replaced this one, because the settings have changed."""
         self.slices = Slices(monotonic_us if clock is None else clock, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)
         """The slices of this process."""
-        self._returning = BackgroundTask(self.return_slices, _RETURN_US, clock=time, jitter=jitter)
+        self._slice_returns = BackgroundTask(self.return_slices, _RETURN_US, clock=time, jitter=jitter)
         self._returns_at_exit = False
         self._wrap(_UNOPENED)
         self.after_fork()
@@ -116,7 +116,7 @@ class ResilientStore:
             self._recovery.start()
             raise self.unavailable()
         try:
-            self.opened()
+            self.open_inner()
         except StoreUnavailable as error:
             self.record_failure(error)
             raise self.unavailable(error) from error
@@ -124,15 +124,15 @@ class ResilientStore:
 
     def acquire(self, claim: Claim) -> bool:
         if claim.plan.slice_us:
-            taking = self.slices.take(claim)
-            return taking is None or self._taken(taking, self.acquire_first(taking.claims))
+            request = self.slices.take(claim)
+            return request is None or self._decided(request, self.acquire_first(request.claims))
         admitted: bool = self._call("acquire", claim)
         return admitted
 
     async def aacquire(self, claim: Claim) -> bool:
         if claim.plan.slice_us:
-            taking = self.slices.take(claim)
-            return taking is None or self._taken(taking, await self.aacquire_first(taking.claims))
+            request = self.slices.take(claim)
+            return request is None or self._decided(request, await self.aacquire_first(request.claims))
         with self._through_breaker("acquire"):
             return await self._remote().aacquire(claim)
 
@@ -261,10 +261,10 @@ class ResilientStore:
             self.failing = False
         return not self.failing
 
-    def _taken(self, taking: Taking, charged: Claim | None) -> bool:
-        """See `Slices.taken`; slices are returned in the background, and when the process ends."""
-        admitted = self.slices.taken(taking, charged)
-        self._returning.start()
+    def _decided(self, request: SliceRequest, charged: Claim | None) -> bool:
+        """See `Slices.decided`; slices are returned in the background, and when the process ends."""
+        admitted = self.slices.decided(request, charged)
+        self._slice_returns.start()
         if not self._returns_at_exit:
             self._returns_at_exit = True
             atexit.register(self.return_slices, everything=True)
@@ -286,17 +286,17 @@ class ResilientStore:
         """Make one call in the block if the circuit breaker lets it through; count and time it."""
         entry = self._enter() if self.failing else None
         started = perf_counter()
-        failed: bool | None = None
+        failed: bool | None = None  # None: the circuit breaker does not count the call
         has_raised = False
         try:
             if self.inner is _UNOPENED:
-                self.opened()
+                self.open_inner()
             yield
             failed = False
         except StoreUnavailable as error:
             has_raised, failed = True, self._note_failure(error) or None
             raise self.unavailable(error) from error
-        except (LimitExceeded, StaleConfiguration):  # the store works
+        except (LimitExceeded, StaleConfiguration):  # the store has answered
             failed = False
             raise
         finally:
@@ -326,8 +326,8 @@ class ResilientStore:
             self.failing = not self.is_retired
         return self.failing
 
-    def opened(self) -> Store:
-        """The store of the settings, which is opened on first use; after that, a retired store stays as it is."""
+    def open_inner(self) -> Store:
+        """Return the store of the settings, opened if it is not; a retired one that was open stays as it is."""
         if self.is_retired and self.inner is not _UNOPENED:
             return self.inner
         opened = self._open_store(self.alias)

@@ -124,7 +124,7 @@ class Slice:
         return max([1 - rest / amount for rest, amount in parts if amount])
 
 
-class Taking(NamedTuple):
+class SliceRequest(NamedTuple):
     """Claims of which the store charges the first that fits: perhaps one for a slice, and the one of the request."""
 
     claims: tuple[Claim, ...]
@@ -166,7 +166,7 @@ class Slices:
         # Reentrant, because a finalizer may settle while this thread holds the lock.
         self._lock = RLock()
 
-    def take(self, claim: Claim) -> Taking | None:
+    def take(self, claim: Claim) -> SliceRequest | None:
         """Admit a claim from the slice of its plan and return None, or return what the store has to decide on."""
         plan = claim.plan
         with self._lock:
@@ -178,7 +178,7 @@ class Slices:
             if current is not None and current.spend(claim, now):
                 return None
             if now < traffic.taking_until:
-                return Taking((claim,), now)
+                return SliceRequest((claim,), now)
             if current is not None and now >= current.ends_at:
                 self._close(traffic)
             if _FAST * (now - traffic.asked_at) < plan.slice_us:
@@ -186,23 +186,23 @@ class Slices:
             traffic.asked_at = now
             size = self._size(traffic, claim, now)
             if size < _LEAST_SIZE:
-                return Taking((claim,), now)
+                return SliceRequest((claim,), now)
             traffic.taking_until = now + plan.slice_us
-            return Taking((Claim(plan, [amount * size for amount in claim.amounts]), claim), now)
+            return SliceRequest((Claim(plan, [amount * size for amount in claim.amounts]), claim), now)
 
-    def taken(self, taking: Taking, charged: Claim | None) -> bool:
-        """Take note of what the store has charged (None: nothing); return whether the request was admitted."""
-        claim = taking.claims[-1]
-        decided = charged or claim
+    def decided(self, request: SliceRequest, charged: Claim | None) -> bool:
+        """Note which claim the store has charged (None: none); return whether the request was admitted."""
+        claim = request.claims[-1]
+        latest = charged or claim
         with self._lock:
             traffic = self._traffic.setdefault(claim.plan, _Traffic())
-            traffic.seen = decided.states, decided.decided_at, taking.asked_at
-            if len(taking.claims) > 1:
+            traffic.seen = latest.states, latest.decided_at, request.asked_at
+            if len(request.claims) > 1:
                 traffic.taking_until = _NEVER
             if charged is not None and charged is not claim:
                 self._close(traffic)
-                traffic.slice = Slice(charged, taking.asked_at)
-                traffic.slice.admit(claim, taking.asked_at)
+                traffic.slice = Slice(charged, request.asked_at)
+                traffic.slice.admit(claim, request.asked_at)
         return charged is not None
 
     def refund(self, claim: Claim, changes: Amounts) -> bool:
@@ -251,7 +251,7 @@ class Slices:
                 if traffic.slice is not None and not set(scopes).isdisjoint(plan.scope_keys):
                     traffic.slice = None
 
-    def out(self) -> dict[Bucket, int]:
+    def unspent(self) -> dict[Bucket, int]:
         """Return how much is charged and not spent, in parts by bucket."""
         amounts: dict[Bucket, int] = {}
         with self._lock:

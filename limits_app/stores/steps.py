@@ -12,10 +12,10 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Claim
 from limits_app.core.record import Record
 
-LOOKS_PER_NEWCOMER: Final = 2
-"""How many scopes a store looks at for each that is new, so that there are never many that are idle."""
+CHECKS_PER_NEW_SCOPE: Final = 2
+"""How many scopes a store checks for being idle whenever one is added, so that idle ones do not accumulate."""
 GRACE_US: Final = 60_000_000
-"""How long a scope has been idle when it is forgotten."""
+"""How long a scope has been idle when a store deletes it."""
 
 _TRIES: Final = 200
 
@@ -28,7 +28,7 @@ class InStep(StoreUnavailable):
 
 
 def acquire_patiently(lock: RLock) -> None:
-    """Acquire a lock that will be free in a moment: threads that block on it at once hand it over one by one."""
+    """Acquire a lock that is held briefly. It is tried first, because each thread that blocks has to be woken."""
     for _ in range(_TRIES):
         sleep(0)
         if lock.acquire(blocking=False):
@@ -58,7 +58,7 @@ def first_admitted(
 def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:
     """Return whether a record has equaled an unused one for `grace_us`, after leases that have run out are reclaimed.
 
-    A store forgets such scopes, a few for each that is new, so that it is as large as its scopes are active.
+    A store deletes such scopes, so that its size depends on the active ones.
     """
     engine.reclaim(record, now)
     return engine.restored_at(record) + grace_us <= now

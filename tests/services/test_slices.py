@@ -36,7 +36,7 @@ def far() -> Iterator[FarStore]:
 
 
 def in_slices() -> int:
-    return sum(resilient_store().slices.out().values())
+    return sum(resilient_store().slices.unspent().values())
 
 
 def test_a_policy_with_slices_decides_most_requests_without_the_store() -> None:

@@ -224,13 +224,13 @@ def test_a_plan_may_be_used_with_two_stores(process_store: ProcessStore, tmp_pat
 def test_more_scopes_than_are_remembered_are_looked_after(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_MAX_LOOKED", 3)
+    monkeypatch.setattr(store_module, "_MOST_RECLAIMED", 3)
     for number in range(10):
         limits = limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}")
         held = limits.try_acquire()
         assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
         held.release()
-    assert len(process_store._looked) <= 3
+    assert len(process_store._reclaimed_at) <= 3
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)

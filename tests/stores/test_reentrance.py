@@ -78,7 +78,7 @@ def test_a_scope_whose_first_step_was_interrupted_disturbs_nobody(monkeypatch: p
 
     def interrupted(scope: ScopedLimits, record: Record, now: int) -> None:
         monkeypatch.setattr(store, "_insert", insert)
-        store._seen.append(scope.key)
+        store._to_check.append(scope.key)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store, "_insert", interrupted)

@@ -81,7 +81,7 @@ class Process:
         return sum(bool(self.limits.try_acquire({"units": amount})) for _ in range(times))
 
     def out(self) -> int:
-        return sum(self.store.slices.out().values())
+        return sum(self.store.slices.unspent().values())
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_a_slice_ends_early_where_the_reply_was_late(shared: Counted, clock: Fak
     assert taking is not None
     charged = shared.acquire_first(taking.claims)
     clock.now_us += 1_900_000
-    assert slices.taken(taking, charged)
+    assert slices.decided(taking, charged)
     assert process.out() > 0
     clock.now_us += 100_000
     slices.return_ended(shared.settle)
@@ -349,7 +349,7 @@ def test_a_slice_ends_with_the_hour_in_which_it_is_counted(clock: FakeClock) -> 
     for _ in range(500):
         limits.try_acquire(ONE)
     clock.advance(1)
-    assert store.slices.out() == {}
+    assert store.slices.unspent() == {}
 
 
 def test_a_slice_ends_with_the_period_of_its_quota(shared: Counted, clock: FakeClock) -> None:
@@ -449,7 +449,7 @@ def racing(pipe: Connection, open_store: Callable[[], Store], kind: str) -> None
         if limits.try_acquire(ONE):
             admitted, rejected_at = admitted + 1, None
             if kind == "killed" and admitted == 1500:
-                pipe.send((admitted, sum(process_store.slices.out().values())))
+                pipe.send((admitted, sum(process_store.slices.unspent().values())))
                 pipe.recv()
         else:
             rejected_at = rejected_at or monotonic()

@@ -21,7 +21,7 @@ from limits_app.stores.database import commit_log
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
 from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import RowExistsError, Transaction
-from limits_app.stores.steps import GRACE_US, LOOKS_PER_NEWCOMER, is_idle
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
 
 if TYPE_CHECKING:
     from limits_app.core.clock import Clock
@@ -189,7 +189,7 @@ class Housekeeping:
             connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
             connection.execute(commit_log.FORGET_COMMITS, (now - commit_log.KEPT_US,))
         if self._new_rows:
-            number, self._new_rows = self._new_rows * LOOKS_PER_NEWCOMER, 0
+            number, self._new_rows = self._new_rows * CHECKS_PER_NEW_SCOPE, 0
             rows = transaction.lock_next(self._position, number)
             self._position = rows[-1][0] if len(rows) == number else b""
             idle = [key for key, stored in rows if stored is None or _is_unused(stored.record, clock)]

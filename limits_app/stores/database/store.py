@@ -66,7 +66,7 @@ class DatabaseStore(AskedInThread):
     ) -> None:
         self.lease_us = lease_us_of(lease_seconds)
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
-        self._restorable = None if clock is not None else (using, options)
+        self._options = None if clock is not None else (using, options)
         self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
         self._runner = TransactionRunner(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
         self.clock = self._runner.clock
@@ -78,13 +78,13 @@ class DatabaseStore(AskedInThread):
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Choose a random number from which holders are counted, so that no two processes use the same holder."""
-        self._process = int.from_bytes(urandom(8))
+        """Choose a random number for this process, to which the number of a claim is added for its holder in leases."""
+        self._first_holder = int.from_bytes(urandom(8))
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._restorable is None:
+        if self._options is None:
             raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
-        return _restored, self._restorable
+        return _restored, self._options
 
     def __repr__(self) -> str:
         return f"DatabaseStore({self._pool.alias!r})"
@@ -174,7 +174,7 @@ class DatabaseStore(AskedInThread):
         transaction.lock([claim.plan for claim in claims])
 
         def charge(claim: Claim) -> bool:
-            claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
+            claim.holder = ((self._first_holder + claim.number) % 2**64).to_bytes(8)
             return engine.charge(claim, transaction.records(claim.plan), transaction.now)
 
         def peek(claim: Claim) -> None:
@@ -196,8 +196,8 @@ class DatabaseStore(AskedInThread):
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
         """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
         if (claim, "acquire") in self._runner.doubts:
-            fence = partial(_fence, claim)
-            claim.admitted = self._runner.run(fence, [claim], "acquire") is claim
+            lock_again = partial(_lock_again, claim)
+            claim.admitted = self._runner.run(lock_again, [claim], "acquire") is claim
             if not claim.admitted:
                 return True
         return self._runner.run(partial(self._settle, claim, changes), [claim], "settle")
@@ -249,7 +249,7 @@ def _peek(claim: Claim, transaction: Transaction) -> None:
     engine.peek(claim, transaction.read(claim.plan), transaction.now)
 
 
-def _fence(claim: Claim, transaction: Transaction) -> None:
+def _lock_again(claim: Claim, transaction: Transaction) -> None:
     """Lock the rows again, which finds out whether a commit in doubt took effect, and prevents a later one."""
     transaction.lock([claim.plan])
     transaction.records(claim.plan, migrated=False)

@@ -10,7 +10,7 @@ import lmdb
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.process.usage import Usage
-from limits_app.stores.steps import GRACE_US, LOOKS_PER_NEWCOMER, is_idle
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
 
 _ENTRIES_PER_SCOPE: Final = 8
 _BATCH: Final = 64
@@ -32,19 +32,19 @@ class Housekeeping:
         """
         if self._is_crowded():
             raise lmdb.MapFullError("too few free pages")
-        self._go(txn, now, looks=LOOKS_PER_NEWCOMER, grace_us=GRACE_US)
+        self._go(txn, now, most=CHECKS_PER_NEW_SCOPE, grace_us=GRACE_US)
 
     def make_room(self, txn: Txn, now: int) -> bool:
         """Delete scopes that are idle now, a batch of them; False when the round is complete."""
-        self._go(txn, now, looks=_BATCH, grace_us=0)
+        self._go(txn, now, most=_BATCH, grace_us=0)
         return bool(self._next)
 
     def start_over(self) -> None:
         """Begin the round with the first scope."""
         self._next = b""
 
-    def _go(self, txn: Txn, now: int, *, looks: int, grace_us: int) -> None:
-        scopes, self._next = _scopes_from(txn, self._next, looks)
+    def _go(self, txn: Txn, now: int, *, most: int, grace_us: int) -> None:
+        scopes, self._next = _scopes_from(txn, self._next, most)
         for scope in scopes:
             record = self._records.find(txn, scope)
             if record is None:

@@ -30,8 +30,8 @@ from limits_app.stores.steps import InStep, first_admitted
 
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
-_SECONDS_BETWEEN_LOOKS: Final = 0.1
-_MAX_LOOKED: Final = 1024
+_SECONDS_BETWEEN_RECLAIMS: Final = 0.1
+_MOST_RECLAIMED: Final = 1024
 _NUMBER_LENGTH: Final = 8
 _VERSION: Final = b"version"
 
@@ -66,7 +66,7 @@ class ProcessStore:
         self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.forget_definitions)
         self._housekeeping = Housekeeping(self._records, self._usage, self._file.is_crowded)
         self._waking = Waking(self._file)
-        self._looked: dict[tuple[str, ...], float] = {}
+        self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
         self._swept_at = -_SECOND
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -106,7 +106,7 @@ class ProcessStore:
         records = self._records.load(txn, plan, migrate_at=now)
         admitted = engine.charge(claim, records, now)
         if not admitted:
-            admitted = self._charge_from_dead(claim, records, now)
+            admitted = self._charge_from_ended(claim, records, now)
             _load_logs(claim)
         self._save(txn, plan, records, now)
         return admitted
@@ -127,48 +127,48 @@ class ProcessStore:
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
-    def _charge_from_dead(self, claim: Claim, records: list[Record], now: int) -> bool:
+    def _charge_from_ended(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
         scopes, time = claim.plan.scope_keys, monotonic()
-        if not claim.plan.permits or time - self._looked.get(scopes, 0) < _SECONDS_BETWEEN_LOOKS:
+        if not claim.plan.permits or time - self._reclaimed_at.get(scopes, 0) < _SECONDS_BETWEEN_RECLAIMS:
             return False
-        if len(self._looked) >= _MAX_LOOKED:
-            self._looked.clear()
-        self._looked[scopes] = time
+        if len(self._reclaimed_at) >= _MOST_RECLAIMED:
+            self._reclaimed_at.clear()
+        self._reclaimed_at[scopes] = time
         is_gone = cache(self._file.is_gone)
         return engine.charge(claim, records, now, lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH]))
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if not claim.settled:
-            self._settle_in_step(_Settling(claim, changes))
+            self._settle_in_step(_Settlement(claim, changes))
 
-    def _settle_in_step(self, settling: _Settling) -> None:
+    def _settle_in_step(self, settlement: _Settlement) -> None:
         """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
-        claim = settling.claim
+        claim = settlement.claim
         others: Sequence[Watcher] = ()
         try:
-            others = self._file.transact(self._settle, settling, undo=_Settling.undo)
+            others = self._file.transact(self._settle, settlement, undo=_Settlement.undo)
         except InStep:
-            settling.is_deferred = True
-            self._file.do_later(partial(self._settle_in_step, settling))
+            settlement.is_deferred = True
+            self._file.do_later(partial(self._settle_in_step, settlement))
             return
         finally:  # also after an interruption, which may have come when the claim was settled
             if others or self.line.busy:
                 self._waking.notify(claim.plan.scope_keys, others)
-        if settling.lost_lease:
+        if settlement.lost_lease:
             claim.lose_lease()
 
-    def _settle(self, txn: Txn, settling: _Settling) -> Sequence[Watcher]:
-        claim = settling.claim
-        if settling.is_done or (claim.settled and not settling.is_deferred):
+    def _settle(self, txn: Txn, settlement: _Settlement) -> Sequence[Watcher]:
+        claim = settlement.claim
+        if settlement.is_done or (claim.settled and not settlement.is_deferred):
             return ()
         # First, so that a signal handler that releases the same claim within this step settles nothing.
-        settling.is_done = claim.settled = True
+        settlement.is_done = claim.settled = True
         plan, now = prepared(claim.plan), self._now()
         if claim.number:
             self._name_holder(claim)
         records = self._records.load(txn, plan)
-        settling.lost_lease = not engine.settle(claim, records, now, settling.changes)
+        settlement.lost_lease = not engine.settle(claim, records, now, settlement.changes)
         self._save(txn, plan, records, now)
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
@@ -248,7 +248,7 @@ class ProcessStore:
             pass
 
 
-class _Settling:
+class _Settlement:
     """A claim that is settled with `changes`.
 
     `is_deferred` says that this was put off during a step of the same thread: the claim counts as settled already.
