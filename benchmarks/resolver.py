@@ -105,18 +105,18 @@ def _without_queries() -> Iterator[None]:
     from django.utils import timezone
 
     from limits_app.models import Subject
-    from limits_app.resolver.resolution import home, source
+    from limits_app.resolver.resolution import home, policy_source
 
-    read, told = source.read, source.read(Subject(_RESOURCE, _ENTITY), home(), timezone.now())
+    read, told = policy_source.read, policy_source.read(Subject(_RESOURCE, _ENTITY), home(), timezone.now())
 
     def tell(subject: Subject, _using: str, _now: datetime) -> PolicyChain:
         return replace(told, links=[replace(link, entity=subject.entity) for link in told.links])
 
-    source.read = tell
+    policy_source.read = tell
     try:
         yield
     finally:
-        source.read = read
+        policy_source.read = read
 
 
 def _resident_bytes() -> int:

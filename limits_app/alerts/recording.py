@@ -109,6 +109,7 @@ def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None
     if rules is None:
         rules = list(AlertRule.objects.using(using).filter(enabled=True))
     with transaction.atomic(using=using):
+        # One at a time, since that of an outage depends on the one before.
         for alert in _alerts(events, list(rules), using):
             Alert.objects.using(using).bulk_create([alert], ignore_conflicts=True)
 
@@ -131,11 +132,11 @@ def _alerts(events: Iterable[Event], rules: Iterable[AlertRule], using: str) -> 
 
 
 def _outage(rule: AlertRule, event: Event, using: str) -> str | None:
-    """A window for the alert of an outage or of its end; None if another process has recorded the same lately.
+    """Return a window for the alert of an outage or of its end; None if the same was recorded in the last hour.
 
-    Each process notices an outage by itself: the alert before this one is what their events have in common.
+    Each process notices an outage by itself; their events get the same window, since they follow the same alert.
     """
-    store = f"{event.about.rpartition(' ')[0]} "
+    store = f"{event.about.rpartition(' ')[0]} "  # without the last word, "available" or "unavailable"
     last = Alert.objects.using(using).filter(rule=rule, about__startswith=store).order_by("pk").last()
     since = in_site_time(datetime.fromtimestamp(event.at, UTC) - timedelta(hours=_OUTAGE_HOURS))
     if last is not None and last.about == event.about and last.created_at > since:

@@ -35,8 +35,8 @@ class Acquisition:
     """Amounts that are held, or their rejection; `claim` is the request with the decision of the store.
 
     Falsy when rejected, and then harmless: it holds nothing and refunds nothing.
-    As a context manager, also asynchronous, it releases when the block ends;
-    a rate limit whose usage was not reported is then a UsageNotReported (a RuntimeError).
+    As a context manager, also asynchronous, it releases when the block ends, and then raises UsageNotReported (a
+    RuntimeError) for a rate limit whose usage was not reported.
     When the block raises, the caller receives that exception: amounts that were not reported are refunded where the
     algorithm can.
     """

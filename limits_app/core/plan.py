@@ -114,7 +114,8 @@ class Plan:
     - `limits` are all limits, scope by scope; amounts and changes are in their order. `permits` are those that are
       resource limits, `by_key` those with a key.
     - `scopes` are the scopes with their limits, `schemas` their schemas by key.
-    - `must_report` are the keys whose usage must be reported. `needs_settling` is True where each release settles.
+    - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
+      call is requested. `needs_settling` is True where each release settles.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - `version` is the configuration that it was compiled from, None for limits that never change.

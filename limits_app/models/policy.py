@@ -73,8 +73,8 @@ _HOURS: Final = ("weekly_hours", "time_zone")
 _SPAN: Final = ("resource", "entity", "plan", "counted", "valid_from", "valid_until")
 
 
-def _date(moment: datetime) -> str:
-    return moment.isoformat(" ", "minutes")
+def _iso_date(time: datetime) -> str:
+    return time.isoformat(" ", "minutes")
 
 
 class Policy(Configuration):
@@ -268,12 +268,12 @@ class Policy(Configuration):
         """Whether it is for all entities, as far as no more specific policy replaces it."""
         return not has(self, "entity") and not has(self, "plan")
 
-    def when(self, written: Callable[[datetime], str] = _date) -> str:
-        """Describe when it applies, with dates in ISO 8601 or formatted by `write`."""
+    def when(self, shown: Callable[[datetime], str] = _iso_date) -> str:
+        """Describe when it applies, with dates as `shown` returns them; in ISO 8601 by default."""
         words = []
         if self.valid_from is not None:
-            until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": written(self.valid_until)}
-            words = [gettext("from %(date)s") % {"date": written(self.valid_from)}, until]
+            until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": shown(self.valid_until)}
+            words = [gettext("from %(date)s") % {"date": shown(self.valid_from)}, until]
         if self.weekly_hours:
             words += [self.weekly_hours, self.time_zone]
         return " ".join(filter(None, words)) or gettext("always")

@@ -164,8 +164,9 @@ _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
 
 
 def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
-    """Return the policies that may apply to an entity (None: the site itself) on a resource, and to the entities above
-    it as far as each cascades; policies that have ended by `now` are left out.
+    """Return the policies that may apply to an entity (None: the site itself) on a resource.
+
+    Those of the entities above it are included as far as each cascades, and those that have ended by `now` are not.
     """
     return policies_of_each([subject], using, now)[0]
 
@@ -190,6 +191,7 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     by_number: dict[int, list[_Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
+    # Each subject has a row, since `subject` in the query has one for everybody; the switch is in all rows.
     mode, until = rows[0].mode, from_column(rows[0].until, connection)
     switch = Emergency(Enforcement(mode), until=until) if mode else ENFORCED
     return [

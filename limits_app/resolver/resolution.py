@@ -65,10 +65,10 @@ _BLOCKED: Final = (Blocked(),)
 _DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
 
 
-class Source:
-    """Where policies are read: the database, or what a test sets.
+class PolicySource:
+    """The functions that read policies: those of the database, or those of `limits_app.testing`.
 
-    `read` takes a subject, the alias of a database and a time; `code_limits` a resource.
+    `read` takes a subject, the alias of a database and a time; `code_limits` takes a resource.
     """
 
     def __init__(self) -> None:
@@ -76,12 +76,12 @@ class Source:
         self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
 
 
-source: Final = Source()
+policy_source: Final = PolicySource()
 
 
 def latest_code_limits(resource: str) -> Limits:
     """Return the limits that code used last on a resource; none where it has set none."""
-    return next((row.definitions for row in source.code_limits(resource)), ())
+    return next((row.definitions for row in policy_source.code_limits(resource)), ())
 
 
 def resolve(
@@ -108,8 +108,8 @@ def resolve(
     cooling_us = max(found.cooling_until - round(at.timestamp() * 1_000_000), 0)
     links = [without_others(link, at) for link in found.links]
     if default_limits:
-        own = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
-        links[0] = replace(links[0], policies=(*links[0].policies, own))
+        of_code = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
+        links[0] = replace(links[0], policies=(*links[0].policies, of_code))
     switch = found.emergency if conf.get(conf.ENABLED) else _DISABLED
     is_lifted = switch.mode != Enforcement.ENFORCE
     choices, shadows = _chosen(links, at, switch.mode)
@@ -183,10 +183,10 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
 def _read(
     subject: Subject, at: datetime, versions: StoreVersions
 ) -> tuple[PolicyChain, PoolMembers | None, StoreVersion]:
-    """The entities that are charged with their policies, the members of the pool, and the store."""
+    """Read the policies of all entities that are charged, the members of the pool of the resource, and the store."""
     missing = None
     while True:
-        found = source.read(subject, home(), at)
+        found = policy_source.read(subject, home(), at)
         store_version = versions.of(found.store)
         try:
             members = None if found.pool is None else pool_cache.members(found.pool, home(), store_version)
@@ -212,8 +212,8 @@ def _chosen(
     return choices, tuple(choose(with_candidates(link), now, shadow=True) for link in evaluated)
 
 
-def choices(pairs: Collection[Pair], now: datetime, plan: str | None = None) -> list[Choice]:
-    """Choose the policies of each pair, in their order; those of the entities above it are left to `resolve`.
+def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None) -> list[Choice]:
+    """Choose the policies of each pair, in their order, without those of the entities above it.
 
     `plan` is as in `resolve`.
     """
@@ -229,7 +229,7 @@ def _name_of(row: Resource | Entity | None) -> str | None:
     return None if row is None else str(row)
 
 
-def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
+def resource_scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
     """The limits of a choice on a resource, each in the scope in which a store keeps its state; totals are left out."""
     return [one for one in scopes_of(resource, [choice], store) if not one.scope.total]
 

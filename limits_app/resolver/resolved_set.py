@@ -224,7 +224,7 @@ def _evaluated(
 
 
 def _placed(resource: str, choice: Choice) -> Iterator[tuple[Scope, EffectiveLimit]]:
-    for scope, limits in (*_scopes(resource, choice), *_total_scopes(choice)):
+    for scope, limits in (*_resource_scopes(resource, choice), *_total_scopes(choice)):
         for one in limits:
             yield scope, one
 
@@ -232,27 +232,28 @@ def _placed(resource: str, choice: Choice) -> Iterator[tuple[Scope, EffectiveLim
 def scopes_of(
     resource: str, choices: Sequence[Choice], store: Store, *, counts_usage: bool = True
 ) -> list[ScopedLimits]:
-    """The scopes of all choices, totals last; a scope that an entity and its parent share is charged once, as the
-    entity has it. Totals do not count usage, which the limits of each resource count.
+    """Return the scopes of all choices, totals last. One that an entity and its parent share is the entity's.
+
+    Totals do not count usage, which the limits of each resource count.
     """
     counting, not_counting = schemas_of(store, counts_usage=counts_usage), schemas_of(store, counts_usage=False)
     scoped: dict[str, ScopedLimits] = {}
-    of_resource = [one for choice in choices for one in _scopes(resource, choice)]
+    of_resource = [one for choice in choices for one in _resource_scopes(resource, choice)]
     for scope, limits in (*of_resource, *[one for choice in choices for one in _total_scopes(choice)]):
         if scope.key not in scoped:
             levels = tuple([one.policy.level for one in limits])
             level = min(levels, key=PRECEDENCE.index)
-            schema_of = not_counting if scope.total else counting
+            schema_for = not_counting if scope.total else counting
             slice_seconds = [one.policy.slice_seconds if store.remote else 0 for one in limits]
             sliced_limits, slice_us = sliced([*zip([one.limit for one in limits], slice_seconds, strict=True)])
             lasting = level in _OF_AN_ENTITY
             scoped[scope.key] = ScopedLimits(
-                scope, schema_of(sliced_limits), level, levels=levels, lasting=lasting, slice_us=slice_us
+                scope, schema_for(sliced_limits), level, levels=levels, lasting=lasting, slice_us=slice_us
             )
     return list(scoped.values())
 
 
-def _scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
+def _resource_scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[EffectiveLimit]]]:
     own = [one for one in choice.limits if not one.shared]
     if own:
         yield scope_of(resource, choice.entity), own

@@ -20,7 +20,7 @@ from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
 from limits_app.resolver.policies import Choice
-from limits_app.resolver.resolution import choices, home
+from limits_app.resolver.resolution import choose_each, home
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import grant_boost
@@ -148,7 +148,7 @@ def _now(entity: str, resource: str | None, plan: str | None) -> Choice:
     """The effective limits; the entity and the resource need no rows."""
     what = None if resource is None else Resource(name=check_resource(resource))
     check_plan_known(entity, plan)
-    return choices([(what, Entity(identifier=entity))], timezone.now(), plan)[0]
+    return choose_each([(what, Entity(identifier=entity))], timezone.now(), plan)[0]
 
 
 def _multiplied(limit: Limit, factor: Decimal) -> Limit:

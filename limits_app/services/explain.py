@@ -20,10 +20,10 @@ from limits_app.models import ENFORCED, TOTALS, CandidateValue, Emergency, Polic
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.policies import Choice, EffectiveLimit, PolicyStatus, Verdict
 from limits_app.resolver.pools import MEMBER_LEVEL, PooledSet
-from limits_app.resolver.resolution import Limits, resolve, source
+from limits_app.resolver.resolution import Limits, policy_source, resolve
 from limits_app.resolver.resolved_set import Resolution
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
-from limits_app.services.explain_text import told
+from limits_app.services.explain_text import sentences
 from limits_app.services.shadow import peek, with_shadow
 from limits_app.services.status import in_slices
 
@@ -132,7 +132,7 @@ class Explanation:
 
     def text(self) -> str:
         """The explanation in sentences, a line each."""
-        return "\n".join(told(self))
+        return "\n".join(sentences(self))
 
     __str__ = text
 
@@ -150,7 +150,7 @@ def explain(
     Without `requested`, the request is for 1 of every limit, as in views. Without `default_limits`, they are those that
     code used last on the resource.
     """
-    noted = [] if default_limits != () else source.code_limits(resource)
+    noted = [] if default_limits != () else policy_source.code_limits(resource)
     default_limits = default_limits if default_limits != () else next((row.definitions for row in noted), ())
     while True:
         try:

@@ -51,7 +51,7 @@ _SWITCH: Final[Mapping[Enforcement, str]] = {
 _ORDER: Final = tuple(_SENTENCES)
 
 
-def told(explanation: Explanation) -> Iterator[str]:
+def sentences(explanation: Explanation) -> Iterator[str]:
     """An explanation as lines of text."""
     first, *above = explanation.chain
     yield from _head(explanation)

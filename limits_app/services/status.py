@@ -24,7 +24,7 @@ from limits_app.models.patterns import patterns_in
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.policies import Choice, PolicyStatus
 from limits_app.resolver.pools import PooledSet
-from limits_app.resolver.resolution import Pair, choices, latest_code_limits, scopes
+from limits_app.resolver.resolution import Pair, choose_each, latest_code_limits, resource_scopes
 from limits_app.resolver.store_versions import StoreVersion, StoreVersions
 from limits_app.stores.registry import aliases, resilient_store
 
@@ -133,8 +133,8 @@ def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str])
     while True:
         version = store.version()  # before the queries: a change in between is found out by the store
         unique: dict[str, ScopedLimits] = {}
-        for choice in choices(pairs, timezone.now()):
-            unique |= {one.scope.key: one for one in scopes(resource, choice, store)}
+        for choice in choose_each(pairs, timezone.now()):
+            unique |= {one.scope.key: one for one in resource_scopes(resource, choice, store)}
         try:
             found = survey([one for key, one in unique.items() if key not in seen], store, version)
         except StaleConfiguration:
@@ -199,12 +199,12 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
             return _read_rows(pairs)
         except StaleConfiguration:
             continue
-    return _rows(pairs, choices(pairs, timezone.now()), [None] * len(pairs))
+    return _rows(pairs, choose_each(pairs, timezone.now()), [None] * len(pairs))
 
 
 def _read_rows(pairs: Collection[Pair]) -> list[RowState]:
     versions = StoreVersions()  # before the queries, so that stores reject a change in between
-    found = choices(pairs, timezone.now())
+    found = choose_each(pairs, timezone.now())
     by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
     for number, (pair, choice) in enumerate(zip(pairs, found, strict=True)):
         by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
@@ -220,7 +220,8 @@ def _looked(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Itera
         return [None] * len(rows)
     try:
         scoped = [
-            [] if resource is None else scopes(resource.name, choice, place.store) for (resource, _), choice in rows
+            [] if resource is None else resource_scopes(resource.name, choice, place.store)
+            for (resource, _), choice in rows
         ]
         unique = {one.scope.key: one for some in scoped for one in some}
         stats = survey(unique.values(), place.store, place.version)

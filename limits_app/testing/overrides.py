@@ -17,7 +17,7 @@ from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
 from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver.policies import CODE
-from limits_app.resolver.resolution import source
+from limits_app.resolver.resolution import policy_source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
 _IN_FORCE: Final[list[_Override]] = []
@@ -50,7 +50,7 @@ class _Overriding(TestContextDecorator):
         """Begin."""
         _IN_FORCE.append(self._override)
         BLOCKS.append(self)
-        source.read, source.code_limits = _read, _code_limits
+        policy_source.read, policy_source.code_limits = _read, _code_limits
         endpoints.read = _read_endpoints
         forget()
 
@@ -90,7 +90,7 @@ class disable_limits(_Overriding):  # noqa: N801 - used like a function
         super().__init__(_Override(resource, None, PolicyEffect.UNLIMITED))
 
 
-_in_database: Final = source.read
+_in_database: Final = policy_source.read
 
 
 def _code_limits(resource: str) -> Sequence[CodeLimits]:

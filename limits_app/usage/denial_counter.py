@@ -35,7 +35,7 @@ WEB_REQUEST: Final[ContextVar[Callable[[], Identified | None]]] = ContextVar("li
 
 
 class Denied(NamedTuple):
-    """A limit that rejected requests in a minute; `minute` is in minutes since 1970."""
+    """A limit that rejected requests in a minute; `minute` is in minutes since 1970, or 0 for any minute."""
 
     minute: int
     resource: str
@@ -114,7 +114,7 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
         if denied in noted:
             noted[denied] = noted[denied].merged(times)
             return
-        place = next(one for one in self._places(denied) if one in noted or len(noted) < self._room(one))
+        place = next(one for one in self._places(denied) if one in noted or len(noted) < self._most_of(one))
         noted[place] = times.merged(noted[place]) if place in noted else times
 
     def _places(self, denied: Denied) -> Iterator[Denied]:
@@ -123,7 +123,7 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
         yield denied._replace(bucket=Bucket.OTHERS, entity="")
         yield Denied(0, "", Bucket.OTHERS, "", "")
 
-    def _room(self, denied: Denied) -> float:
+    def _most_of(self, denied: Denied) -> float:
         """The maximum number of entries before a new one of this kind is not added."""
         if denied.bucket != Bucket.OTHERS:
             return self._most

@@ -34,7 +34,7 @@ from limits_app.models.policy_values import PolicyChain
 from limits_app.resolver.balancers import Balancers, balancers
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.pools import PoolCache
-from limits_app.resolver.resolution import source
+from limits_app.resolver.resolution import policy_source
 from limits_app.resolver.store_versions import StoreVersion
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.several import Share
@@ -382,12 +382,12 @@ def test_a_pool_counts_as_soon_as_it_serves_and_no_longer() -> None:
 
 def test_a_pool_that_was_renamed_meanwhile_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     serve("chat", make_pool({"a": [CALLS]}))
-    read, names = source.read, iter(["old", NAME, "gone", "gone"])
+    read, names = policy_source.read, iter(["old", NAME, "gone", "gone"])
 
     def read_before(*key: Any) -> PolicyChain:
         return replace(read(*key), pool=next(names))
 
-    monkeypatch.setattr(source, "read", read_before)
+    monkeypatch.setattr(policy_source, "read", read_before)
     assert many(1, "chat") == "a"
     with pytest.raises(UnknownPool):
         limits.try_acquire("chat", entity="user:1")

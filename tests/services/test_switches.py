@@ -136,7 +136,7 @@ def test_a_disabled_site_works_without_its_database(settings: Settings, monkeypa
     def fail(*args: object) -> None:
         raise OperationalError("down")
 
-    monkeypatch.setattr("limits_app.resolver.resolution.source.read", fail)
+    monkeypatch.setattr("limits_app.resolver.resolution.policy_source.read", fail)
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api")
     disable(settings)
