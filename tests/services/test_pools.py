@@ -83,6 +83,17 @@ def test_it_is_a_pool_like_any_other() -> None:
     assert repr(pool) == "limits.pool('bedrock/claude')"
 
 
+def test_asyncio_has_it_too() -> None:
+    make_pool({"a": [CALLS]})
+
+    async def four() -> str:
+        pool = limits.pool(NAME)
+        first = await pool.aacquire()
+        return who(first, *[await pool.atry_acquire() for _ in range(3)])
+
+    assert asyncio.run(four()) == "aaa-"
+
+
 def test_it_goes_to_another_process_by_its_name() -> None:
     make_pool({"a": [CALLS]})
     assert who(pickle.loads(pickle.dumps(limits.pool(NAME))).try_acquire()) == "a"

@@ -215,6 +215,14 @@ def test_policies_above_are_tried_too() -> None:
     assert [one.entity for one in outcomes[1].passed] == ["user:1", "tenant:acme"]
 
 
+def test_a_shadow_of_rates_says_nothing_to_requests_that_name_none() -> None:
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_resource_limits("api", [RateLimit("tpm", 1, 60)], enforcement="shadow")
+    assert limits.check("api").shadowed == ()
+    assert limits.acquire("api").outcome.shadowed == ()
+    assert limits.shadow_refusals() == {}
+
+
 def test_a_shadow_is_tried_on_those_it_is_rolled_out_to() -> None:
     shadow(CallLimit(1, 60), rollout_percent=50)
     tried = sum(resolve("api", f"user:{number}").resolved.shadow is not None for number in range(200))
