@@ -232,7 +232,7 @@ def limit_line(limit: LimitState) -> SafeString:
 def _source(state: RowState) -> Iterable[str]:
     for level in state.levels:
         yield str(_LEVELS[level])
-    for level in state.tried:
+    for level in state.shadow_levels:
         yield gettext("%(level)s (shadow mode)") % {"level": _LEVELS[level]}
     if not state.levels:
         yield gettext("no limits")

@@ -61,33 +61,35 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         form = GrantForm(request.POST if request.method == "POST" else None, initial=initial)
         boosts: list[PlannedBoost] = []
         if form.is_valid() and form.cleaned_data["whom"] != Boosted.ENTITY:
-            says, rows = form.cleaned_data, form.policies()[: MOST_ROWS + 1]
-            boosts = services.planned_boosts(rows, says["factor"], says["until"])
-        if form.is_valid() and (self._boosted(request, form, boosts) if boosts else self._granted(request, form)):
+            data, rows = form.cleaned_data, form.policies()[: MOST_ROWS + 1]
+            boosts = services.planned_boosts(rows, data["factor"], data["until"])
+        if form.is_valid() and (
+            self._boost_listed(request, form, boosts) if boosts else self._boost_entity(request, form)
+        ):
             return HttpResponseRedirect(self._next(request))
         title = gettext("Grant a boost")
         return confirmation(self, request, form, title=title, boosts=boosts, back=self._next(request))
 
-    def _boosted(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
+    def _boost_listed(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
         """Boost the policies that can be boosted, once the list of changes was confirmed."""
-        says, possible = form.cleaned_data, [one.policy for one in boosts if not one.problem]
+        data, possible = form.cleaned_data, [one.policy for one in boosts if not one.problem]
         if len(boosts) > MOST_ROWS:
             form.add_error(None, gettext("At most %(count)s policies can be boosted at once.") % {"count": MOST_ROWS})
         if "listed" not in request.POST or not possible or form.errors:
             return False
         try:
             with audit.acting(actor=request.user.get_username(), source="admin"):
-                services.boost_policies(possible, says["factor"], says["until"], says["reason"])
+                services.boost_policies(possible, data["factor"], data["until"], data["reason"])
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        values = {"count": len(possible), "until": short_moment(says["until"])}
-        said = ngettext(
+        values = {"count": len(possible), "until": short_moment(data["until"])}
+        message = ngettext(
             "%(count)s policy is boosted until %(until)s.",
             "%(count)s policies are boosted until %(until)s.",
             len(possible),
         )
-        self.message_user(request, said % values, messages.SUCCESS)
+        self.message_user(request, message % values, messages.SUCCESS)
         return True
 
     def _next(self, request: HttpRequest) -> str:
@@ -97,29 +99,29 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
             return reverse(f"{name}:limits_app_policy_changelist")
         return reverse(f"{name}:app_list", args=[self.opts.app_label])
 
-    def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
-        """Grant it; errors are shown in the form."""
-        says = form.cleaned_data
-        if says["whom"] != Boosted.ENTITY:
+    def _boost_entity(self, request: HttpRequest, form: GrantForm) -> bool:
+        """Grant the boost of an entity; errors are shown in the form."""
+        data = form.cleaned_data
+        if data["whom"] != Boosted.ENTITY:
             form.add_error(None, gettext("There is no permanent policy with limits to boost."))
             return False
-        resource = None if says["resource"] is None else says["resource"].name
-        plan = None if says["plan"] is None else says["plan"].name
+        resource = None if data["resource"] is None else data["resource"].name
+        plan = None if data["plan"] is None else data["plan"].name
         actor = request.user.get_username()
         try:
             with audit.acting(actor=actor, source="admin"):
                 policy = services.boost(
-                    says["entity"], resource, says["factor"], says["until"], says["reason"], plan=plan
+                    data["entity"], resource, data["factor"], data["until"], data["reason"], plan=plan
                 )
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        said = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
-        self.message_user(request, said, messages.SUCCESS)
+        message = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
+        self.message_user(request, message, messages.SUCCESS)
         return True
 
 
-_FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+_LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 
@@ -144,7 +146,7 @@ class LimitFormSet(BaseInlineFormSet):  # type: ignore[type-arg]  # generic only
     """The limits of one policy, or of a member of a pool."""
 
     def clean(self) -> None:
-        """Show errors of the hidden key field, which has no place of its own."""
+        """Show errors of the hidden primary key field, beside which the page shows none."""
         super().clean()
         if any("id" in form.errors for form in self.forms):
             raise ValidationError(
@@ -184,7 +186,7 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
         return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Give these numbers, and otherwise none."""
+        """Return the formatted numbers on read-only pages, and nothing elsewhere."""
         return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
 
@@ -203,7 +205,7 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
     begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
-    # By names it would take the resource and the entity of every policy.
+    # Ordering by names would join the resource and the entity of every policy.
     long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
     date_hierarchy = "valid_until"
     actions = POLICY_ACTIONS
@@ -240,8 +242,8 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         found = super().get_changelist_instance(request)
         if not any(name.startswith(("holds", "valid_until")) for name in request.GET):
             found.date_hierarchy = None
-        # The rows are read by now; of these years are offered, which must have a next one by any clock.
-        found.queryset = found.queryset.filter(valid_until__lt=in_site_time(_FOR_EVER))
+        # The rows are read already. Django makes its links to years of this queryset, and fails after the year 9999.
+        found.queryset = found.queryset.filter(valid_until__lt=in_site_time(_LAST_DAY))
         return found
 
     @admin.display(description=_("limits"))
@@ -264,17 +266,15 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         return format_html('<span class="limits-chip{}">{}</span>', " limits-chip--on" if is_on else "", word)
 
     def _standing(self, policy: Any) -> PolicyStatus | None:
-        """What becomes of it; None if that is not known."""
-        if policy.states is None:
-            standing = _NOT_ENFORCED.get(policy.enforcement)
-        else:
-            standing = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
+        """Return its current status; None while the store is unavailable and nothing else decides it."""
+        for_many = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
         if policy.plan_id is not None or policy.scope in _OF_PATTERNS:
-            # A list does not say which entities are on a plan, or match a pattern.
-            standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
+            return for_many  # a list does not say which entities are on a plan, or match a pattern
+        if policy.states is None:
+            return _NOT_ENFORCED.get(policy.enforcement)
+        standing: PolicyStatus = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
         if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
-            # It was read for the site itself, and is about many.
-            standing = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
+            return for_many  # the state is that of the site itself, and the policy is rolled out to other entities
         return standing
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:

@@ -190,7 +190,7 @@ class LimitSet:
         try:
             if self.store.acquire(acquisition.claim) and acquisition.claim.plan.permits:
                 acquisition.track()
-        except BaseException:
+        except BaseException:  # for instance of a signal handler, after the store has admitted the request
             cancel_all([acquisition])
             raise
         return acquisition

@@ -172,7 +172,7 @@ class LimitState:
 class RowState:
     """The effective limits of an entity on a resource, the tightest first, and the `levels` that they come from.
 
-    `tried` are the levels of policies in shadow mode; `standing` is the status of each policy, by its primary key.
+    `shadow_levels` are those of policies in shadow mode; `standing` is the status of each policy, by its primary key.
     `known` is False while the store is down: an outage must not look like no usage.
     """
 
@@ -181,7 +181,7 @@ class RowState:
     limits: tuple[LimitState, ...]
     effect: PolicyEffect
     levels: tuple[str, ...]
-    tried: tuple[str, ...]
+    shadow_levels: tuple[str, ...]
     standing: dict[int, PolicyStatus]
     known: bool = True
 
@@ -243,7 +243,7 @@ def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict
             limits=_limits(choice, of_pair or {}),
             effect=_effect(choice),
             levels=_levels(choice, PolicyStatus.COUNTS, PolicyStatus.EXTENDED),
-            tried=_levels(choice, PolicyStatus.SHADOW),
+            shadow_levels=_levels(choice, PolicyStatus.SHADOW),
             standing={verdict.policy.policy_id or 0: verdict.status for verdict in choice.verdicts},
             known=of_pair is not None,
         )

@@ -71,7 +71,7 @@ def test_what_each_policy_does_is_said() -> None:
         own.pk: PolicyStatus.COUNTS,
         broad.pk: PolicyStatus.EXTENDED,
     }
-    assert (found.levels, found.tried) == (("resource", "system"), ("entity_on_resource",))
+    assert (found.levels, found.shadow_levels) == (("resource", "system"), ("entity_on_resource",))
 
 
 def test_where_nothing_is_set_everything_is_admitted() -> None:

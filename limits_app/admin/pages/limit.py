@@ -33,6 +33,7 @@ from limits_app.services.simulation.forecast import DAYS, forecast
 from limits_app.usage.reading import never_used
 
 _ROWS: Final = (1, 2, 3)
+_ROW_FIELDS: Final = ("number", "unit", "periods", "period")
 _MOST_SUGGESTED: Final = 200
 _MOST_ROWS: Final = 10
 _PERIODS: Final = (
@@ -141,7 +142,7 @@ class SimpleLimitForm(forms.Form):
     def rows(self) -> Iterator[list[forms.BoundField]]:
         """The fields of each row: number, unit, number of periods, period."""
         for row in _ROWS:
-            yield [self[f"{name}_{row}"] for name in ("number", "unit", "periods", "period")]
+            yield [self[f"{name}_{row}"] for name in _ROW_FIELDS]
 
     def clean(self) -> dict[str, Any]:
         """Require what the choices need, and read the limits."""
@@ -187,17 +188,14 @@ class SimpleLimitForm(forms.Form):
         )
 
 
-_ROW_FIELDS: Final = ("number", "unit", "periods", "period")
-
-
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form; preview or save the limit."""
     instance = _instance(request)
-    if not request.user.has_perms(_needed(instance)):
+    if not request.user.has_perms(_required_permissions(instance)):
         raise PermissionDenied
     if request.method == "POST":
         form = SimpleLimitForm(request.POST)
-        if form.is_valid() and "_preview" not in request.POST and _saved(site, request, form, instance):
+        if form.is_valid() and "_preview" not in request.POST and _save(site, request, form, instance):
             return HttpResponseRedirect(reverse(f"{site.name}:app_list", args=["limits_app"]))
     else:
         form = SimpleLimitForm(initial=_initial(request, instance))
@@ -216,15 +214,16 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     return page(site, request, "limit", title=title, context=context)
 
 
-def _needed(instance: Endpoint | Policy | None) -> list[str]:
-    """The permissions for the page; a rule that is changed to a policy, or the other way round, is deleted."""
-    needed = ["limits_app.add_policy", "limits_app.add_resource", "limits_app.add_endpoint"]
+def _required_permissions(instance: Endpoint | Policy | None) -> list[str]:
+    """The permissions for the page; saving deletes the instance where a rule becomes a policy, or a policy a rule."""
+    names = ["limits_app.add_policy", "limits_app.add_resource", "limits_app.add_endpoint"]
     if instance is not None:
-        needed += [f"limits_app.{one}_{instance._meta.model_name}" for one in ("change", "delete")]
-    return needed
+        names += [f"limits_app.{one}_{instance._meta.model_name}" for one in ("change", "delete")]
+    return names
 
 
-def _saved(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
+def _save(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
+    """Save the limit, and show messages about it; False where errors are shown in the form."""
     limit = form.limit
     try:
         row = simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
@@ -263,11 +262,11 @@ def _instance(request: HttpRequest) -> Endpoint | Policy | None:
 
 def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[str, Any]:
     if instance is None:
-        asked = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
-        if "entity" in asked:
-            asked |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in asked else What.EVERYTHING}
+        given = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
+        if "entity" in given:
+            given |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in given else What.EVERYTHING}
         _label, fields = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
-        return {**fields, **asked}
+        return {**fields, **given}
     limit = simple_limits.read(instance)
     if limit is None:
         raise Http404
@@ -285,7 +284,7 @@ def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[s
 
 
 def _preview(limit: SimpleLimit) -> dict[str, Any]:
-    """The sentence, and whom the limit would have rejected in the last days, as far as usage tells."""
+    """The limit as a sentence, and whom it would have rejected in the last days, as far as usage is recorded."""
     found: dict[str, Any] = {"sentence": simple_limits.sentence(limit), "days": DAYS}
     resource = Resource.objects.filter(name=limit.resource).first()
     entity = Entity.objects.filter(identifier=limit.entity).first()
