@@ -26,7 +26,7 @@ Denial.objects.create(
     minute=at, first=at, last=at, resource="openai/gpt-4", key="call_count", entity="user:7", bucket="entity", count=3
 )
 limits.set_resource_limits("billing", [CallLimit.per_minute(60)])
-limits.set_resource_limits("billing", [CallLimit.per_minute(1)], reason="by mistake")
+limits.set_resource_limits("billing", [CallLimit.per_minute(2)], reason="by mistake")
 """
 """A rejection of yesterday, and a change to undo."""
 _MODELS = "from limits_app.models import AuditEvent, Entity, Limit, Policy"
