@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import Noted, checked_limits, parse_limit
+from limits_app.core.notation import Noted, checked_limits, parse_limits
 from limits_app.models.base import Configuration
 from limits_app.models.policy import Policy
 from limits_app.models.validators import validate_text
@@ -48,10 +48,8 @@ class CandidateValue:
 
 @lru_cache(maxsize=1024)
 def noted_limits(text: str) -> tuple[Noted, ...]:
-    """Read limits that are separated by spaces; raises InvalidLimit for an invalid one, and for none."""
-    found = tuple(sorted(map(parse_limit, text.split()), key=lambda one: one.limit.key))
-    if not found:
-        raise InvalidLimit("enter at least one limit, such as calls=100/min")
+    """Read limits in the order of their keys; raises InvalidLimit for an invalid one, and for none."""
+    found = tuple(sorted(parse_limits(text), key=lambda one: one.limit.key))
     checked_limits([one.limit for one in found])
     return found
 

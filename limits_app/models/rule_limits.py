@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from django.utils.text import slugify
 from django.utils.translation import gettext
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.notation import CALLS, Noted, parse_limit
+from limits_app.core.notation import parse_limits
 from limits_app.models.limit import Limit
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
@@ -30,7 +30,7 @@ def normalize_limits(text: str) -> str:
 def validate_limits(text: str) -> None:
     """Reject text that is not limits such as `60/min tokens=1M/day`."""
     try:
-        noted = [*_noted(text)]
+        noted = parse_limits(text)
         keys = [one.limit.key for one in noted]
         for key in keys:
             if keys.count(key) > 1:
@@ -40,12 +40,6 @@ def validate_limits(text: str) -> None:
             Limit.from_definition(Policy(), one.limit, shared=one.shared).clean_alone()
     except InvalidLimit as error:
         raise ValidationError(str(error)) from error
-
-
-def _noted(text: str) -> Iterator[Noted]:
-    """Read limits that are separated by spaces; one without a key limits the requests."""
-    for word in text.split():
-        yield parse_limit(word if "=" in word else f"{CALLS}={word}")
 
 
 def make_resource(name: str, wanted: str, using: str) -> Resource:
@@ -68,7 +62,7 @@ def make_resource(name: str, wanted: str, using: str) -> Resource:
 
 def write_limits(resource: Resource, text: str, using: str) -> None:
     """Make the limits of a resource those of a text; nothing is written where they are the same."""
-    noted = {one.limit.key: one for one in _noted(text)}
+    noted = {one.limit.key: one for one in parse_limits(text)}
     policies = Policy.objects.using(using)
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
     stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}

@@ -180,7 +180,7 @@ def _most_per_window(limits: Iterable[ExplainedLimit]) -> Iterator[str]:
             most = limit.algorithm.most_per_window(limit.capacity, limit.burst)
             if most > limit.capacity:
                 how = str(limit.algorithm).replace("_", " ")
-                yield f"{limit_name(limit.key)}: a {how}, up to {most} can pass within {limit.window_seconds} s."
+                yield f"{_name(one)}: a {how}, up to {most} can pass within {limit.window_seconds} s."
 
 
 def _block_ends(limit: ExplainedLimit) -> str:

@@ -154,6 +154,7 @@ def undo(event: AuditEvent) -> None:
     [
         ("60/min", "60/min", "calls=60/min"),
         (" 60/min   tokens=1M/day ", "60/min tokens=1M/day", "calls=60/min tokens=1M/d"),
+        ("60 / min, tokens=1M/day;db=3", None, "calls=60/min db=3 tokens=1M/d"),
         ("5/10s:sliding_window connections=3:shared", None, "calls=5/10s:sliding_window connections=3:shared"),
     ],
 )
@@ -169,8 +170,8 @@ def test_limits_make_a_resource_and_a_policy(text: str, kept: str | None, limits
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"limits": "many"}, "amount 'many' must be a number"),
-        ({"limits": "60"}, "calls=60"),
+        ({"limits": "many"}, "limit 'many' must look like '5/min'"),
+        ({"limits": "60"}, "limit '60' must look like '5/min'"),
         ({"limits": "60/min calls=5/s"}, "use another, such as “call_count_day=1000/day”"),
         ({"limits": "10/min:soft:permits"}, "permits"),
         ({"limits": "\0"}, "NUL"),
@@ -315,7 +316,7 @@ def test_the_form_shows_and_edits_the_limits(admin_client: Client) -> None:
     admin_client.post(address, form | {"limits": "5/s"})
     assert made() == {"rule-log-in": "calls=5/s"}
     page = admin_client.post(address, form | {"limits": "5 per second"}).content.decode()
-    assert "&#x27;calls=5&#x27;" in page
+    assert "limit &#x27;5&#x27; must look like" in page
     assert AuditEvent.objects.filter(actor="admin", object_type="policy").count() == 2
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
-from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, limits, signals
+from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
 from limits_app.audit import revert
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import AuditEvent, Candidate, EvaluationCount, EvaluationKind, Policy
@@ -236,6 +236,13 @@ def test_an_invalid_candidate_replaces_nothing(policy: Policy, given: dict[str, 
     with pytest.raises(InvalidLimit, match=message):
         limits.set_candidate(policy, **given)
     assert [one.limits for one in limits.candidates()] == ["calls=1/h"]
+
+
+@pytest.mark.parametrize("given", ["1/h, db=3", "1 / h;db=3", ["1/h", ResourceLimit("db", 3)]])
+def test_a_candidate_has_limits_in_every_form(policy: Policy, given: Any) -> None:
+    limits.set_candidate(policy, given)
+    limits.promote_candidate(policy)
+    assert [one.text() for one in policy.limits.order_by("key")] == ["calls=1/h", "db=3"]
 
 
 def test_limits_of_an_entity_or_a_plan_are_not_shared() -> None:
