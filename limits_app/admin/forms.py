@@ -26,6 +26,7 @@ from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Limit, LimitKind
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
+from limits_app.services.dropped import left_without
 
 
 class JSONField(forms.JSONField):
@@ -200,8 +201,8 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in 
         cleaned = super().clean()
         values = {**self._before, **self.cleaned_data}
         if self.instance.pk and not values.get("confirm_weaker") and (why := weakened(self._before, values)):
-            told = gettext("Tick the box if that is meant; to try other limits, add a policy with dates beside it.")
-            self.add_error("confirm_weaker", f"{why} {told}")
+            told = gettext("Tick the box if that is meant; to try other limits, add a candidate.")
+            self.add_error("confirm_weaker", f"{why} {left_without(self.instance)} {told}")
         return cleaned
 
 

@@ -302,6 +302,6 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
 
 def _replaced_block(policy: Policy) -> str:
     """Return a warning that names the policies that override a saved block of the whole system; empty without any."""
-    warning = gettext("Other policies override this block: %(others)s. Block these too.")
+    warning = gettext("Other policies override this block: %(others)s. Count usage together to block everything.")
     others = ", ".join(overriding_block(policy))
     return warning % {"others": others} if others else ""

@@ -1,16 +1,24 @@
-"""Dropped limits: keys that a policy leaves unlimited because it replaces broader policies as a whole."""
+"""Dropped limits: keys that a policy leaves unlimited because it replaces broader policies as a whole.
+
+And the reverse: the policies that apply where one is not enforced.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from django.db.models import Q
+from django.utils.translation import gettext
 
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.models.fields import aware
+from limits_app.models.policy_lookup import policies_for
+from limits_app.models.policy_values import Subject
+from limits_app.resolver.policies import PolicyStatus, choose
+from limits_app.resolver.resolution import home
 
 Scope = tuple[str, str]
 """Names of the resource, and of the entity or plan; empty for all of them."""
@@ -177,7 +185,8 @@ def overriding_block(policy: Policy) -> list[str]:
 def dropped_messages(policy: Policy) -> list[str]:
     """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
     if others := overriding_block(policy):
-        return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block these too"]
+        names = ", ".join(others)
+        return [f"{policy} is blocked, but other policies override this: {names}; a total that is blocked blocks all"]
     levels: dict[str, list[str]] = {}
     # With its rows: a database router may have other ones elsewhere.
     rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")
@@ -208,6 +217,22 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     for policy in found:
         dropped = broader.dropped_by(_ruling(policy))
         yield policy, tuple(DroppedKey(key, one.label) for key, levels in dropped for one in levels)
+
+
+def left_without(policy: Policy) -> str:
+    """Say which policies apply now to the requests of a saved policy where it is not enforced."""
+    names = [None if one is None else str(one) for one in (policy.resource, policy.entity, policy.plan)]
+    now = datetime.now(UTC)
+    link = policies_for(Subject(*names), home(), now).links[0]
+    others = replace(link, policies=tuple(one for one in link.policies if one.policy_id != policy.pk))
+    statuses = PolicyStatus.COUNTS, PolicyStatus.EXTENDED
+    keys = [one.policy.policy_id for one in choose(others, now).verdicts if one.status in statuses]
+    if not keys:
+        return gettext("Without it no policy applies, and everything is allowed.")
+    rows = Policy.objects.using(home()).in_bulk([key for key in keys if key])
+    # An entity that is itself blocked or unlimited has no policy for that.
+    left = [str(rows[key]) if key else f"entity {policy.entity}" for key in keys]
+    return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(left)}
 
 
 def _ruling(policy: Policy) -> Ruling:

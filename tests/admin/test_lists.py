@@ -142,7 +142,7 @@ def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Clien
     form |= {"limits-TOTAL_FORMS": 0, "limits-INITIAL_FORMS": 0}
     done = admin_client.post(address("policy_add"), form)
     [warning] = [one for one in said(done) if "override this block" in one]
-    assert "Other policies override this block: resource api. Block these too." in warning
+    assert "Other policies override this block: resource api. Count usage together to block everything." in warning
 
 
 def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:

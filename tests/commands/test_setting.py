@@ -91,7 +91,7 @@ def test_setting_warns_of_the_broader_limits_that_are_dropped() -> None:
 
 def test_setting_warns_of_policies_that_override_a_block_of_everything() -> None:
     run("resource set api rpm=5/min")
-    warning = "warning: system is blocked, but other policies override this: resource api; block these too"
+    warning = "system is blocked, but other policies override this: resource api; a total that is"
     assert warning in run("system set blocked").err
     run("resource set api blocked")
     assert "warning" not in run("system set blocked").err
@@ -285,6 +285,7 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
     asked = run(f"resource set api calls=5/min {options}")
     assert asked.code == 2
     assert "This policy is enforced" in asked.err
+    assert "Without it no policy applies" in asked.err
     assert "pass --yes" in asked.err
     policy = Policy.objects.get()
     assert (policy.enforcement, policy.rollout_percent) == ("enforce", 100)

@@ -17,6 +17,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
+from limits_app import limits
 from limits_app.admin.resources import EndpointAdmin
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
@@ -292,9 +293,11 @@ def test_a_bad_limit_is_refused_at_its_field(
 def test_weakening_needs_a_confirmation(change: dict[str, Any], admin_client: Client, api: Resource) -> None:
     send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
     policy, limit = Policy.objects.get(), Limit.objects.get()
+    limits.set_system_limits("9/min")
     form = policy_form(limit_form(limit) | {"limits-0-policy": policy.pk}, existing=1, resource=api.pk, **change)
     complained = errors(send(admin_client, "policy_change", form, policy.pk))["confirm_weaker"]
     assert "This policy is enforced" in complained[0]
+    assert "Without it these apply: system." in complained[0]
     form["confirm_weaker"] = "on"
     assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
     policy.refresh_from_db()

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from limits_app import limits
 from limits_app.models import Entity, Policy, Resource
 from limits_app.resolver.resolution import resolve
-from limits_app.services.dropped import dropped_by_each, dropped_keys
+from limits_app.services.dropped import dropped_by_each, dropped_keys, left_without
 from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.planning import dropped_limits
 from tests.configuration.rows import rate
@@ -235,3 +236,30 @@ def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resou
 def _key(policy: Policy) -> tuple[str, ...]:
     valid_from = policy.valid_from.isoformat() if policy.valid_from else ""
     return str(policy.resource or ""), str(policy.entity or ""), valid_from, policy.weekly_hours
+
+
+@pytest.mark.parametrize(
+    ("which", "left"),
+    [
+        (OWN, "these apply: entity user:42, system in total."),
+        (USER, "these apply: plan pro, system in total."),
+        ("plan pro", "these apply: system, system in total."),
+        ("pattern user:*", "these apply: system, system in total."),
+        (MAIL, "these apply: system, system in total."),
+        (SYSTEM, "these apply: system in total."),
+        ("system in total", "these apply: system."),
+        ("entity vip", "these apply: entity vip."),
+    ],
+)
+def test_what_is_left_without_a_policy_is_named(which: str, left: str) -> None:
+    limits.set_system_limits("5/h")
+    limits.set_system_limits("9/h", counted="total")
+    limits.set_plan_limits("pro", "5/h")
+    limits.set_entity("user:42", plan="pro")
+    limits.set_entity("vip", unlimited=True)
+    for entity in ("user:42", "user:*", "vip"):
+        limits.set_entity_limits(entity, "5/h")
+    limits.set_entity_limits("user:42", "2/h", resource="api", extends=True)
+    limits.set_resource_limits("mail", "5/h")
+    [policy] = [one for one in Policy.objects.all() if str(one) == which]
+    assert left_without(policy) == f"Without it {left}"

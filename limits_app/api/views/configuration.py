@@ -31,6 +31,7 @@ from limits_app.api.serializers.fields import validated
 from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
+from limits_app.services.dropped import left_without
 
 
 class ResourceView(ConfigurationView):
@@ -75,7 +76,7 @@ class PolicyView(ConfigurationView):
         serializer.is_valid(raise_exception=True)
         is_confirmed = self.request.query_params.get("confirm") == "true"
         if before is not None and not is_confirmed and (why := weakened(before, vars(stored))):
-            raise Conflict(f"{why} {_('Send it with ?confirm=true if that is meant.')}")
+            raise Conflict(f"{why} {left_without(stored)} {_('Send it with ?confirm=true if that is meant.')}")
         return serializer.save()
 
 

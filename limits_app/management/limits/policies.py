@@ -36,7 +36,7 @@ from limits_app.models import Counted, Enforcement, Policy, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
-from limits_app.services.dropped import dropped_messages
+from limits_app.services.dropped import dropped_messages, left_without
 from limits_app.services.writing import PolicyOptions
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
@@ -76,7 +76,7 @@ def _confirm_weaker(options: Namespace, out: Output) -> None:
     same = {name: getattr(options, name) for name in ("valid_from", "weekly_hours", "counted")}
     stored = _policies(options).filter(**same).first()
     if stored is not None and (why := weakened(vars(stored), vars(options))):
-        out.confirm(f"{why} Go on?", yes=options.yes)
+        out.confirm(f"{why} {left_without(stored)} Go on?", yes=options.yes)
 
 
 def _get(options: Namespace, out: Output) -> ExitCode:
