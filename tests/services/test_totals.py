@@ -135,7 +135,7 @@ def test_shares_of_different_entities_have_their_own_totals_and_a_common_parent_
 def test_a_shared_total_of_the_system_is_one_bucket() -> None:
     limits.set_system_limits([CallLimit(3, 86_400)], counted="total", shared=["call_count"])
     assert [bool(limits.try_acquire(name, entity=name)) for name in "abcd"] == [True, True, True, False]
-    assert limits.explain("e", entity="f").text().count("over all resources, shared by all") == 1
+    assert limits.explain("e", entity="f").text().count("over all resources, shared by all: 0 of 3 left") == 1
 
 
 def test_a_total_is_not_counted_as_usage(settings: Settings) -> None:
