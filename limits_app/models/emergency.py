@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import signals
 from limits_app.models.base import Configuration
 from limits_app.models.constraints import one_of
 from limits_app.models.fields import aware
 from limits_app.models.policy_rules import Enforcement
+from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_text
 
 _WITHOUT_REASON: Final = _("Enter a reason: it is required unless the mode is “enforce”.")
@@ -92,6 +96,11 @@ class EmergencySwitch(Configuration):
         if self.mode != Enforcement.ENFORCE and not self.reason.strip():
             raise ValidationError({"reason": _WITHOUT_REASON})
 
+    @classmethod
+    def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
+        """Send the signal after the commit, also for a switch that is reverted or written by other code."""
+        transaction.on_commit(partial(_send, using), using=using)
+
 
 def emergency(using: str, now: datetime) -> Emergency:
     """The emergency switch in a database, as it is in force now."""
@@ -99,3 +108,8 @@ def emergency(using: str, now: datetime) -> Emergency:
     if row is None:
         return ENFORCED
     return Emergency(Enforcement(row.mode), row.reason, row.until and aware(row.until)).at(now)
+
+
+def _send(using: str) -> None:
+    switch = emergency(using, datetime.now(UTC))
+    signals.emergency_switched.send_robust(sender=None, emergency=switch)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 
-from django.db import transaction
 from django.utils import timezone
 
-from limits_app import audit, signals
+from limits_app import audit
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
 from limits_app.resolver.resolution import home, switch_in_force
@@ -40,6 +38,4 @@ def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None,
         switch.mode, switch.reason, switch.until = mode, reason, until
         definitions.check(switch, validate_unique=False)
         switch.save(using=using)
-    switched = emergency()
-    transaction.on_commit(partial(signals.emergency_switched.send_robust, sender=None, emergency=switched), using=using)
-    return switched
+    return emergency()

@@ -25,7 +25,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimitAlgorithm, alerts, limits, signals, tasks
 from limits_app.alerts import delivery, recorder
 from limits_app.alerts.recording import AlertRecorder, Event
-from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, Bucket, Denial
+from limits_app.models import Alert, AlertKind, AlertRule, AuditEvent, Bucket, Denial, EmergencySwitch
 from limits_app.services.notify import thresholds
 from limits_app.testing import FakeClock, freeze_limits
 from tests.alerts.conftest import Receiver, rule
@@ -112,6 +112,7 @@ def test_without_the_setting_no_thresholds_are_checked(settings: Settings, is_on
 
 EVENTS: list[tuple[str, Callable[[], object], str]] = [
     ("emergency", lambda: limits.set_emergency("off", reason="incident"), "set to off: incident"),
+    ("emergency", lambda: EmergencySwitch.objects.create(mode="shadow", reason="incident"), "set to shadow: incident"),
     (
         "candidate",
         lambda: signals.candidate_reverted.send(None, policy="api", reason="5 % were rejected"),
