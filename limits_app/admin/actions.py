@@ -34,22 +34,22 @@ MOST_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The input of an action: the user, the form, and an idempotency key."""
+    """The input of an action: the name of the user, the data of the form, and an idempotency key."""
 
     actor: str
-    says: dict[str, Any]
+    data: dict[str, Any]
     key: str
 
     @property
     def reason(self) -> str:
-        """Why."""
-        return str(self.says["reason"])
+        """The reason of the user, for the audit log."""
+        return str(self.data["reason"])
 
 
 class ConfirmedAction:
     """An action for the `actions` of an admin page; `allowed` is its permission, as `has_<allowed>_permission`.
 
-    `do` changes one row. What it refuses, as a LimitsError, is said of each row; then no row is changed.
+    `do` changes one row. Its LimitsErrors are shown beside the rows, and then no row is changed.
     `note` gets the chosen rows, and gives a warning for the page that asks.
     `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
@@ -97,7 +97,7 @@ class ConfirmedAction:
         }
         return confirmation(page, request, form, title=self.short_description, **context)
 
-    def _done(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], says: dict[str, Any]) -> None:
+    def _done(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], data: dict[str, Any]) -> None:
         token = request.POST.get("token", "")[:64] or uuid.uuid4().hex
         using, problems = router.db_for_write(AuditEvent), list[str]()
         with transaction.atomic(using=using):
@@ -105,7 +105,7 @@ class ConfirmedAction:
                 key = f"admin:{self.__name__}:{row._meta.model_name}:{row.pk}:{token}"
                 try:
                     with transaction.atomic(using=using):
-                        self._do(row, Ask(request.user.get_username(), says, key))
+                        self._do(row, Ask(request.user.get_username(), data, key))
                 except LimitsError as error:
                     problems.append(f"“{row}”: {error}")
                     if isinstance(error, StoreUnavailable):
@@ -115,16 +115,16 @@ class ConfirmedAction:
         if problems:
             self._refused(page, request, problems)
             return
-        said = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", len(rows))
-        page.message_user(request, said % {"action": self.short_description, "count": len(rows)}, messages.SUCCESS)
+        message = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", len(rows))
+        page.message_user(request, message % {"action": self.short_description, "count": len(rows)}, messages.SUCCESS)
         if warning := self._warn([row.pk for row in rows]):
             page.message_user(request, warning, messages.WARNING)
 
     def _refused(self, page: AuditedAdmin, request: HttpRequest, problems: Sequence[str]) -> None:
         for problem in problems:
             page.message_user(request, problem, messages.ERROR)
-        said = gettext("Nothing was changed: deselect the rows with errors, or correct them first.")
-        page.message_user(request, said, messages.ERROR)
+        message = gettext("Nothing was changed: deselect the rows with errors, or correct them first.")
+        page.message_user(request, message, messages.ERROR)
 
 
 _MOST_NAMED: Final = 10
@@ -179,7 +179,7 @@ def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
 def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
     """Give credit."""
     resource, entity, plan = _whose(row, ask)
-    credit = {"key": limit_key(ask.says["key"]), "amount": amount_of(ask.says["amount"])}
+    credit = {"key": limit_key(ask.data["key"]), "amount": amount_of(ask.data["amount"])}
     services.top_up(
         resource,
         entity=entity,
@@ -195,16 +195,16 @@ def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
 def boost(row: Policy | Entity, ask: Ask) -> None:
     """Boost temporarily."""
     if isinstance(row, Policy):
-        services.boost_policies([row], ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
+        services.boost_policies([row], ask.data["factor"], ask.data["until"], ask.reason, actor=ask.actor)
         return
-    says = ask.says
+    data = ask.data
     services.boost(
         row.identifier,
-        says["resource"].name,
-        says["factor"],
-        says["until"],
+        data["resource"].name,
+        data["factor"],
+        data["until"],
         ask.reason,
-        plan=_name(says["plan"]),
+        plan=_name(data["plan"]),
         actor=ask.actor,
     )
 
@@ -215,7 +215,7 @@ def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str | None, str |
         case Resource():
             return row.name, None, ""
         case Entity():
-            return _name(ask.says["resource"]) or None, row.identifier, _name(ask.says["plan"])
+            return _name(ask.data["resource"]) or None, row.identifier, _name(ask.data["plan"])
     if row.resource is None and row.counted != Counted.TOTAL:
         raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
     if row.plan is not None or (row.entity is not None and is_pattern(row.entity.identifier)):
@@ -251,12 +251,12 @@ def _enforcement(name: str, description: Any, enforcement: Enforcement, **option
 def _in_force(rows: Sequence[Policy]) -> str:
     """Say how many of these policies are enforced now."""
     count = sum(one.enforcement == Enforcement.ENFORCE and one.rollout_percent > 0 for one in rows)
-    said = ngettext(
+    message = ngettext(
         "%(count)s of them is enforced now and will no longer be enforced.",
         "%(count)s of them are enforced now and will no longer be enforced.",
         count,
     )
-    return said % {"count": count} if count else ""
+    return message % {"count": count} if count else ""
 
 
 _BOOST: Final = _("Boost temporarily")

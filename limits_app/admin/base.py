@@ -84,16 +84,16 @@ class _Outdated:
     def clean(self) -> Any:
         form: Any = super()
         cleaned = form.clean()
-        said = gettext("This object has been changed since you opened the form. Saving again overwrites that change.")
-        self.add_error(None, said)  # type: ignore[attr-defined]  # of the form
+        text = gettext("This object has been changed since you opened the form. Saving again overwrites that change.")
+        self.add_error(None, text)  # type: ignore[attr-defined]  # of the form
         return cleaned
 
 
 def _version_of(item: Any) -> str:
     """A version that changes with the object and its nested objects in the database."""
     found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
-    said = None if found is None else found.state
-    return blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+    state = None if found is None else found.state
+    return blake2b(json.dumps(state, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 class AuditedAdmin(VersionedAdmin, RobustListAdmin):

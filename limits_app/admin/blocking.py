@@ -43,8 +43,8 @@ class BlockingAdmin(UsageListAdmin):
             raise PermissionDenied
         form = ReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._blocked(request, entity, form):
-            said = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
-            self.message_user(request, said, messages.SUCCESS)
+            message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
+            self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request))
         request.current_app = self.admin_site.name
         title = gettext("Block %(entity)s") % {"entity": identifier}
@@ -59,8 +59,8 @@ class BlockingAdmin(UsageListAdmin):
         name = self.admin_site.name
         if entity.pk is not None:
             return HttpResponseRedirect(reverse(f"{name}:limits_app_policy_add", query={"entity": entity.pk}))
-        said = gettext("Save this entity first, then add a policy for it.")
-        self.message_user(request, said, messages.INFO)
+        message = gettext("Save this entity first, then add a policy for it.")
+        self.message_user(request, message, messages.INFO)
         return HttpResponseRedirect(reverse(f"{name}:limits_app_entity_add", query={"identifier": identifier}))
 
     def _entity(self, identifier: str) -> Entity:

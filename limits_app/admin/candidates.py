@@ -123,8 +123,8 @@ class CandidateAdmin(AuditedAdmin):
         except LimitsError as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
-            said = gettext("%(action)s: done for “%(policy)s”.")
-            self.message_user(request, said % {"action": label, "policy": candidate.policy}, messages.SUCCESS)
+            message = gettext("%(action)s: done for “%(policy)s”.")
+            self.message_user(request, message % {"action": label, "policy": candidate.policy}, messages.SUCCESS)
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_candidate_changelist"))
 
     @admin.display(description=_("decision"))

@@ -251,7 +251,7 @@ class Limit(Configuration):
                 raise ValidationError({"shared": gettext("Limits of pool members are always shared.")})
             return
         effect = policy.effect
-        if self.shared and not policy.is_for_everybody:
+        if self.shared and not policy.is_for_all_entities:
             raise ValidationError(
                 {
                     "shared": gettext(

@@ -264,7 +264,7 @@ class Policy(Configuration):
         )
 
     @property
-    def is_for_everybody(self) -> bool:
+    def is_for_all_entities(self) -> bool:
         """Whether it is for all entities, as far as no more specific policy replaces it."""
         return not has(self, "entity") and not has(self, "plan")
 

@@ -209,7 +209,7 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     about = Q(entity=None, plan=None)
     about |= Q(entity__in={policy.entity_id for policy in found} - {None})
     about |= Q(plan__in={policy.plan_id for policy in found} - {None})
-    if all(policy.resource_id is not None or policy.is_for_everybody for policy in found):
+    if all(policy.resource_id is not None or policy.is_for_all_entities for policy in found):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in found} - {None})
     others = Policy.objects.using(found[0]._state.db).filter(about, enforcement=Enforcement.ENFORCE)
     rows = others.select_related("resource", "entity", "plan").prefetch_related("limits")

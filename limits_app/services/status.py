@@ -210,11 +210,11 @@ def _read_rows(pairs: Collection[Pair]) -> list[RowState]:
         by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
     stats: dict[int, dict[str, Stats] | None] = {}
     for alias, rows in by_store.items():
-        stats |= zip(rows, _looked(versions.of(alias), rows.values()), strict=True)
+        stats |= zip(rows, _stats_of_rows(versions.of(alias), rows.values()), strict=True)
     return _rows(pairs, found, [stats[number] for number in range(len(pairs))])
 
 
-def _looked(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
+def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
     """The state of the limits of each row, by key; None for all rows while their store is down."""
     if not place.available:
         return [None] * len(rows)

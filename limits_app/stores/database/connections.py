@@ -139,9 +139,9 @@ class StoreConnection(ABC):
         """Return an INSERT that does nothing where the row exists."""
         return f"{insert} ON CONFLICT DO NOTHING"
 
-    def moment(self) -> tuple[int, int]:
+    def time_and_version(self) -> tuple[int, int]:
         """Return the time of the database in microseconds and the version of the configuration."""
-        now, version = self.execute(moment_sql(self.clock_sql))[0]
+        now, version = self.execute(time_and_version_sql(self.clock_sql))[0]
         return int(now), int(version)
 
     def commit(self, batch: Sequence[Statement] = ()) -> None:
@@ -271,7 +271,7 @@ def insert_sql(table: str, columns: str, rows: int = 1) -> str:
 
 
 @cache
-def moment_sql(clock: str) -> str:
+def time_and_version_sql(clock: str) -> str:
     """Return the SQL that reads the time of the database, in microseconds, and the version of the configuration."""
     return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = 1), 0)"  # noqa: S608 - constant
 

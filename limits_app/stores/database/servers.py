@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
-from limits_app.stores.database.connections import Failure, Statement, StoreConnection, moment_sql
+from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql
 from limits_app.stores.database.records import UPDATE, rows_sql
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class PostgreSQLConnection(StoreConnection):
         self._calls: dict[str, str] = {}
         self._frequent = {
             rows_sql(1) + self.lock_sql,
-            moment_sql(self.clock_sql),
+            time_and_version_sql(self.clock_sql),
             UPDATE,
             CHANGE_COMMIT,
         }

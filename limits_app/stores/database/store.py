@@ -150,7 +150,7 @@ class DatabaseStore(AskedInThread):
         counts.forget(self._runner, name)
 
     def version(self) -> int:
-        return self._runner.run(lambda transaction: transaction.connection.moment()[1])
+        return self._runner.run(lambda transaction: transaction.connection.time_and_version()[1])
 
     def advance_version(self) -> int:
         version = self._runner.run(_advance_version)
@@ -166,7 +166,7 @@ class DatabaseStore(AskedInThread):
             return as_clock(clock)
         if self._pool.kind.is_local:
             return Clock(system_us)
-        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.moment()[0]))
+        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.time_and_version()[0]))
 
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
@@ -260,7 +260,7 @@ def _advance_version(transaction: Transaction) -> int:
     connection = transaction.connection
     connection.insert("limits_app_version", "id, version", (1, 0))
     connection.execute_all([(connection.begin_sql, ()), (_ADVANCE_VERSION, (least_version(),) * 2)])
-    _, version = connection.moment()
+    _, version = connection.time_and_version()
     connection.commit()
     return version
 

@@ -11,7 +11,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.record import new_record
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
-from limits_app.stores.database.connections import insert_sql, moment_sql
+from limits_app.stores.database.connections import insert_sql, time_and_version_sql
 from limits_app.stores.database.records import COUNT, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Transaction:
         """Execute statements, and read the rows of some scopes, the time and the version."""
         if keys:
             batch.append((rows_sql(len(keys)) + lock_sql, keys))
-        batch.append((moment_sql(self.connection.clock_sql), ()))
+        batch.append((time_and_version_sql(self.connection.clock_sql), ()))
         results: list[list[Any]] = self.connection.execute_all(batch)
         self._server_now, self.version = map(int, results[-1][0])
         self.now = self._server_now if isinstance(self.clock, ServerClock) else self.clock()

@@ -69,7 +69,7 @@ def test_a_store_that_nobody_has_closed_leaves_no_connection_open(open_store: Op
     del store
     gc.collect()
     with pytest.raises(connection.error):
-        connection.moment()
+        connection.time_and_version()
 
 
 def test_processes_that_create_the_same_row_at_the_same_time_count_together(open_store: Open) -> None:
