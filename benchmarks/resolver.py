@@ -105,9 +105,9 @@ def _without_queries() -> Iterator[None]:
     from django.utils import timezone
 
     from limits_app.models import Subject
-    from limits_app.resolver.resolution import home, policy_source
+    from limits_app.resolver.resolution import policy_source, write_alias
 
-    read, told = policy_source.read, policy_source.read(Subject(_RESOURCE, _ENTITY), home(), timezone.now())
+    read, told = policy_source.read, policy_source.read(Subject(_RESOURCE, _ENTITY), write_alias(), timezone.now())
 
     def tell(subject: Subject, _using: str, _now: datetime) -> PolicyChain:
         return replace(told, links=[replace(link, entity=subject.entity) for link in told.links])

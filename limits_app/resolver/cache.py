@@ -23,9 +23,9 @@ from limits_app.resolver.resolution import (
     check_names,
     check_plan,
     checked_defaults,
-    home,
     resolve,
     resolve_pool,
+    write_alias,
 )
 from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.stores.registry import aliases, resilient_store
@@ -175,7 +175,7 @@ class Resolver:
             logger.warning("the database is down: the last known limits on %s are used: %s", key[0], error)
             self._add(key, _Entry(last.resolved, monotonic() + _DATABASE_RETRY_SECONDS, None, last.pool))
             return last.resolved
-        if changes.may_be_kept(home()):
+        if changes.may_be_kept(write_alias()):
             expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
             pool = None if resolved.members is None else resolved.members.name
             self._add(key, _Entry(resolved, expires_at, resolved.limit_set.changes_at, pool))

@@ -136,7 +136,7 @@ def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
     """
     check_resource(pool)
     store_version = StoreVersions().of(alias)
-    members = pool_cache.members(pool, home(), store_version)
+    members = pool_cache.members(pool, write_alias(), store_version)
     switch = switch_in_force(datetime.now(UTC))
     is_lifted = switch.mode != Enforcement.ENFORCE
     members = members.without_limits() if is_lifted else members
@@ -148,10 +148,10 @@ def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
 
 def switch_in_force(now: datetime) -> Emergency:
     """The emergency switch at a time; off where `LIMITS["ENABLED"]` is False."""
-    return emergency(home(), now) if conf.get(conf.ENABLED) else _DISABLED
+    return emergency(write_alias(), now) if conf.get(conf.ENABLED) else _DISABLED
 
 
-def home() -> str:
+def write_alias() -> str:
     """The alias of the database that policies are written to: a replica may not have the latest change."""
     return router.db_for_write(Policy)
 
@@ -186,10 +186,10 @@ def _read(
     """Read the policies of all entities that are charged, the members of the pool of the resource, and the store."""
     missing = None
     while True:
-        found = policy_source.read(subject, home(), at)
+        found = policy_source.read(subject, write_alias(), at)
         store_version = versions.of(found.store)
         try:
-            members = None if found.pool is None else pool_cache.members(found.pool, home(), store_version)
+            members = None if found.pool is None else pool_cache.members(found.pool, write_alias(), store_version)
         except UnknownPool:
             if found.pool == missing:
                 raise
@@ -221,7 +221,7 @@ def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None)
     subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
     while some := list(islice(subjects, _BATCH)):
-        found += [choose(one.links[0], now) for one in policies_of_each(some, home(), now)]
+        found += [choose(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
     return found
 
 
@@ -241,5 +241,5 @@ def total_scopes(entity: str | None, store: Store, now: datetime, plan: str | No
     request, which applies to an entity without one.
     """
     check_plan(plan)
-    choice = choose(policies_of_each([Subject(None, entity, plan)], home(), now)[0].links[0], now)
+    choice = choose(policies_of_each([Subject(None, entity, plan)], write_alias(), now)[0].links[0], now)
     return [one for one in scopes_of("", [choice], store) if one.scope.total]

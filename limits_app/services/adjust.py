@@ -19,7 +19,7 @@ from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 from limits_app.models import AuditEvent, Entity, Verb, changes
 from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import check_names, home, total_scopes
+from limits_app.resolver.resolution import check_names, total_scopes, write_alias
 from limits_app.services.amounts import not_limited
 from limits_app.stores import registry
 from limits_app.stores.registry import aliases, resilient_store
@@ -148,7 +148,7 @@ def check_plan_known(entity: str | None, plan: str | None) -> None:
     """Raise InvalidRequest where only a request says on which plan an entity is: the limits would be those of none."""
     if entity is None or plan is not None or conf.get(conf.PLAN_OF_REQUEST) is None:
         return
-    if not Entity.objects.using(home()).filter(identifier=entity).exclude(plan=None).exists():
+    if not Entity.objects.using(write_alias()).filter(identifier=entity).exclude(plan=None).exists():
         raise InvalidRequest(
             f"PLAN_OF_REQUEST gives the plan of {entity}: pass plan= with its name, or '' if its requests have none"
         )

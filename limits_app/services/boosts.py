@@ -20,7 +20,7 @@ from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
 from limits_app.resolver.policies import Choice
-from limits_app.resolver.resolution import choose_each, home
+from limits_app.resolver.resolution import choose_each, write_alias
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import grant_boost
@@ -108,7 +108,7 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
         return PlannedBoost(policy, problem=gettext("it is not permanent"))
     same = Q(resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted)
     ends = Q(valid_until=None) | Q(valid_until__gt=timezone.now())
-    if Policy.objects.using(home()).filter(same, ends, valid_from__lt=until).exists():
+    if Policy.objects.using(write_alias()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
     before = tuple(one.noted() for one in policy.limits.all())
     try:

@@ -15,7 +15,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.services import definitions
 from limits_app.services.writing import Limits
 from limits_app.usage.evaluation_counter import totals
@@ -73,19 +73,19 @@ def set_candidate(
     text = (
         limits if isinstance(limits, str) else " ".join(one if isinstance(one, str) else _text(one) for one in limits)
     )
-    with audit.acting(actor=actor, source="service", reason=reason, using=home()):
-        stored = Candidate.objects.using(home()).filter(policy=policy)
+    with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()):
+        stored = Candidate.objects.using(write_alias()).filter(policy=policy)
         stored.delete()
         candidate = Candidate(policy=policy, limits=text, percent=percent, reason=reason)
         candidate.revert_percent, candidate.revert_minutes = revert_percent, revert_minutes
         definitions.check(candidate)
-        candidate.save(using=home())
+        candidate.save(using=write_alias())
     return candidate
 
 
 def candidates() -> list[CandidateReport]:
     """All candidates with what was counted of them, as far as processes have written it."""
-    rows = Candidate.objects.using(home()).select_related("policy__resource", "policy__entity", "policy__plan")
+    rows = Candidate.objects.using(write_alias()).select_related("policy__resource", "policy__entity", "policy__plan")
     return reports(rows)
 
 
@@ -98,7 +98,7 @@ def reports(rows: Iterable[Candidate]) -> list[CandidateReport]:
 
 def policy_of_id(policy_id: int) -> Policy:
     """The policy with this id; raises InvalidLimit if there is none."""
-    policy = Policy.objects.using(home()).filter(pk=policy_id).first()
+    policy = Policy.objects.using(write_alias()).filter(pk=policy_id).first()
     if policy is None:
         raise definitions.InvalidDefinition(
             {("policy",): [f"No policy has the id {policy_id}: the list of candidates has ids."]}
@@ -124,8 +124,8 @@ def revert_candidate(policy: Policy, *, reason: str = "", actor: str = "", sourc
 
 def discard_candidate(policy: Policy, *, reason: str = "", actor: str = "") -> bool:
     """Delete the candidate of a policy, whose limits stay as they are; returns False if it has none."""
-    with audit.acting(actor=actor, source="service", reason=reason, using=home()):
-        deleted, _by_model = Candidate.objects.using(home()).filter(policy=policy).delete()
+    with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()):
+        deleted, _by_model = Candidate.objects.using(write_alias()).filter(policy=policy).delete()
     return deleted > 0
 
 
@@ -134,7 +134,7 @@ def revert_candidates() -> list[Policy]:
 
     Before the time for that is over, it takes at least 20 requests. `limits.roll_up` calls it.
     """
-    promoted = Candidate.objects.using(home()).filter(state=CandidateState.PROMOTED).exclude(watched_until=None)
+    promoted = Candidate.objects.using(write_alias()).filter(state=CandidateState.PROMOTED).exclude(watched_until=None)
     reverted = []
     rows = list(promoted.select_related("policy"))
     for row, report in zip(rows, reports(rows), strict=True):
@@ -168,7 +168,7 @@ def _changed(
     source: str = "service",
 ) -> Policy:
     """Change a policy and its candidate together; InvalidLimit unless it has one in that state."""
-    using = home()
+    using = write_alias()
     with audit.acting(actor=actor, source=source, reason=reason, using=using):
         current = Policy.objects.using(using).prefetch_related("limits").get(pk=policy.pk)
         candidate = Candidate.objects.using(using).filter(policy=current, state=state).first()

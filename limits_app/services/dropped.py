@@ -18,7 +18,7 @@ from limits_app.models.fields import aware
 from limits_app.models.policy_lookup import policies_for
 from limits_app.models.policy_values import Subject
 from limits_app.resolver.policies import PolicyStatus, choose
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 
 Scope = tuple[str, str]
 """Names of the resource, and of the entity or plan; empty for all of them."""
@@ -223,13 +223,13 @@ def left_without(policy: Policy) -> str:
     """Say which policies apply now to the requests of a saved policy where it is not enforced."""
     names = [None if one is None else str(one) for one in (policy.resource, policy.entity, policy.plan)]
     now = datetime.now(UTC)
-    link = policies_for(Subject(*names), home(), now).links[0]
+    link = policies_for(Subject(*names), write_alias(), now).links[0]
     others = replace(link, policies=tuple(one for one in link.policies if one.policy_id != policy.pk))
     statuses = PolicyStatus.COUNTS, PolicyStatus.EXTENDED
     keys = [one.policy.policy_id for one in choose(others, now).verdicts if one.status in statuses]
     if not keys:
         return gettext("Without it no policy applies, and everything is allowed.")
-    rows = Policy.objects.using(home()).in_bulk([key for key in keys if key])
+    rows = Policy.objects.using(write_alias()).in_bulk([key for key in keys if key])
     # An entity that is itself blocked or unlimited has no policy for that.
     left = [str(rows[key]) if key else f"entity {policy.entity}" for key in keys]
     return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(left)}

@@ -9,7 +9,7 @@ from django.utils import timezone
 from limits_app import audit
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Emergency, EmergencySwitch, Enforcement
-from limits_app.resolver.resolution import home, switch_in_force
+from limits_app.resolver.resolution import switch_in_force, write_alias
 from limits_app.services import definitions
 from limits_app.services.writing import checked_datetime
 
@@ -26,7 +26,7 @@ def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None,
     limited). `shadow` and `off` require a `reason`, and end at `until` (None: when the switch is set again).
     `actor` is the name of the user for the audit log. Returns the switch; raises InvalidLimit (a ValueError).
     """
-    using = home()
+    using = write_alias()
     if until is not None:
         until = checked_datetime("until", until)
         if mode == Enforcement.ENFORCE:

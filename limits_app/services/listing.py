@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from limits_app.core.keys import Account, check_entity, check_resource, entity_name
 from limits_app.core.limits import Limit
 from limits_app.models import Counted, Policy, PolicyScope, in_scope
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 
 _ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
 """Only policies that always apply are listed, without boosts and weekly hours."""
@@ -27,7 +27,7 @@ class NamedScope(NamedTuple):
         names = {"resource__name": self.resource, "entity__identifier": self.entity, "plan__name": self.plan}
         given = {field: name for field, name in names.items() if name is not None}
         missing = {field.partition("__")[0]: None for field in names.keys() - given.keys()}
-        policies = Policy.objects.using(home()).select_related("resource", "entity", "plan")
+        policies = Policy.objects.using(write_alias()).select_related("resource", "entity", "plan")
         return policies.filter(counted=counted, **given, **missing)
 
     def limits(self, counted: str) -> tuple[Limit, ...] | None:

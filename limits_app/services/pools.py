@@ -22,7 +22,7 @@ from limits_app.models.pool import keep_cool_down
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import pool_resolver, resolver
 from limits_app.resolver.pools import PooledSet
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.services.request import Request
 
 logger = logging.getLogger("limits_app")
@@ -69,7 +69,7 @@ def _cool_resource(resource: str, seconds: float) -> None:
     until = ceil(resolver.clock() + seconds) * 1_000_000 if seconds else 0
     try:
         if keep_cool_down(resource, "", until):
-            changes.announce(home())
+            changes.announce(write_alias())
     except (DatabaseError, InterfaceError) as error:
         logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
 

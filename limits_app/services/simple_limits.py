@@ -21,7 +21,7 @@ from limits_app import audit
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.core.notation import CALLS, Noted, limit_text, parse_limit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.services import definitions
 
 
@@ -119,7 +119,7 @@ def save(
     ValidationError where the limits of the scope exist already; then nothing has changed.
     """
     acting = partial(audit.acting, actor=actor, source="admin", reason=reason)
-    with transaction.atomic(home()):
+    with transaction.atomic(write_alias()):
         with acting():
             found = conflict(limit)
             if found is not None and found != instance:
@@ -138,7 +138,7 @@ def save(
 def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
     """The rule or policy that exists for the same URL and count, or for the same scope."""
     if limit.what == What.URL:
-        rules = Endpoint.objects.using(home()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
+        rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
         return rules.exclude(limits="").first()
     return policy_of(limit).first()
 
@@ -152,7 +152,7 @@ def policy_of(limit: SimpleLimit) -> QuerySet[Policy]:
         "plan__name": scope["plan"],
         "counted": scope["counted"],
     }
-    return Policy.objects.using(home()).filter(valid_from=None, weekly_hours="", **names)
+    return Policy.objects.using(write_alias()).filter(valid_from=None, weekly_hours="", **names)
 
 
 def read(row: Endpoint | Policy) -> SimpleLimit | None:
@@ -212,7 +212,7 @@ def _enforcement(limit: SimpleLimit) -> Enforcement:
 
 def _policies_of(rule: Endpoint) -> QuerySet[Policy]:
     """The policy that was made for the limits of a rule."""
-    return Policy.objects.using(home()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
+    return Policy.objects.using(write_alias()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
 
 
 def _policy(limit: SimpleLimit, instance: Any, reason: str) -> Policy:

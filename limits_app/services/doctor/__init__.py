@@ -9,7 +9,7 @@ from django.db import DatabaseError
 
 from limits_app import conf
 from limits_app.models import Enforcement
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used, waiting
@@ -53,7 +53,7 @@ def _of_database() -> Iterator[Finding]:
     yield from missing
     if any(one.id == "limits_app.D002" for one in missing):
         return  # tables that are not there cannot be read
-    using = home()
+    using = write_alias()
     try:
         yield from _lifted()
         stored = stored_content(using)

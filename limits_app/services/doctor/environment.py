@@ -16,7 +16,7 @@ from django.db.utils import NotSupportedError
 
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.stores import registry
 
 
@@ -70,7 +70,7 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
 
 def asked_database(seconds: float) -> Iterator[Finding]:
     """Whether the database with the configuration is available."""
-    using = home()
+    using = write_alias()
     why = answers(lambda: _ask_database(using), seconds)
     if why is not None:
         yield Finding(
@@ -92,7 +92,7 @@ def _ask_database(using: str) -> None:
 
 def migrated() -> Iterator[Finding]:
     """Whether all migrations are applied, and Django supports the version of the database."""
-    using = home()
+    using = write_alias()
     connection = connections[using]
     try:
         connection.check_database_version_supported()
@@ -127,7 +127,7 @@ def asked_stores(seconds: float) -> Iterator[Finding]:
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
     """The messages of the app's system checks, under their own ids."""
-    databases = [home()] if stores_answer else []
+    databases = [write_alias()] if stores_answer else []
     with suppress(DatabaseError, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
             yield Finding(str(message.id), _severity(message.level), str(message.msg), str(message.hint or _HINT))

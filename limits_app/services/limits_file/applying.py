@@ -11,7 +11,7 @@ from django.db import IntegrityError
 from limits_app import audit
 from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource
 from limits_app.models.snapshots import batches
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.services.definitions import Definition
 from limits_app.services.limits_file.content import (
     LIMITS,
@@ -43,7 +43,7 @@ def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
 
     Raises InvalidFile if the file conflicts with the stored configuration.
     """
-    return plan_of(content, using=home(), file=file)
+    return plan_of(content, using=write_alias(), file=file)
 
 
 def apply(
@@ -62,7 +62,7 @@ def apply(
     With `expected`, a plan that was shown before, nothing else is done than that.
     Raises InvalidFile as `plan` does, and where the plan is another one by now; then nothing has changed.
     """
-    using = home()
+    using = write_alias()
     with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
         planned = plan_of(content, using=using, file=file)
         if expected is not None and planned.steps != expected.steps:
@@ -222,7 +222,7 @@ def export(*, name: str = DEFAULT_NAME) -> str:
 def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Give the same as plain data; fields with their defaults are left out."""
     found: dict[str, Any] = {"version": 1, "name": name}
-    using = home()
+    using = write_alias()
     _, others = managed(name, using)
     made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
     for one in stored_content(using).values():
@@ -241,7 +241,7 @@ def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
 
 def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     """How many objects a file of this name leaves out, by the names of the files that they belong to."""
-    using = home()
+    using = write_alias()
     _, others = managed(name, using)
     there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
     counted = Counter(owner for key, owner in others.items() if key in there)

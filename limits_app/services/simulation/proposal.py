@@ -14,7 +14,7 @@ from limits_app.models.patterns import is_pattern, patterns_of, specificity
 from limits_app.models.policy import scope_by_names
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.policies import changes_at, choose, rollout_position
-from limits_app.resolver.resolution import home
+from limits_app.resolver.resolution import write_alias
 from limits_app.resolver.resolved_set import compiled
 from limits_app.resolver.store_versions import StoreVersion
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted, stored_content
@@ -70,7 +70,7 @@ class Proposal:
     @classmethod
     def of_site(cls) -> Proposal:
         """Propose the stored policies."""
-        return cls(one.entry for one in stored_content(home()).values())
+        return cls(one.entry for one in stored_content(write_alias()).values())
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         """The effective limits at a time; entities without policies and rows share the result."""
