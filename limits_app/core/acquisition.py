@@ -54,8 +54,8 @@ class Acquisition:
     _config: dict[str, object] | None = None
     _outcome: tuple[object, Outcome] | None = None
     _cancelled = False
-    _releasing = False
-    _settling = False
+    _releasing = False  # from the first call of a release on, even if that fails
+    _settling = False  # while a task waits for the store, which settles the claim even if the task is cancelled
 
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
