@@ -268,7 +268,7 @@ def _settle_by_key(
 
 
 def _keep(record: Record, kept: KeptUse) -> None:
-    """Replace the kept use of a record."""
+    """Replace the use that a record keeps of limits that its schema does not have."""
     record.kept_changed = record.kept_changed or bool(kept or record.kept)
     record.kept = kept
 

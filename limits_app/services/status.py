@@ -78,7 +78,7 @@ astatus: Final = sync_to_async(status)
 
 def _read(
     resource: str, entity: str | None, plan: str | None
-) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
+) -> tuple[str, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
     key = resource, entity, latest_code_limits(resource), plan
     while True:
@@ -110,7 +110,7 @@ def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
     return stats
 
 
-def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:
+def _used_by_all(resource: str, alias: str) -> tuple[int, dict[str, Amount]]:
     """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
     row = Resource.objects.filter(name=resource).first()
     pairs: Iterator[Pair] = chain(
@@ -127,7 +127,7 @@ def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amoun
     return looked_at - 1, {key: from_milli(round(amount * MILLI)) for key, amount in total.items()}
 
 
-def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
+def _survey(resource: str, alias: str, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
     """The state of the scopes of some entities; those that are shared are `seen` once."""
     store = resilient_store(alias).open()
     while True:

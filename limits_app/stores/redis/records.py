@@ -244,7 +244,7 @@ class Records:
         keys = [self._names.shared(self._names.tag(next(iter(known), None)), b"version")]
         plan = pack("<dd", -1 if version is None else version, len(known))
         for short, codecs in known.items():
-            logs, permits = _keys_apart(codecs.values())
+            logs, permits = _separate_keys(codecs.values())
             keys += [self._names.scope(short), *[self._names.log(short, key) for key in logs]]
             keys += [self._names.leases(short, key) for key in permits]
             plan += pack("<dd", len(logs), len(permits))
@@ -256,9 +256,9 @@ class Records:
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
         for stored, record, scope in changed:
             is_lasting = stored.is_lasting if scope is None else scope.lasting
-            lives = self._calls.clock.idle_us(_full_at(record, now) - now)
-            kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
-            kept_ms = b"%d" % (lives // 1000 + 1)
+            kept_us = self._calls.clock.idle_us(_restored_at(record, now) - now)
+            kept_until = _ALWAYS if is_lasting else min((now + kept_us) // 1_000_000, _ALWAYS - 1)
+            kept_ms = b"%d" % (kept_us // 1000 + 1)
             encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
             before = (stored.raw or b"") + (stored.raw_kept or b"")
             records += [before, encoded, pack_kept(record.kept), b"0" if is_lasting else kept_ms]
@@ -302,8 +302,8 @@ def _packed(log: Log) -> bytes:
     return b"".join([_LOG_ENTRY.pack(log.time(index), log.total(index)) for index in range(len(log))])
 
 
-def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
-    """Return the keys of limits that have logs, and of those that have leases."""
+def _separate_keys(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
+    """Return the keys of limits with logs, and of those with leases, which are stored separately."""
     rules = [rule for codec in codecs for rule in codec.schema.rules]
     logs = dict.fromkeys([rule.key for rule in rules if rule.has_log])
     return list(logs), list(dict.fromkeys([rule.key for rule in rules if rule.is_permit]))
@@ -311,7 +311,7 @@ def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
 
 def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Stored:
     """Read what the reply of records.lua says of one scope."""
-    logs, permits = _keys_apart(codecs)
+    logs, permits = _separate_keys(codecs)
     raw, raw_kept, packed = next(rest), next(rest), {key: next(rest) for key in logs}
     leases: dict[LeaseId, tuple[bytes, Lease]] = {}
     for key in permits:
@@ -329,8 +329,8 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
     return stored
 
 
-def _full_at(record: Record, now: int) -> int:
-    """Return when the states equal unused ones; permits are kept for a lease."""
+def _restored_at(record: Record, now: int) -> int:
+    """Return when the states equal unused ones; those of permits are kept for a lease."""
     uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
     times = [now + rule.lease_us if rule.is_permit else rule.restored_at(state) for rule, state in uses]
     return max([now, *times])

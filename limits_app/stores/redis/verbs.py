@@ -47,7 +47,7 @@ _SETTLED: Final = b"ANL"
 
 _TIME: Final = Struct("<d")
 _DECISION: Final = Struct("<Bdd")
-"""The status, the turn, and the time."""
+"""The status, the turn (the place of the claim in the call), and the time."""
 
 
 Parts = Sequence[tuple[Claim, Sequence[int]]]
