@@ -94,8 +94,6 @@ class RequestLimits:
         self._charge_locks: dict[object, Any] = {}
         WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
-    # ---------------------------------------------------------------- the entity
-
     @property
     def request(self) -> HttpRequest:
         """The request; RuntimeError when it is over."""
@@ -143,8 +141,6 @@ class RequestLimits:
         """Identify the entity where the site has plans, since `plan_of` cannot do that in a coroutine."""
         if self.settings[_PLAN] is not None:
             await self.aentity()
-
-    # ---------------------------------------------------------------- verbs for views
 
     @property
     def acquisitions(self) -> dict[str, Acquisition]:
@@ -218,8 +214,6 @@ class RequestLimits:
         if "entity" not in options:
             options["entity"] = entity
             options.setdefault("plan", self.plan_of(entity))
-
-    # ---------------------------------------------------------------- charges of integrations
 
     def charge(
         self,
@@ -316,8 +310,6 @@ class RequestLimits:
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
         return self.charges.held((resource, entity)) is not None
-
-    # ---------------------------------------------------------------- rejections and the end
 
     def refuse(self, error: Exception) -> Sequence[Acquisition]:
         """Note a rejection; return what rejected the request."""

@@ -197,7 +197,7 @@ _MOST_PARAMETERS: Final = 900
 ADD: Final = "{old} + {new}"
 EARLIEST: Final = "CASE WHEN {new} < {old} THEN {new} ELSE {old} END"
 LATEST: Final = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
-PREPEND: Final = f"TRIM(SUBSTR({{joined}}, 1, {IDS_LENGTH}))"
+PREPEND: Final = f"TRIM(SUBSTR(TRIM({{joined}}), 1, {IDS_LENGTH}))"
 
 
 def upsert(
