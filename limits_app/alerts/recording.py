@@ -146,7 +146,8 @@ def _outage(rule: AlertRule, event: Event, using: str) -> str | None:
 
 def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object) -> None:
     who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
-    name = f"{status.key} of {status.resource or ''}" + (f" for {who}" if who else "")
+    place = f"of {status.resource}" if status.resource else "over all resources"
+    name = f"{status.key} {place}" + (f" for {who}" if who else "")
     text = f"{percent} % of the limit {name} are in use: {status.remaining} of {status.capacity} are left"
     event = Event(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)

@@ -24,7 +24,7 @@ class InvalidRequest(LimitsError, ValueError):
 
 
 class LimitExceeded(LimitsError):
-    """The request was rejected; `outcome` has the limits that rejected it and when to retry.
+    """The request was rejected, by default without a wait; `outcome` has the limits and when to retry.
 
     `refused` is the acquisition that was rejected; None where it is not known, as in another process.
     """

@@ -153,8 +153,9 @@ class Endpoint(Configuration):
         blank=True,
         validators=[validate_text, validate_limits],
         help_text=_(
-            "Limits of this rule alone, separated by spaces, such as “60/min” for requests or “tokens=1M/day”. "
-            "A resource and a policy are made for them."
+            "Limits of this rule alone, such as “60/min, tokens=1M/day”. After a pause, 60/min allows up to 120 "
+            "requests within a minute, and 60/min:sliding_window never more than 60. A resource and a policy are made "
+            "for them."
         ),
     )
     limits_resource = ExactTextField(_("resource of the limits"), max_length=64, blank=True, default="", editable=False)

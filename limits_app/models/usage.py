@@ -44,7 +44,8 @@ class Counted(models.Model):
     def whose(self) -> str:
         """The bucket in words."""
         who = self.entity or ("" if self.bucket == Bucket.ENTITY else str(Bucket(self.bucket).label))
-        return f"{self.key} of {self.resource}" + (f" for {who}" if who else "")
+        place = f"of {self.resource}" if self.resource else "over all resources"
+        return f"{self.key} {place}" + (f" for {who}" if who else "")
 
 
 class UsageSnapshot(Counted):

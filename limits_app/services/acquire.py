@@ -103,7 +103,7 @@ async def aacquire(
     plan: str | None = None,
     require_usage: bool = True,
 ) -> Acquisition:
-    """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
+    """`acquire` for asyncio: by default this does not wait; waits and queries do not block the event loop."""
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
     acquisition = await request.aacquire(timeout)
     if not acquisition.claim.admitted:

@@ -83,6 +83,14 @@ def test_a_threshold_alerts_once_for_each_limit_and_window(
     assert len(about()) == expected
 
 
+def test_a_total_is_named_by_what_it_counts(site: FakeClock, receiver: Receiver) -> None:
+    rule("threshold", receiver, percent=50)
+    limits.set_entity_limits("user:7", "8/h", counted="total")
+    use(5, "user:7")
+    assert about() == ["call_count over all resources for user:7", "call_count of api for user:7"]
+    assert Denial(key="call_count", entity="user:7").whose == "call_count over all resources for user:7"
+
+
 def test_the_next_window_alerts_again(site: FakeClock, receiver: Receiver) -> None:
     rule("threshold", receiver, percent=50)
     use(9)
