@@ -30,7 +30,7 @@ from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow
-from limits_app.services.unavailable import check_share, fallback_of, without_database
+from limits_app.services.unavailable import check_exceeds_limits, fallback_of, without_database
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class Request:
             self._source.forget(self._key, self._resolved)
         elif isinstance(error, LimitExceeded):
             if fallback is not None and self._resolved is not None:
-                check_share(error, self._resolved)
+                check_exceeds_limits(error, self._resolved)
             elif self._resolved is not None and error.refused is not None:
                 count(self._resolved, error.refused)
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))

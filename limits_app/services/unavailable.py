@@ -41,7 +41,7 @@ def fallback_of(resolved: ResolvedSet) -> LimitSet:
     return _in_store(resolved, unavailable.fallback(), _process_share)
 
 
-def check_share(error: LimitExceeded, resolved: ResolvedSet) -> None:
+def check_exceeds_limits(error: LimitExceeded, resolved: ResolvedSet) -> None:
     """Raise StoreUnavailable for a request that exceeds the share of this process, but not the limits themselves.
 
     Such a request may be admitted when the store is available, so it must not be reported as never admissible.

@@ -101,7 +101,7 @@ class DatabaseStore(AskedInThread):
         try:
             chosen = self._runner.run(charge, claims, "acquire")
         except BaseException:
-            self._settle_later(claims)
+            self._refund_in_doubt(claims)
             raise
         if chosen is not None:
             chosen.admitted = True
@@ -224,7 +224,7 @@ class DatabaseStore(AskedInThread):
             else:
                 self.settle_later(claim, changes)
 
-    def _settle_later(self, claims: Sequence[Claim]) -> None:
+    def _refund_in_doubt(self, claims: Sequence[Claim]) -> None:
         """Have claims refunded that may have been admitted although their caller got an error."""
         for claim in claims:
             if self.settle_later is not None and (claim, "acquire") in self._runner.doubts:

@@ -116,7 +116,7 @@ class RedisStore(Verbs):
         try:
             return self._run(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
         except BaseException:
-            self._settle_later(claims)
+            self._refund_in_doubt(claims)
             raise
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
@@ -190,7 +190,7 @@ class RedisStore(Verbs):
                     self._settle_in_thread(claim, [-amount for amount in claim.amounts])
             raise
         except BaseException:
-            self._settle_later(claims)
+            self._refund_in_doubt(claims)
             raise
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
@@ -251,9 +251,9 @@ class RedisStore(Verbs):
             return claims
         return [claim for claim in claims if claim.plan.version is not None or not self._rejections.reject(claim)]
 
-    # Claims of which it is not known whether they were admitted.
+    # Claims of which it is not known whether they were admitted, because a reply was lost.
 
-    def _settle_later(self, claims: Sequence[Claim]) -> None:
+    def _refund_in_doubt(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
             if claim in self._unfinished and self.settle_later is not None:
                 self.settle_later(claim, [-amount for amount in claim.amounts])
