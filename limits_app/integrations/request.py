@@ -25,6 +25,7 @@ from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded
+from limits_app.core.keys import entity_name
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, transfer_former_charge
@@ -210,10 +211,9 @@ class RequestLimits:
         return acquisition
 
     def _set_entity(self, options: CheckOptions, entity: str | None) -> None:
-        """Fill in the entity of the request with its plan, where the options have no entity."""
-        if "entity" not in options:
-            options["entity"] = entity
-            options.setdefault("plan", self.plan_of(entity))
+        """Fill in the entity of the request where the options have none, and its plan."""
+        options.setdefault("entity", entity)
+        options.setdefault("plan", self.plan_of(entity_name(options["entity"])))
 
     def charge(
         self,

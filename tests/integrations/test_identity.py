@@ -289,6 +289,8 @@ def test_the_plan_of_a_request_applies(query: str, capacity: int, settings: Sett
 
     who = of_request(RequestFactory().get("/"))
     assert found(lambda one: one.try_acquire("api")) == [capacity]
+    assert found(lambda one: one.try_acquire("api", entity=who)) == [capacity]
+    assert found(lambda one: one.try_acquire("api", entity="tenant:other")) == [5]
     assert found(lambda one: one.charge("api", who)) == [capacity]
     assert found(lambda one: async_to_sync(one.acharge)("api", who)) == [capacity]
     assert found(lambda one: async_to_sync(one.atry_acquire)("api")) == [capacity]
