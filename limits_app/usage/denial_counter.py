@@ -133,10 +133,9 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
 def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:
     for denied, times in noted.items():
         first, last = since_1970(seconds=times.first), since_1970(seconds=times.last)
-        whose = _whose(denied)
         yield {
             "minute": since_1970(minutes=denied.minute),
-            **whose,
+            **_whose(denied),
             "count": times.number,
             "first": first,
             "last": last,

@@ -250,13 +250,11 @@ def _save(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance
 def _instance(request: HttpRequest) -> Endpoint | Policy | None:
     """The rule or policy to change; 404 for one that does not exist or that the form cannot express."""
     for name, model in (("rule", Endpoint), ("policy", Policy)):
-        key = request.GET.get(name, "")
-        if not key:
-            continue
-        row: Any = model._default_manager.filter(pk=key).first() if is_primary_key(key) else None
-        if row is None or simple_limits.read(row) is None:
-            raise Http404
-        return row  # type: ignore[no-any-return]
+        if key := request.GET.get(name, ""):
+            row: Any = model._default_manager.filter(pk=key).first() if is_primary_key(key) else None
+            if row is None or simple_limits.read(row) is None:
+                raise Http404
+            return row  # type: ignore[no-any-return]
     return None
 
 
