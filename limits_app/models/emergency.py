@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -99,7 +98,8 @@ class EmergencySwitch(Configuration):
     @classmethod
     def complete_written(cls, before: Mapping[Any, Snapshot], using: str) -> None:
         """Send the signal after the commit, also for a switch that is reverted or written by other code."""
-        transaction.on_commit(partial(_send, using), using=using)
+        send = signals.emergency_switched.send_robust
+        transaction.on_commit(lambda: send(sender=None, emergency=emergency(using, datetime.now(UTC))), using=using)
 
 
 def emergency(using: str, now: datetime) -> Emergency:
@@ -108,8 +108,3 @@ def emergency(using: str, now: datetime) -> Emergency:
     if row is None:
         return ENFORCED
     return Emergency(Enforcement(row.mode), row.reason, row.until and aware(row.until)).at(now)
-
-
-def _send(using: str) -> None:
-    switch = emergency(using, datetime.now(UTC))
-    signals.emergency_switched.send_robust(sender=None, emergency=switch)

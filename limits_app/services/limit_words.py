@@ -8,12 +8,15 @@ from django.utils.translation import gettext
 
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, ResourceLimit
 from limits_app.core.notation import seconds_text
+from limits_app.core.outcome import TOTAL_PREFIX
 
 _WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
 
 
 def limit_name(key: str) -> str:
-    """The name of a limit for people: “requests” for a limit of calls, else its key."""
+    """The name of a limit for people: “requests” for a limit of calls, else its key, which may be that of a total."""
+    if key.startswith(TOTAL_PREFIX):
+        return gettext("%(limit)s, over all resources") % {"limit": limit_name(key.removeprefix(TOTAL_PREFIX))}
     return gettext("requests") if key == CallLimit.key else key
 
 

@@ -269,6 +269,7 @@ def test_totals_are_reset_without_a_resource() -> None:
     assert run("reset --total --entity user:1 --dry-run --format csv").out.startswith("key,used\ncall_count,")
     assert run("reset --total --entity user:1 --yes").err == "Reset.\n"
     assert limits.status("api", entity="user:1").limits["total:call_count"]["used"] == 0
+    assert "requests, over all resources" in run("status api --entity user:1").out
 
 
 def test_a_reset_where_nothing_is_limited_says_so() -> None:
