@@ -9,7 +9,8 @@ from rest_framework.views import APIView
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit
-from limits_app.integrations.drf.throttle import LimitThrottle, Unavailable
+from limits_app.integrations.drf.throttle import Blocked, LimitThrottle, Unavailable
+from limits_app.integrations.request import limits_of
 from limits_app.models import PolicyScope
 from limits_app.resolver.policies import PolicyStatus
 from limits_app.resolver.resolution import resolve
@@ -17,6 +18,7 @@ from limits_app.stores.memory import MemoryStore
 
 RESOURCE: Final = "limits_app.api"
 
+_OF_SYSTEM: Final = frozenset({PolicyScope.SYSTEM.value, PolicyScope.SYSTEM_TOTAL.value})
 _ABOUT_THE_API: Final = frozenset({PolicyScope.RESOURCE.value, PolicyScope.ENTITY_ON_RESOURCE.value})
 _IN_FORCE: Final = frozenset({PolicyStatus.COUNTS, PolicyStatus.EXTENDED})
 _UNUSED_STORE: Final = MemoryStore()
@@ -26,21 +28,25 @@ _UNUSED_STORE: Final = MemoryStore()
 class ApiThrottle(LimitThrottle):
     """600 requests a minute for each caller, unless the resource `limits_app.api` has other limits.
 
-    If the store is unavailable, every request is allowed unless a policy of that resource blocks it. Otherwise an
-    administrator who has set `ON_UNAVAILABLE` to `block` could not change it through the API.
+    If the store is unavailable, every request is allowed unless a policy of that resource blocks it, and so it is if
+    the system blocks everything. Otherwise an administrator who has set that could not change it through the API.
     """
 
     resource = RESOURCE
     default_limits = (CallLimit(600, 60),)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Return whether the request is allowed; fails open if the store is unavailable."""
+        """Return whether the request is allowed; see the class for what does not reject it."""
         try:
             return super().allow_request(request, view)
         except Unavailable:
             if _blocks(self.get_entity(request, view)):
                 raise
-            return True
+        except Blocked:
+            levels = {one.level for refused in limits_of(request).refused or () for one in refused.outcome.violations}
+            if not levels or levels - _OF_SYSTEM:
+                raise
+        return True
 
 
 def _blocks(entity: str | None) -> bool:

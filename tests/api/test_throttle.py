@@ -109,3 +109,25 @@ def test_who_is_blocked_stays_so_while_the_store_is_down(user: User, root: APICl
     response = root.get(f"{ROOT}policies/")
     assert (response.status_code, response.data["type"]) == (403, "urn:problem-type:limits-app:blocked")
     assert "Retry-After" not in response
+
+
+@pytest.mark.parametrize("counted", ["each", "total"])
+def test_an_administrator_lifts_a_block_of_everything(counted: str, root: APIClient) -> None:
+    services.set_system_limits([], effect="blocked", counted=counted)
+    assert not services.try_acquire("anything", entity="user:1")
+    where = f"{ROOT}policies/{Policy.objects.get().pk}/"
+    assert root.delete(where, headers={"If-Match": root.get(where)["ETag"]}).status_code == 204
+    assert services.try_acquire("anything", entity="user:1")
+
+
+@pytest.mark.parametrize("blocked", ["api", "caller", "caller on the api"])
+def test_a_block_of_the_api_or_of_its_caller_rejects(blocked: str, user: User, root: APIClient) -> None:
+    services.set_system_limits([], effect="blocked", counted="total")
+    match blocked:
+        case "api":
+            services.set_resource_limits(RESOURCE, [], effect="blocked")
+        case "caller":
+            services.set_entity(user, blocked=True)
+        case _:
+            services.set_entity_limits(user, [], resource=RESOURCE, effect="blocked")
+    assert root.get(f"{ROOT}policies/").status_code == 403
