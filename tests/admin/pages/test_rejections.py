@@ -16,9 +16,10 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, limits, usage
+from limits_app import CallLimit, limits
 from limits_app.admin import LimitsUserAdminMixin
 from limits_app.models import AuditEvent, Denial, Entity, Policy
+from limits_app.usage import reading
 from tests.admin.pages.test_pages import get, words
 
 PAGE = "limits_app_denial_changelist"
@@ -123,7 +124,7 @@ def test_pages_have_a_hundred_rows_and_are_not_counted(
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="the plan is that of SQLite")
 @pytest.mark.parametrize("asked", [{}, {"entity": "user:7"}, {"resource": "api"}])
 def test_rejections_are_found_by_an_index(asked: dict[str, str]) -> None:
-    found = usage.denied(asked.get("resource"), asked.get("entity"), None, since=None, until=None)
+    found = reading.denied(asked.get("resource"), asked.get("entity"), None, since=None, until=None)
     assert "USING INDEX limits_app_denial" in found.explain() or "USING INDEX sqlite_autoindex" in found.explain()
 
 
