@@ -103,9 +103,9 @@ def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choi
     if any(one.policy.level == ENTITY_FLAGS and one.policy.effect == PolicyEffect.UNLIMITED for one in exclusive):
         totals = [one if _outlasts_unlimited(one) else replace(one, status=PolicyStatus.REPLACED) for one in totals]
     verdicts = (*exclusive, *totals)
-    on_unavailable = next((one.on_unavailable for one in _applied(verdicts) if one.on_unavailable), None)
-    limits_of_totals = [limit for one in _applied(totals) for limit in _merged([one])]
-    return Choice(link.entity, verdicts, _merged(_applied(exclusive)), on_unavailable, tuple(limits_of_totals))
+    on_unavailable = next((one.on_unavailable for one in applied_policies(verdicts) if one.on_unavailable), None)
+    limits_of_totals = [limit for one in applied_policies(totals) for limit in _merged([one])]
+    return Choice(link.entity, verdicts, _merged(applied_policies(exclusive)), on_unavailable, tuple(limits_of_totals))
 
 
 def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, shadow: bool) -> list[Verdict]:
@@ -121,7 +121,8 @@ def _judged(policies: Iterable[PolicyValue], now: datetime, position: int, *, sh
     return verdicts
 
 
-def _applied(verdicts: Iterable[Verdict]) -> list[PolicyValue]:
+def applied_policies(verdicts: Iterable[Verdict]) -> list[PolicyValue]:
+    """The policies that apply, in order of precedence."""
     return [one.policy for one in verdicts if one.status in _APPLIES]
 
 

@@ -1,7 +1,4 @@
-"""Dropped limits: keys that a policy leaves unlimited because it replaces broader policies as a whole.
-
-And the reverse: the policies that apply where one is not enforced.
-"""
+"""Limits that a policy drops because it replaces broader ones as a whole, and what applies without a policy."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, Policy
 from limits_app.models.fields import aware
 from limits_app.models.policy_lookup import policies_for
 from limits_app.models.policy_values import Subject
-from limits_app.resolver.policies import PolicyStatus, choose
+from limits_app.resolver.policies import applied_policies, choose
 from limits_app.resolver.resolution import write_alias
 
 Scope = tuple[str, str]
@@ -185,8 +182,7 @@ def overriding_block(policy: Policy) -> list[str]:
 def dropped_messages(policy: Policy) -> list[str]:
     """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
     if others := overriding_block(policy):
-        names = ", ".join(others)
-        return [f"{policy} is blocked, but other policies override this: {names}; a total that is blocked blocks all"]
+        return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block the total"]
     levels: dict[str, list[str]] = {}
     # With its rows: a database router may have other ones elsewhere.
     rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")
@@ -225,8 +221,7 @@ def left_without(policy: Policy) -> str:
     now = datetime.now(UTC)
     link = policies_for(Subject(*names), write_alias(), now).links[0]
     others = replace(link, policies=tuple(one for one in link.policies if one.policy_id != policy.pk))
-    statuses = PolicyStatus.COUNTS, PolicyStatus.EXTENDED
-    keys = [one.policy.policy_id for one in choose(others, now).verdicts if one.status in statuses]
+    keys = [one.policy_id for one in applied_policies(choose(others, now).verdicts)]
     if not keys:
         return gettext("Without it no policy applies, and everything is allowed.")
     rows = Policy.objects.using(write_alias()).in_bulk([key for key in keys if key])

@@ -91,7 +91,7 @@ def test_setting_warns_of_the_broader_limits_that_are_dropped() -> None:
 
 def test_setting_warns_of_policies_that_override_a_block_of_everything() -> None:
     run("resource set api rpm=5/min")
-    warning = "system is blocked, but other policies override this: resource api; a total that is"
+    warning = "system is blocked, but other policies override this: resource api; block the total"
     assert warning in run("system set blocked").err
     run("resource set api blocked")
     assert "warning" not in run("system set blocked").err
