@@ -157,7 +157,7 @@ def test_a_wrong_store_fails(
 
 def test_a_store_without_versions_fails() -> None:
     with pytest.raises(pytest.fail.Exception):
-        StoreConformance().test_a_stale_claim_is_not_decided(HasNoVersions(clock=FakeClock()))
+        StoreConformance().test_old_and_unknown_limits_are_stale_and_charge_nothing(HasNoVersions(clock=FakeClock()))
 
 
 def test_a_store_that_wakes_nobody_fails() -> None:
