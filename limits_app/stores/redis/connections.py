@@ -104,7 +104,10 @@ class Connections:
             except exceptions.ResponseError as refusal:
                 raise self.refused(refusal) from refusal
             else:
-                connection.disconnect()  # its timeouts may be short
+                if is_silent:  # the timeouts of the connection are short
+                    connection.disconnect()
+                else:
+                    self._idle.append(connection)
                 return reply
             if is_silent or monotonic() > deadline:
                 break
