@@ -54,8 +54,11 @@ def _edited(
     data["confirm_weaker"] = "on"  # nothing is saved, so there is nothing to confirm
     form = policies.get_form(request, saved, change=saved is not None)(data, request.FILES, instance=saved)
     is_valid = form.is_valid()
-    formsets, _ = policies._create_formsets(request, form.instance, change=saved is not None)  # type: ignore[attr-defined]
-    limits = next(formset for formset in formsets if formset.model is Limit)
+    limits = next(
+        formset(**policies.get_formset_kwargs(request, form.instance, inline, formset.get_default_prefix()))
+        for formset, inline in policies.get_formsets_with_inlines(request, saved)
+        if inline.model is Limit
+    )
     if not limits.is_valid() or not is_valid:
         return None, [], list(_problems(form, limits))
     kept = [one for one in limits.forms if one not in limits.deleted_forms and (one.instance.pk or one.has_changed())]
