@@ -36,7 +36,8 @@ def limit_in_words(limit: Limit) -> str:
 
 
 def _in_words(limit: Limit) -> str:
-    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": limit_name(limit.key)}
+    unit = gettext("request") if limit.key == CallLimit.key and limit.capacity == 1 else limit_name(limit.key)
+    said: dict[str, Any] = {"amount": f"{limit.capacity:,}", "unit": unit}
     match limit:
         case ResourceLimit():
             return gettext("%(amount)s %(unit)s at the same time") % said

@@ -247,6 +247,8 @@ def _in_words(noted: Noted) -> str:
     if isinstance(limit, ResourceLimit):
         return gettext("hold %(amount)s %(unit)s at the same time") % {"amount": amount, "unit": _unit(limit.key)}
     period = rest.partition("@")[0]
+    if isinstance(limit, CallLimit) and amount == "1":
+        return gettext("make 1 request per %(period)s") % {"period": _period(period)}
     if isinstance(limit, CallLimit):
         return gettext("make %(amount)s requests per %(period)s") % {"amount": amount, "period": _period(period)}
     values = {"amount": amount, "unit": _unit(limit.key), "period": _period(period)}

@@ -29,6 +29,7 @@ def denied(entity: str = "user:7", key: str = "call_count", *, resource: str = "
     ("limit", "words"),
     [
         (CallLimit.per_minute(1000), "1,000 requests per minute"),
+        (CallLimit.per_minute(1), "1 request per minute"),
         (RateLimit("tokens", 5, 10), "5 tokens per 10s"),
         (QuotaLimit("credits", 5, "month"), "5 credits per month"),
         (QuotaLimit("credits", 5, session_seconds=7200), "5 credits per 2h"),

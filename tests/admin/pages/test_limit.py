@@ -48,6 +48,11 @@ def post(client: Client, address: str = URL, **fields: Any) -> Any:
             "tenant:acme may make 100 requests per minute on api.",
         ),
         (
+            {"what": "resource", "resource": "api", "who": "entity", "entity": "tenant:acme", "number_1": "1"},
+            "entity tenant:acme on api",
+            "tenant:acme may make 1 request per minute on api.",
+        ),
+        (
             {"what": "everything", "who": "plan", "plan": "pro"},
             "plan pro in total",
             "Each member of the plan pro may make 100 requests per minute over all resources together.",
