@@ -37,8 +37,9 @@ def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, withi
     Coverage is off meanwhile, because it holds a lock of its own that an interruption does not free.
     """
     trace, before = sys.gettrace(), signal.signal(signal.SIGALRM, _interrupt)
-    callbacks = gc.callbacks.copy()
-    gc.callbacks.clear()  # those of test libraries, in which an exception is a warning
+    # Objects that other tests have left are not finalized meanwhile: an exception in a finalizer is a warning.
+    gc.collect()
+    gc.disable()
     sys.settrace(None)
     try:
         with without_logging():
@@ -46,7 +47,7 @@ def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, withi
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        gc.callbacks.extend(callbacks)
+        gc.enable()
         sys.settrace(trace)
     return interrupted
 

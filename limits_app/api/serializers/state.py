@@ -36,6 +36,7 @@ class BucketSerializer(StrictSerializer):
     holders = serializers.IntegerField(required=False)
     period = serializers.CharField(required=False, allow_null=True)
     time_zone = serializers.CharField(required=False, allow_null=True)
+    in_slices = Number(required=False)
 
 
 class OneOfSeveralSerializer(BucketSerializer):
@@ -217,6 +218,7 @@ class ExplainedLimitSerializer(StrictSerializer):
     replaced = ConsideredSerializer(many=True)
     used = Number(allow_null=True)
     binds = serializers.BooleanField()
+    in_slices = Number()
     status = LimitStatusSerializer(allow_null=True)
 
 
