@@ -52,7 +52,7 @@ OURS = {
     "usage": f"{USAGE}?span=month",
     "live": LIVE,
     "overview": f"{ADMIN}overview/",
-    "limit": f"{ADMIN}usagesnapshot/limit/",
+    "limit": f"{ADMIN}overview/limit/",
     "rejections": f"{ADMIN}denial/",
     "candidates": f"{ADMIN}candidate/",
     "new-candidate": f"{ADMIN}candidate/add/?policy=2",

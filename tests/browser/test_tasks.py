@@ -88,7 +88,7 @@ class Clicks:
 def test_a_customer_gets_limits_of_requests_and_tokens(window: Browser, place: Place) -> None:
     clicks = Clicks(window)
     clicks.follow("overview/")
-    clicks.follow("usagesnapshot/limit/")
+    clicks.follow("overview/limit/")
     clicks.press("input[name=what][value=everything]")
     clicks.type(who="one user", entity="tenant:hooli", text="100/min tokens=1M/day")
     window.take("task-customer")
@@ -197,7 +197,7 @@ def test_another_limit_is_tried_and_then_enforced(window: Browser, place: Place)
 def test_a_url_is_limited(window: Browser) -> None:
     clicks = Clicks(window)
     clicks.follow("overview/")
-    clicks.follow("usagesnapshot/limit/")
+    clicks.follow("overview/limit/")
     clicks.type(path="/api/aping/", number_1="1")
     window.take("task-url")
     clicks.press("input[name=_save]")

@@ -43,20 +43,16 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
 
 @admin.register(UsageSnapshot)
 class UsageAdmin(PagesAdmin):
-    """Usage and the pages beside it."""
+    """Usage, and the preview of a policy, which compares it with past usage."""
 
-    pages = (
-        ("", "usagesnapshot_changelist", usage_page),
-        ("preview/", "preview", preview_page),
-        ("limit/", "limit", limit_page),
-    )
+    pages = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
 
 
 @admin.register(Overview)
 class OverviewAdmin(PagesAdmin):
-    """The page “Overview”."""
+    """The page “Overview”, and the form “Limit something” that it begins with."""
 
-    pages = (("", "overview_changelist", overview_page),)
+    pages = (("", "overview_changelist", overview_page), ("limit/", "limit", limit_page))
 
 
 @admin.register(Live)

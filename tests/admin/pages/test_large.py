@@ -13,10 +13,7 @@ from django.urls import reverse
 
 from limits_app import CallLimit, limits
 
-pytestmark = [
-    pytest.mark.release,
-    pytest.mark.skipif(connection.vendor != "sqlite", reason="the rows are made by SQLite"),
-]
+pytestmark = pytest.mark.release
 
 NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)"
 DENIALS = f"""

@@ -10,7 +10,6 @@ import pytest
 from django.contrib.admin import site
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
-from django.db import connection
 from django.db.models import QuerySet
 from django.test import Client, RequestFactory
 from django.urls import reverse
@@ -121,7 +120,6 @@ def test_pages_have_a_hundred_rows_and_are_not_counted(
     assert len(get(admin_client, PAGE, p="x").context["rows"]) == 100
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="the plan is that of SQLite")
 @pytest.mark.parametrize("asked", [{}, {"entity": "user:7"}, {"resource": "api"}])
 def test_rejections_are_found_by_an_index(asked: dict[str, str]) -> None:
     found = reading.denied(asked.get("resource"), asked.get("entity"), None, since=None, until=None)
