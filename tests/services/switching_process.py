@@ -1,14 +1,15 @@
 """One process of a site: changes the emergency switch, a candidate or a plan, or acquires and checks that it counts.
 
-The number of the last committed change is in a file that all processes map; an odd number means that nothing is
-limited (switch), or that the limit is that of the candidate or the plan. `traffic` acquires as often as it is asked.
+A file that all processes map has the number of the last committed change in its first byte, which is written in one
+piece; an odd number means that nothing is limited (switch), or that the limit is that of the candidate or the plan.
+`traffic` acquires as often as it is asked.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
-import struct
 import sys
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from limits_app.usage.evaluation_counter import evaluations  # noqa: E402 - the 
 
 FEW, MANY, CANDIDATE = 10**9, 2 * 10**9, 300
 SWITCHED, ENDED = 1, 4
-SLOT = struct.Struct("<qq")
+CHANGING = 255
+"""In place of the number while a change is made."""
 
 
 def prepare() -> str:
@@ -64,21 +66,21 @@ def change_plan(number: int) -> None:
 
 
 def load(shared: mmap.mmap) -> str:
-    """Acquire until the changes end; returns the number of decisions, and of those by a state that was over."""
-    decisions = stale = 0
+    """Acquire until the changes end; returns the number of decisions, and those by a state that was over."""
+    decisions, stale = 0, []
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    while True:
-        before = SLOT.unpack_from(shared, 0)
-        if before[1] == ENDED:
-            return f"{decisions} {stale}"
+    while shared[1] != ENDED:
+        number, kind = shared[:2]
         outcome = limits.acquire("api", entity="user:1").outcome
-        if SLOT.unpack_from(shared, 0) != before or before[0] < 0:
+        if shared[0] != number or number == CHANGING:
             continue  # a change was being made
         decisions += 1
-        is_odd = bool(before[0] % 2)
+        is_odd = bool(number % 2)
         found = [status.capacity for status in outcome.passed]
-        stale += found != ([] if is_odd and before[1] == SWITCHED else [MANY if is_odd else FEW])
+        if found != ([] if is_odd and kind == SWITCHED else [MANY if is_odd else FEW]):
+            stale.append((number, found))
+    return json.dumps([decisions, stale])
 
 
 KINDS = {"switch": (SWITCHED, switch), "candidate": (2, change_candidate), "plan": (3, change_plan)}
@@ -97,10 +99,11 @@ def main(verb: str, number: int, shared: mmap.mmap) -> str:
         return "done"
     kind, make = KINDS[verb]
     for count in range(1, number + 1):
-        SLOT.pack_into(shared, 0, -1, kind)
+        shared[0] = CHANGING
+        shared[1] = kind
         make(count)
-        SLOT.pack_into(shared, 0, count, kind)
-    SLOT.pack_into(shared, 0, 0, ENDED)
+        shared[0] = count
+    shared[1] = ENDED
     return "done"
 
 
