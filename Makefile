@@ -26,6 +26,9 @@ MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
 # Decided in these rooms, so every line and branch of them is tested.
 DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_app/resolver*
 
+# A test that hangs ends its worker with the stacks of all threads, and the run fails instead of waiting for ever.
+HANGING := --timeout 240 --timeout-method thread
+
 ARGS ?=
 AUDIT ?=
 
@@ -48,7 +51,7 @@ run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS=
 	$(PY) -m project.demo --serve $(ARGS)
 
 test: $(STAMP)  ## run the tests, three at a time; without those that only a release needs
-	$(PY) -m pytest -n 3 --dist load --no-cov -m "not release" $(ARGS)
+	$(PY) -m pytest -n 3 --dist load --no-cov -m "not release" $(HANGING) $(ARGS)
 
 test-all: $(STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
 	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)

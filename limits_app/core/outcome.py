@@ -166,10 +166,9 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
 def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:
     """Return the use of a soft limit beyond its capacity once a request was charged."""
     now = claim.decided_at
-    charged = state if claim.admitted else rule.charged(state, now, amount)
-    if charged is None:
-        return 0
-    return units_of(rule, max(rule.used(charged, now) - rule.ceiling_parts, 0))
+    charged = None if claim.admitted else rule.charged(state, now, amount)
+    used = rule.used(state if charged is None else charged, now)
+    return units_of(rule, max(used - rule.ceiling_parts, 0))
 
 
 def remaining(rule: Rule, state: State, now: int) -> Amount:

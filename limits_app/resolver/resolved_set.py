@@ -23,7 +23,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
-from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope, PolicyValue
+from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
 from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.resolver.pools import PooledSet, PoolMembers, SetNames
 from limits_app.resolver.store_versions import StoreVersion, schemas_of
@@ -159,11 +159,6 @@ class Resolution:
     resolved: ResolvedSet
     known: bool = True
     emergency: Emergency = ENFORCED
-
-    @property
-    def considered(self) -> tuple[PolicyValue, ...]:
-        """The policies about the entity itself, in order of precedence."""
-        return tuple(verdict.policy for verdict in self.choices[0].verdicts)
 
 
 def compiled(

@@ -189,29 +189,28 @@ class MemoryStore:
         Without `saves`, the work changes nothing.
         """
         plan, now, settled = claim.plan, self._now(), claim.settled
-        records, before = [], []
+        records = []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
-            if saves:
-                usage = record.usage
-                amounts = None if usage is None else usage.amounts[:]
-                before.append((record, record.states[:], record.finished, record.kept, usage, amounts))
+        if not saves:
+            return work(claim, records, now)
+        before = [_before(record) for record in records]
         leases = _leases_of(claim, records) if plan.permits else ()
         is_done = False
         try:
             result = work(claim, records, now)
             is_done = True
-            if saves and (self._unsaved or (plan.counts_usage and _has_moved_usage(before))):
+            if self._unsaved or (plan.counts_usage and _has_moved_usage(before)):
                 self._save(plan, records, now)
         except BaseException:
-            if not is_done:
+            if is_done:  # what was saved already stays as it is
+                self._save(plan, records, now)
+            else:
                 claim.settled = settled
                 _restore(before, leases)
-            elif saves:  # what was saved already stays as it is
-                self._save(plan, records, now)
             raise
         return result
 
@@ -284,6 +283,12 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
         held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
         leases.append((held, lease_id, held.get(lease_id)))
     return leases
+
+
+def _before(record: Record) -> _Before:
+    usage = record.usage
+    amounts = None if usage is None else usage.amounts[:]
+    return record, record.states[:], record.finished, record.kept, usage, amounts
 
 
 def _has_moved_usage(before: Sequence[_Before]) -> bool:

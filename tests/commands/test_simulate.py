@@ -162,6 +162,25 @@ def test_parents_are_charged_too_and_rows_block_or_free() -> None:
     assert decisions(proposal, *[at(0, "blocked"), at(0, "free"), at(0, "free"), at(0, None)]) == "nyyy"
 
 
+def test_plans_and_patterns_are_those_of_the_live_site() -> None:
+    proposal = proposed(
+        """
+        plans:
+          pro: {}
+        entities:
+          t: {plan: pro}
+          a: {parent: t}
+          b: {}
+        policies:
+        - limits: [calls=1/min]
+        - {plan: pro, limits: [calls=2/min]}
+        - {entity: "key:*", limits: [calls=3/min]}
+        """
+    )
+    assert [decisions(proposal, *[at(0, who)] * 4) for who in ("t", "a", "b", "c")] == ["yynn", "yynn", "ynnn", "ynnn"]
+    assert decisions(proposal, *[at(0, who) for who in ("key:1", "key:2") * 4]) == "yyyyyynn"
+
+
 def test_dates_and_hours_change_what_holds_and_what_was_used_stays_used() -> None:
     proposal = proposed(
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 from collections import Counter
@@ -327,6 +328,13 @@ def test_putting_aside_counts_from_the_last_time(store: MemoryStore, clock: Fake
     assert many(pool, 2) == "bb"
     clock.advance(1)
     assert set(many(pool, 2)) == {"a", "b"}
+
+
+def test_a_task_can_let_a_set_cool_down(store: MemoryStore) -> None:
+    pool = pool_of(store, DB)
+    asyncio.run(pool.acool_down(0, 5))
+    assert pool.cooling_seconds(0) == pytest.approx(5)
+    assert "a" not in many(pool, 4)
 
 
 def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:

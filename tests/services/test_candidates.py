@@ -220,6 +220,15 @@ def test_auto_revert(policy: Policy, asked: int, ends: bool, reverted: bool) -> 
         assert (event.source, event.reason) == ("auto-revert", f"{asked - 3} of {asked} requests were rejected")
 
 
+def test_limits_that_were_changed_after_the_promotion_are_not_reverted_automatically(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=1/h", revert_percent=10)
+    limits.promote_candidate(policy)
+    assert allowed(30).count(True) == 1
+    limits.set_resource_limits("api", [CallLimit(2, 3600)])
+    limits.roll_up()
+    assert (policy.limits.get().capacity, report().state) == (2, "promoted")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -76,6 +76,15 @@ def test_a_request_is_explained_limit_by_limit(requested: dict[str, int] | None,
     held.release()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    [("fixed_window", ["requests: a fixed window, up to 20 can pass within 60 s."]), ("sliding_window", [])],
+)
+def test_limits_that_may_admit_more_than_their_capacity_in_a_window_say_so(algorithm: str, line: list[str]) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60, algorithm)])
+    assert limits.explain("api").text().splitlines()[2:] == ["requests: 10 of 10 left, 1 requested.", *line]
+
+
 def test_whoever_holds_permits_is_told_what_a_nested_acquire_would_be_decided() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("db", 1)])
     with limits.acquire("api"):

@@ -92,9 +92,10 @@ def test_several_resources_are_extended_by_their_keys(extend: Extend) -> None:
 
 @WAYS
 def test_limits_in_shadow_mode_are_extended_too_and_reject_nothing(extend: Extend) -> None:
-    limits.set_system_limits([TOKENS])
+    limits.set_system_limits([TOKENS, ResourceLimit("db", 2)])
     limits.set_resource_limits("llm", [RateLimit("tokens", 50, 3600)], enforcement="shadow")
     with limits.acquire("llm", requested={"tokens": 20}) as acquisition:
+        extend(acquisition, {"db": 1})
         extend(acquisition, {"tokens": 20, "other": 1})
         assert not acquisition.outcome.shadowed
         extend(acquisition, {"tokens": 20})

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit, QuotaLimit
 from limits_app.core.notation import Noted
-from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
+from limits_app.models import Bucket, Entity, Period, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
     MOST,
@@ -119,6 +119,16 @@ def test_who_has_a_policy_of_their_own_is_left_out() -> None:
     assert not {one for one, _ in of_system} & {"reports"}
     assert {one for one, _, _ in whom(foreseen(Policy(entity=user), limit))} == {"reports", "other"}
     assert whom(foreseen(Policy(entity=user, resource=api), limit)) == [("api", "user:1", 396.18)]
+
+
+def test_a_plan_has_the_entities_on_it_and_a_pattern_those_that_it_matches() -> None:
+    plan, pattern = Plan.objects.create(name="pro"), Entity.objects.create(identifier="key:*")
+    Entity.objects.create(identifier="user:1", plan=plan)
+    for entity in ("user:1", "user:2", "key:1", "key:2"):
+        used("api", entity, 500)
+    limit = CallLimit(100, 86_400)
+    assert {who for _, who, _ in whom(foreseen(Policy(plan=plan), limit))} == {"user:1"}
+    assert {who for _, who, _ in whom(foreseen(Policy(entity=pattern), limit))} == {"key:1", "key:2"}
 
 
 def test_a_policy_that_blocks_refuses_everybody_and_an_unlimited_one_nobody() -> None:

@@ -295,8 +295,7 @@ def test_users_may_be_in_another_database(settings: Settings) -> None:
 
 
 _TIMES: list[dict[str, Any]] = [
-    {},
-    {},
+    *[{}] * 6,
     {"valid_from": datetime(2020, 1, 1, tzinfo=UTC)},
     {"valid_from": datetime(2020, 1, 1, tzinfo=UTC), "valid_until": datetime(2021, 1, 1, tzinfo=UTC)},
     {"valid_from": datetime(2999, 1, 1, tzinfo=UTC)},
@@ -311,7 +310,7 @@ _POLICIES = st.fixed_dictionaries(
         "of_other": st.booleans(),
         "effect": st.sampled_from(["limits"] * 6 + ["blocked", "unlimited"]),
         "extends": st.booleans(),
-        "enforcement": st.sampled_from(["enforce"] * 4 + ["shadow", "off"]),
+        "enforcement": st.sampled_from(["enforce"] * 6 + ["shadow", "off"]),
         "rollout_percent": st.sampled_from([100, 100, 50]),
         "times": st.sampled_from(_TIMES),
         "candidate": st.sampled_from(["", "", "calls=1/min", "calls=2/min tokens=1/min"]),
@@ -323,7 +322,7 @@ _REQUESTS = st.tuples(
     st.sampled_from(["pro", None]),
     st.integers(0, 90),
 )
-_SWITCHES = st.tuples(st.sampled_from([True, True, True, False]), st.sampled_from(["enforce"] * 4 + ["shadow", "off"]))
+_SWITCHES = st.tuples(st.sampled_from([True] * 9 + [False]), st.sampled_from(["enforce"] * 8 + ["shadow", "off"]))
 
 
 def _place(one: dict[str, Any]) -> tuple[str, bool]:
@@ -353,7 +352,7 @@ def test_explain_check_and_acquire_agree_on_random_configurations(
 
     @hypothesis_settings(max_examples=examples, phases=[Phase.generate], deadline=None)
     @given(
-        st.lists(_POLICIES, min_size=3, max_size=7, unique_by=_place),
+        st.lists(_POLICIES, min_size=5, max_size=9, unique_by=_place),
         st.booleans(),
         st.lists(_REQUESTS, min_size=2, max_size=5),
         _SWITCHES,
@@ -394,6 +393,7 @@ def test_explain_check_and_acquire_agree_on_random_configurations(
             clock.advance(seconds)
 
     agree()
+
     if examples > 8:
         assert {*LEVELS, *TOTALS, "shadowed", "rejected"} <= {name for name, count in seen.items() if count}
 

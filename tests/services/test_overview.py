@@ -191,6 +191,21 @@ def test_a_boost_of_nothing_is_refused(resource: str | None, factor: float, said
         limits.boost("user:9", resource, Decimal(factor), TOMORROW, "")
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"enforcement": "shadow"}, "resource api: it is not enforced"),
+        ({"weekly_hours": "mon", "time_zone": "UTC"}, "resource api: it is not permanent"),
+    ],
+)
+def test_only_policies_that_are_enforced_all_the_time_are_boosted(options: dict[str, str], problem: str) -> None:
+    site, policy = limits.set_system_limits([TPM]), limits.set_resource_limits("api", [TPM], **options)
+    assert [one.problem for one in limits.planned_boosts([site], 2, TOMORROW)] == [""]
+    with pytest.raises(InvalidRequest, match=f"^{problem}$"):
+        limits.boost_policies([site, policy], 2, TOMORROW, "launch")
+    assert Policy.objects.count() == 2
+
+
 def test_who_is_blocked_is_not_boosted() -> None:
     limits.set_resource_limits("api", [], effect="blocked")
     with pytest.raises(InvalidRequest, match="nothing limits"):

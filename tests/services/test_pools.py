@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -81,6 +82,7 @@ def test_it_is_a_pool_like_any_other() -> None:
     assert pool[1]["call_count"] == CALLS
     assert pool.get_stats()["load_balancing"] == "failover"
     assert repr(pool) == "limits.pool('bedrock/claude')"
+    assert [one.config["member"] for one in pool.foresee().tried] == ["a"]
 
 
 def test_asyncio_has_it_too() -> None:
@@ -129,7 +131,7 @@ def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) 
     assert limits.pool(NAME).cooling_seconds(0) == 30
     clock.advance(31)
     assert many(1, "chat") == "a"
-    limits.pool(NAME).cool_down(1, 30)
+    async_to_sync(limits.pool(NAME).acool_down)(1, 30)
     assert many(3, "chat") == "aa-"
     with pytest.raises(InvalidRequest, match="'c' is not an enabled member of bedrock/claude; enabled are: a, b"):
         limits.pool(NAME).cool_down("c", 1)

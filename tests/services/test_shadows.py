@@ -157,6 +157,14 @@ def test_an_amount_that_the_shadow_cannot_have_is_no_trouble() -> None:
         acquisition.update({"tpm": 1.5})
     assert acquisition.outcome.shadowed == ()
 
+    async def cancelled() -> Outcome:
+        acquired = await limits.aacquire("api", requested={"tpm": 1.5})
+        await acquired.acancel()
+        return acquired.outcome
+
+    assert async_to_sync(cancelled)().shadowed == ()
+    assert limits.status("api").limits["tpm"]["used"] == 1.5
+
 
 def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow(CallLimit(1, 60))

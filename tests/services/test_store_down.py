@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from threading import Event
 from typing import Any, NoReturn
 
@@ -104,6 +104,8 @@ def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
             assert acquisition.outcome.degraded
             assert acquisition.outcome.as_dict()["degraded"] is True
             assert acquisition.fences == {"db": 0}
+            acquisition.limit_set.store.renewer.run()
+            assert not acquisition.lost_lease
     with pytest.raises(NeverAdmissible):
         limits.acquire("api", entity="a", requested={"tpm": 11})
 
@@ -373,6 +375,15 @@ def test_an_error_of_the_function_that_returns_the_amounts_is_raised(settings: S
 
     with pytest.raises(OperationalError, match="sizes"):
         limits.try_acquire("api", requested=amounts)
+
+
+def test_a_rejection_by_the_function_that_returns_the_amounts_is_raised(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow"}
+    own = LimitSet("calls=1/h")
+    own.try_acquire()
+    for outage in (nullcontext(), connection.execute_wrapper(_unreachable)):
+        with outage, pytest.raises(LimitExceeded, match="'call_count' has 0 of 1 left"):
+            limits.try_acquire("api", requested=lambda _: own.acquire(timeout=0).requested)
 
 
 def test_no_key_is_unknown_during_a_database_outage(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:

@@ -81,6 +81,14 @@ def test_a_refusal_charges_nothing_and_is_told() -> None:
     assert left("api") == {"call_count": 9}
 
 
+def test_a_limit_that_two_shares_have_in_common_is_charged_as_the_first_one_requests_it() -> None:
+    services.set_resource_limits("api", [RateLimit("tpm", 100, 60)], shared=["tpm"])
+    with try_acquire_all([Share("api", "ann", {"tpm": 30}), Share("api", "bob", {"tpm": 50})]) as acquisition:
+        assert set(acquisition.acquisitions) == {"api:tpm"}
+        acquisition.update({"api:tpm": 20})
+    assert left("api") == left("api", "bob") == {"tpm": 80}
+
+
 def test_amounts_may_depend_on_what_holds() -> None:
     limit("api", RateLimit("rpm", 10, 60))
     limit("exports", RateLimit("rpm", 10, 60))

@@ -34,11 +34,17 @@ def test_what_is_set_is_listed() -> None:
     limits.set_resource_limits("reports", LIMITS[:1])
     limits.set_entity_limits("user:1", LIMITS[1:2])
     limits.set_entity_limits("user:2", LIMITS[2:], resource="api")
+    limits.set_plan_limits("pro", LIMITS[:1])
+    limits.set_plan_limits("free", LIMITS[1:2], resource="api")
     assert limits.list_resources() == {"api": (LIMITS[0], LIMITS[2], LIMITS[1]), "reports": (LIMITS[0],)}
     assert limits.list_resources_with_entities() == ["api"]
     assert limits.list_entities() == {"user:1": (LIMITS[1],)}
     assert limits.list_entities("api") == {"user:2": (LIMITS[2],)}
     assert limits.list_entities("reports") == {}
+    assert limits.list_plans() == {"pro": (LIMITS[0],)}
+    assert limits.list_plans("api") == {"free": (LIMITS[1],)}
+    assert limits.get_plan_limits("free", resource="api") == (LIMITS[1],)
+    assert limits.get_plan_limits("free") is None
 
 
 def test_a_policy_that_drops_broader_limits_warns(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,6 +240,7 @@ BAD = {
     "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until: Write a date"),
     "beyond the calendar": (lambda: limits.grant_boost("u", None, LIMITS, BEYOND, "x"), InvalidLimit, "until: Write"),
     "a moment": (lambda: limits.delete_system_limits(valid_at="x"), InvalidLimit, "valid_at: Write a date and time"),
+    "an option misspelled": (lambda: limits.delete_system_limits(valid="x"), TypeError, "valid does not say which"),
     "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
     "infinite": (lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"), InvalidRequest, "gives nothing"),
     "a boost by truth": (lambda: limits.boost("u", None, True, timezone.now(), "x"), InvalidRequest, "gives nothing"),

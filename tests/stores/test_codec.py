@@ -98,6 +98,15 @@ def test_a_log_is_read_when_it_is_needed_and_written_when_it_has_changed(txn: Tx
     assert len(again.states[0][-1]) == 0
 
 
+def test_numbers_of_more_than_64_bits_are_stored_as_the_largest() -> None:
+    codec = Codec(schema_of((CallLimit(10, DAY),)))
+    record = new_record(codec.schema)
+    record.states = [tuple(2**70 for _ in state) for state in record.states]
+    read = codec.decode(codec.encode(record), {})
+    assert read is not None
+    assert read.states == [tuple(2**63 - 1 for _ in state) for state in record.states]
+
+
 def test_a_record_of_another_schema_is_not_read() -> None:
     codec, other = Codec(schema_of((CallLimit(10, 60),))), Codec(schema_of((CallLimit(11, 60),)))
     stored = codec.encode(new_record(codec.schema))

@@ -60,7 +60,14 @@ def test_an_alias_names_a_kind_and_its_options(directory: Path) -> None:
     assert (directory / "apart" / "state" / "data.mdb").stat().st_size == 1024 * 1024
 
 
-@pytest.mark.parametrize("caches", [{}, {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}])
+@pytest.mark.parametrize(
+    "caches",
+    [
+        {},
+        {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+        {"default": {"BACKEND": "nowhere.Cache"}},
+    ],
+)
 def test_without_redis_the_machines_share_the_database(caches: dict[str, object]) -> None:
     with override_settings(LIMITS={"STORES": {"default": {"KIND": "process"}}}, CACHES=caches):
         assert shared_store() is open_database_store("default")

@@ -261,9 +261,7 @@ class RedisStore(Verbs):
     def _settle_unfinished(self) -> None:
         with suppress(StoreUnavailable):
             for claim in list(self._unfinished):
-                if claim.settled:  # by a call that was interrupted then
-                    self._unfinished.pop(claim, None)
-                elif claim.admitted is None:
+                if claim.admitted is None:
                     self.settle(claim, [-amount for amount in claim.amounts])
 
     def _settle_in_thread(self, claim: Claim, changes: Amounts) -> None:

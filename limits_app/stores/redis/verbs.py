@@ -161,11 +161,12 @@ class Verbs:
                 kept_leases = yield from self._find_out(claim, left, left.call)
             if not claim.settled and (claim.admitted or claim.plan.is_credit):
                 kept_leases = yield from self._settle_charged(claim, changes)
+            claim.settled = True
         finally:
             if not kept_leases:
                 claim.lose_lease()
-        claim.settled = True
-        self._unfinished.pop(claim, None)
+            if claim.settled:
+                self._unfinished.pop(claim, None)
         self._rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)

@@ -7,6 +7,7 @@ announces the scope on a channel. One thread of each process that has waiters li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final
@@ -89,16 +90,13 @@ class Waking:
                 if self._has_ended():
                     self._thread = None
                     return
-            pool = None
             try:
-                pool = self._connections.listening_pool()
-                self._listen_with(PubSub(pool))
+                with closing(self._connections.listening_pool()) as pool:
+                    self._listen_with(PubSub(pool))
             except (OSError, RedisError, StoreUnavailable):
                 Event().wait(_SECONDS_OF_SILENCE)
             finally:
                 self._subscribed.clear()
-                if pool is not None:
-                    pool.disconnect()
 
     def _has_ended(self) -> bool:
         return self._is_closed or (not self._watched and monotonic() - self._idle_since > _IDLE_SECONDS)

@@ -193,10 +193,14 @@ def test_who_may_not_add_limits_may_not_see_the_form(client: Client) -> None:
 
 
 def test_what_no_sentence_can_express_is_not_opened(admin: Client) -> None:
-    policy = limits.set_resource_limits("api", ["calls=5/min"], extends=True)
-    assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
-    policy = limits.set_resource_limits("b", ["calls=5/min", "tokens=9/min"], shared=["tokens"])
-    assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
+    for policy in (
+        limits.set_resource_limits("api", ["calls=5/min"], extends=True),
+        limits.set_resource_limits("b", ["calls=5/min", "tokens=9/min"], shared=["tokens"]),
+        limits.set_resource_limits("c", ["calls=5/min"], enforcement="off"),
+        limits.set_resource_limits("d", ["calls=5/min"], rollout_percent=50),
+        limits.set_system_limits(["calls=5/min"]),
+    ):
+        assert admin.get(f"{URL}?policy={policy.pk}").status_code == 404
     rule = Endpoint.objects.create(name="x", path="/x/", limits="5/min:shared")
     assert admin.get(f"{URL}?rule={rule.pk}").status_code == 404
     assert admin.get(f"{URL}?rule=999").status_code == 404

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.test import override_settings
@@ -48,6 +49,14 @@ def test_stores_that_write_in_turn_admit_exactly_what_fits(open_store: Open) -> 
     for algorithm in RateLimitAlgorithm:
         sets = [limits_of(store, RateLimit("units", 30, 366 * DAY, algorithm), entity=algorithm) for store in stores]
         assert sum(bool(sets[turn].try_acquire({"units": 1})) for turn in turns) == 30
+
+
+def test_a_record_that_was_cut_short_counts_as_unused_and_is_written_again(open_store: Open) -> None:
+    limits = limits_of(open_store(), CallLimit(2, DAY))
+    assert limits.try_acquire()
+    rows = apps.get_model("limits_app", "ScopeState").objects.using(ALIAS)
+    rows.update(states=bytes(rows.get().states)[:-1])
+    assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
 
 
 def test_a_permit_that_another_process_holds_is_not_there(open_store: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import subprocess
 import sys
@@ -169,9 +170,15 @@ def test_the_modes_of_several_machines_use_the_sites_store(store: RedisStore, mo
 
 def test_a_distributed_set_without_django_names_the_store_to_pass() -> None:
     code = "from limits_app import CallLimit, LimitSet; LimitSet([CallLimit(1, 60)], shared=True, mode='distributed')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env={})
+    variables = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=variables)
     assert "InvalidRequest: a limit set that several machines share needs a store" in ended.stderr
     assert "open_redis_store(url='redis://...')" in ended.stderr
+
+
+def test_an_option_that_does_not_exist_is_named() -> None:
+    with pytest.raises(TypeError, match="RedisStore has no option 'prefx'; it has prefix, "):
+        RedisStore(url="redis://127.0.0.1:1/", prefx="limits")
 
 
 def caches(server: RedisServer) -> dict[str, object]:

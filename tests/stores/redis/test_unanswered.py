@@ -365,6 +365,31 @@ def test_a_release_while_a_cancelled_one_is_continued_changes_nothing(
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
+def test_a_cancelled_settlement_that_is_not_answered_is_logged_where_nothing_keeps_it(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        claim = claimed(taken, {"tokens": 50})
+        assert await store.aacquire(claim)
+        with frozen(redis, store):
+            await cancelled(store.asettle(claim, changes_of(claim, {"tokens": 5})))
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(scenario())
+    assert "a cancelled request could not be settled: Redis does not answer" in caplog.text
+
+
+def test_a_server_that_was_silent_once_is_asked_again(store: RedisStore) -> None:
+    def act(number: int, _: object) -> None:
+        if number == 0:
+            raise TimeoutError
+
+    assert store.version() == 0
+    with replies(act):
+        assert store.version() == 0
+    assert store.version() == 0
+
+
 def test_a_server_that_hangs_up_or_is_silent_is_given_up(store: RedisStore) -> None:
     asked = []
 
