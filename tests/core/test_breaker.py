@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 from itertools import count
@@ -12,6 +11,7 @@ import pytest
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
 from limits_app.core.clock import Clock
 from limits_app.testing import FakeClock
+from tests.forking import exit_code_of_child
 from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK
 
@@ -238,10 +238,7 @@ def test_a_child_has_the_state_of_its_parent_and_none_of_its_calls() -> None:
     course = Course().opened()
     course.breaker.half_open()
     assert course.breaker.enter() is not None
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if course.call() and course.breaker.state is HALF_OPEN else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_code_of_child(lambda: 0 if course.call() and course.breaker.state is HALF_OPEN else 2) == 0
     assert not course.call()
 
 

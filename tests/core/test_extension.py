@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -35,6 +34,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, TPM, limit_set, used
 from tests.core.test_remote_stores import FarStore
+from tests.forking import exit_code_of_child
 from tests.interrupting import Interrupted, interrupted_at_event
 
 Extend = Callable[[Acquisition, Mapping[str, Any]], None]
@@ -352,13 +352,11 @@ def test_wherever_an_interruption_comes_a_later_release_returns_everything(clock
 
 def test_a_forked_child_cannot_extend_what_its_parent_holds(store: MemoryStore) -> None:
     acquisition = limit_set(store, TPM).try_acquire({"tpm": 1})
-    child = os.fork()
-    if not child:
-        try:
+
+    def extend() -> int:
+        with pytest.raises(AlreadyReleased):
             acquisition.extend({"tpm": 1})
-        except AlreadyReleased:
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        return 0
+
+    assert exit_code_of_child(extend) == 0
     acquisition.extend({"tpm": 1})

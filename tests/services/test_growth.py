@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
 import tracemalloc
@@ -24,6 +23,7 @@ from limits_app.resolver import cache
 from limits_app.resolver.cache import Resolver, resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.resolver.resolved_set import ResolvedSet
+from tests.forking import exit_code_of_child
 
 
 class SlowResolving:
@@ -108,10 +108,7 @@ def test_a_child_does_not_wait_for_key_locks_of_its_parent(slow: SlowResolving) 
     own = Resolver()
     [thread] = in_threads(1, lambda: own.get(("api", None, (), None)))
     assert slow.begun.wait(20)
-    child = os.fork()
-    if not child:
-        os._exit(len(own._key_locks))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_code_of_child(lambda: len(own._key_locks)) == 0
     slow.may_end.set()
     thread.join(20)
 

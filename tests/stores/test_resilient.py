@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -26,6 +25,7 @@ from limits_app.stores.registry import aliases, forget_stores, resilient_store
 from limits_app.stores.resilient import TIMERS, ResilientStore
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore
+from tests.forking import exit_code_of_child
 from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK, limits_of
 
@@ -434,10 +434,7 @@ def test_a_child_settles_nothing_of_its_parent(site: Site, near: Near) -> None:
     fail(site, near)
     held.release()
     fallback = site.store.fallback()
-    child = os.fork()
-    if child == 0:
-        os._exit(site.store.unsettled + (site.store.fallback() is fallback))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_code_of_child(lambda: site.store.unsettled + (site.store.fallback() is fallback)) == 0
     assert site.store.unsettled == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from limits_app.stores.resilient import ResilientStore
 from limits_app.stores.slices import sliced
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore
+from tests.forking import exit_code_of_child
 from tests.stores.races import STORES
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
@@ -366,10 +366,7 @@ def test_a_slice_ends_with_the_period_of_its_quota(shared: Counted, clock: FakeC
 def test_a_child_has_no_slices(shared: Counted) -> None:
     process = Process(shared, DAILY)
     process.acquire(500)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if process.out() == 0 else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert exit_code_of_child(lambda: 0 if process.out() == 0 else 2) == 0
     assert process.out() > 0
 
 

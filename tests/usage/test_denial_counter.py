@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.testing import FakeClock, fresh_limits
 from limits_app.usage import writer
 from limits_app.usage.denial_counter import Denials, denials
+from tests.forking import exit_code_of_child
 from tests.threads import no_more_threads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -229,10 +229,7 @@ def test_where_no_thread_can_be_started_no_request_fails(wall: Wall) -> None:
 
 def test_a_forked_child_writes_nothing_of_its_parents(noted: Denials) -> None:
     noted.note(refusal())
-    child = os.fork()
-    if not child:
-        os._exit(noted.waiting)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_code_of_child(lambda: noted.waiting) == 0
     assert noted.waiting == 1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import pickle
 from itertools import count
 from multiprocessing.connection import Connection
@@ -25,6 +23,7 @@ from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import give_back, taken
+from tests.forking import exit_code_of_child
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, Settings, database, opened
 from tests.stores.support import holders, limits_of, running, used
@@ -108,13 +107,13 @@ def test_a_change_of_the_version_counts_in_every_store_at_once(open_store: Open)
 def test_a_forked_child_counts_with_its_parent_and_leaves_its_connections_alone(open_store: Open) -> None:
     limits = limits_of(open_store(), CallLimit(5, DAY, RateLimitAlgorithm.FIXED_WINDOW), ResourceLimit("db", 2))
     held = limits.try_acquire()
-    child = os.fork()
-    if child == 0:
-        faulthandler.dump_traceback_later(30, exit=True)
-        # By name, or else whoever has a permit takes none again as long as anybody, such as renewal, refers to it.
+
+    def permits() -> int:
+        # All are kept until the end: a permit is released when nothing refers to its acquisition.
         got = [limits.try_acquire({"db": 1}) for _ in range(3)] if held else []
-        os._exit(sum(map(bool, got)))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        return 0 if sum(map(bool, got)) == 1 else 2
+
+    assert exit_code_of_child(permits) == 0
     assert used(limits) == 2
     held.release()
     assert holders(limits) == 1
