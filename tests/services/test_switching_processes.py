@@ -59,7 +59,7 @@ def test_each_of_200_changes_counts_on_the_next_acquire_of_all_processes(verb: s
     finally:
         for process in loaded:
             process.kill()
-            process.wait(20)
+            process.communicate(timeout=20)  # which also closes the pipe
 
 
 @pytest.mark.slow
