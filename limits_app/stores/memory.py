@@ -189,15 +189,17 @@ class MemoryStore:
         Without `saves`, the work changes nothing.
         """
         plan, now, settled = claim.plan, self._now(), claim.settled
-        records = []
+        records, before = [], []
         for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
             records.append(record)
+            usage = record.usage
+            amounts = None if usage is None else usage.amounts[:]
+            before.append((record, record.states[:], record.finished, record.kept, usage, amounts))
         if not saves:
             return work(claim, records, now)
-        before = [_before(record) for record in records]
         leases = _leases_of(claim, records) if plan.permits else ()
         is_done = False
         try:
@@ -283,12 +285,6 @@ def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
         held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
         leases.append((held, lease_id, held.get(lease_id)))
     return leases
-
-
-def _before(record: Record) -> _Before:
-    usage = record.usage
-    amounts = None if usage is None else usage.amounts[:]
-    return record, record.states[:], record.finished, record.kept, usage, amounts
 
 
 def _has_moved_usage(before: Sequence[_Before]) -> bool:
