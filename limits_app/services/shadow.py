@@ -123,19 +123,18 @@ class ShadowedAcquisition(TrackedAcquisition):
         """Record the result of the attempt in the block, and count it for the policies of a resolved set."""
         try:
             yield
-            decided, outcome = self.tried, None
-        except LimitExceeded as error:
-            decided, outcome = error.refused, error.outcome
-        except LimitsError:  # such as limits that have just changed, or an invalid amount
-            logger.debug("a policy in shadow mode could not be tried", exc_info=True)
+            decided = self.tried
+        except LimitsError as error:
+            decided = error.refused if isinstance(error, LimitExceeded) else None
+            if decided is None:  # such as limits that have just changed, or an invalid amount
+                logger.debug("a policy in shadow mode could not be tried", exc_info=True)
+        if decided is None:
             return
-        if decided is not None:
-            if resolved is not None:
-                count(resolved, decided)
-            outcome = None if decided.successful else decided.outcome
-        if outcome is not None and self.successful:
-            self._would_refuse = outcome.violations
-            _note(outcome)
+        if resolved is not None:
+            count(resolved, decided)
+        if self.successful and not decided.successful:
+            self._would_refuse = decided.outcome.violations
+            _note(decided.outcome)
 
     @property
     def outcome(self) -> Outcome:

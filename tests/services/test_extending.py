@@ -91,11 +91,15 @@ def test_several_resources_are_extended_by_their_keys(extend: Extend) -> None:
 
 
 @WAYS
-def test_limits_in_shadow_mode_are_extended_too_and_reject_nothing(extend: Extend) -> None:
+def test_limits_in_shadow_mode_are_extended_too_and_reject_nothing(
+    extend: Extend, caplog: pytest.LogCaptureFixture
+) -> None:
     limits.set_system_limits([TOKENS, ResourceLimit("db", 2)])
     limits.set_resource_limits("llm", [RateLimit("tokens", 50, 3600)], enforcement="shadow")
     with limits.acquire("llm", requested={"tokens": 20}) as acquisition:
+        caplog.clear()
         extend(acquisition, {"db": 1})
+        assert caplog.messages == []
         extend(acquisition, {"tokens": 20, "other": 1})
         assert not acquisition.outcome.shadowed
         extend(acquisition, {"tokens": 20})

@@ -159,6 +159,7 @@ def test_an_amount_that_the_shadow_cannot_have_is_no_trouble() -> None:
 
     async def cancelled() -> Outcome:
         acquired = await limits.aacquire("api", requested={"tpm": 1.5})
+        await acquired.aextend({"tpm": 1})
         await acquired.acancel()
         return acquired.outcome
 
