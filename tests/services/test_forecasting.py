@@ -121,14 +121,66 @@ def test_who_has_a_policy_of_their_own_is_left_out() -> None:
     assert whom(foreseen(Policy(entity=user, resource=api), limit)) == [("api", "user:1", 396.18)]
 
 
-def test_a_plan_has_the_entities_on_it_and_a_pattern_those_that_it_matches() -> None:
-    plan, pattern = Plan.objects.create(name="pro"), Entity.objects.create(identifier="key:*")
-    Entity.objects.create(identifier="user:1", plan=plan)
-    for entity in ("user:1", "user:2", "key:1", "key:2"):
+def test_a_plan_has_the_entities_on_it_and_below_them_and_a_pattern_those_that_it_matches() -> None:
+    plan, prefix = Plan.objects.create(name="pro"), Entity.objects.create(identifier="key:*")
+    network, single = Entity.objects.create(identifier="ip:10.0.0.0/8"), Entity.objects.create(identifier="ip:10.0.0.1")
+    team = Entity.objects.create(identifier="team:1", plan=plan)
+    Entity.objects.create(identifier="user:1", parent=team)
+    for entity in ("", "team:1", "user:1", "user:2", "key:1", "key:2", "ip:10.1.2.3", "ip:10.0.0.1", "ip:11.0.0.1"):
         used("api", entity, 500)
     limit = CallLimit(100, 86_400)
-    assert {who for _, who, _ in whom(foreseen(Policy(plan=plan), limit))} == {"user:1"}
-    assert {who for _, who, _ in whom(foreseen(Policy(entity=pattern), limit))} == {"key:1", "key:2"}
+
+    def about(policy: Policy) -> set[str | None]:
+        return {who for _, who, _ in whom(foreseen(policy, limit))}
+
+    assert about(Policy(plan=plan)) == {"team:1", "user:1"}
+    assert about(Policy(entity=prefix)) == {"key:1", "key:2"}
+    assert about(Policy(entity=network)) == {"ip:10.1.2.3", "ip:10.0.0.1"}
+    Policy.objects.create(entity=team, resource=Resource.objects.create(name="api"))
+    Policy.objects.create(entity=Entity.objects.create(identifier="key:1"))
+    Policy.objects.create(entity=single, extends=True)
+    Policy.objects.create(entity=Entity.objects.create(identifier="ip:10.1.0.0/16"))
+    assert about(Policy(plan=plan)) == {"user:1"}
+    assert about(Policy(entity=prefix)) == {"key:2"}
+    assert about(Policy(entity=network)) == {"ip:10.0.0.1"}
+    assert about(Policy()) == {"", "user:1", "user:2", "key:2", "ip:10.0.0.1", "ip:11.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"valid_from": NOW}, id="dates"),
+        pytest.param({"weekly_hours": "mon-fri 09:00-17:00", "time_zone": "UTC"}, id="hours"),
+        pytest.param({"enforcement": "shadow"}, id="shadow"),
+        pytest.param({"extends": True}, id="extends"),
+        pytest.param({"plan": "pro"}, id="a_plan_without_the_entity"),
+        pytest.param({"counted": "total", "resource": None}, id="a_total"),
+    ],
+)
+def test_policies_that_do_not_always_replace_it_leave_nobody_out(fields: dict[str, Any]) -> None:
+    used("api", "user:1", 500)
+    plan = Plan.objects.create(name="pro")
+    owner = {"plan": plan} if "plan" in fields else {"entity": Entity.objects.create(identifier="user:1")}
+    Policy.objects.create(**{"resource": Resource.objects.create(name="api"), **fields, **owner})
+    assert len(whom(foreseen(Policy(), CallLimit(100, 86_400)))) == 1
+
+
+def test_an_edited_policy_does_not_replace_itself() -> None:
+    used("api", "user:1", 500)
+    policy = Policy.objects.create(resource=Resource.objects.create(name="api"))
+    assert len(whom(foreseen(policy, CallLimit(100, 86_400)))) == 1
+
+
+def test_a_total_is_in_addition_to_the_limits_of_each_resource() -> None:
+    used("api", "user:1", 60)
+    used("reports", "user:1", 60)
+    used("reports", "user:2", 500)
+    user = Entity.objects.create(identifier="user:1")
+    Policy.objects.create(entity=user)
+    Entity.objects.create(identifier="user:2", unlimited=True)
+    total = Policy(counted="total")
+    found = foreseen(total, CallLimit(100, 86_400))
+    assert [(one.resource, one.entity, one.used) for one in found.consumers] == [("", "user:1", 120)]
 
 
 def test_a_policy_that_blocks_refuses_everybody_and_an_unlimited_one_nobody() -> None:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from django.db import router
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Sum
 
 from limits_app.core.algorithms import Rule, compile_rule
 from limits_app.core.amounts import MILLI
@@ -17,9 +18,10 @@ from limits_app.core.clock import EPOCH
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.core.notation import Noted
-from limits_app.models import Bucket, Counted, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
+from limits_app.models import Bucket, Counted, Period, Policy, PolicyEffect, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of
+from limits_app.services.simulation.proposal import Proposal
 
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
@@ -75,6 +77,10 @@ MOST: Final = 50
 """How many consumers are looked at for each limit, those with the most use."""
 
 _HOUR: Final = timedelta(hours=1)
+_FIELDS: Final = ("resource", "entity", "key")
+
+Whose = tuple[str, ...]
+"""Fields of usage, or their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,81 +151,72 @@ def forecast(policy: Policy, proposed: Sequence[Noted], *, now: datetime) -> For
     since = now - timedelta(days=DAYS)
     if policy.effect == PolicyEffect.UNLIMITED:
         return Forecast(since, (), 0, is_cut=False, untold=())
-    recorded = _about(policy, _recorded(since))
+    usage = _Usage(policy, since)
+    untold: tuple[str, ...] = ()
     if policy.effect == PolicyEffect.BLOCKED:
-        found = [list(_blocked(recorded))]
-        untold: tuple[str, ...] = ()
+        found = [list(_blocked(usage))]
     else:
         told = [one for one in proposed if can_be_replayed(one.limit) and not one.limit.soft]
         untold = tuple(one.limit.key for one in proposed if not can_be_replayed(one.limit))
         whole = policy.counted == Counted.TOTAL
-        found = [list(_replayed(one, recorded, over_all_resources=whole)) for one in told]
+        found = [list(_replayed(one, usage, over_all_resources=whole)) for one in told]
     refused = [one for some in found for one in some[:MOST] if one.refused]
     refused.sort(key=lambda one: (one.key, -one.lost, one.resource, one.entity or ""))
     looked_at = sum(len(some[:MOST]) for some in found)
     return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in found), untold)
 
 
-def _recorded(since: datetime) -> QuerySet[UsageSnapshot]:
-    snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
-    own = {"period": Period.HOUR, "bucket__in": (Bucket.ENTITY, Bucket.SHARED)}
-    return snapshots.filter(**own, start__gte=in_site_time(since)).order_by()
+class _Usage:
+    """The usage since a time to which a policy applies; not that of entities for which another one replaces it."""
+
+    def __init__(self, policy: Policy, since: datetime) -> None:
+        self._applies = cache(Proposal.of_policy(policy).first_applies)
+        snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).order_by()
+        own = {"period": Period.HOUR, "bucket__in": (Bucket.ENTITY, Bucket.SHARED)}
+        if policy.resource is not None:
+            own["resource"] = policy.resource.name
+        if policy.entity is not None and not policy.entity.is_pattern:
+            own["entity"] = policy.entity.identifier
+        self._rows = snapshots.filter(**own, start__gte=in_site_time(since))
+
+    def heaviest(self, whose: Whose, *, key: str = "", above: int = 0) -> Iterator[tuple[Whose, dict[int, int]]]:
+        """The usage by the hour of consumers with more than `above` thousandths in total, the heaviest first.
+
+        All usage with the same values of the fields `whose` is that of one consumer. Without a key, it is that of all.
+        """
+        rows = self._rows.filter(key=key) if key else self._rows
+        by_entity = rows.values_list(*_FIELDS).annotate(total=Sum("admitted_milli"))
+        if whose == _FIELDS:
+            by_entity = by_entity.filter(total__gt=above)
+        totals = Counter[Whose]()
+        for consumer, (total,) in self._by_consumer(by_entity, whose):
+            totals[consumer] += total
+        found = {consumer: Counter[int]() for consumer, total in totals.most_common(MOST + 1) if total > above}
+        wanted = {f"{field}__in": {consumer[place] for consumer in found} for place, field in enumerate(whose)}
+        by_hour = self._rows.filter(**wanted).values_list(*_FIELDS, "start", "admitted_milli")
+        for consumer, (start, milli) in self._by_consumer(by_hour, whose):
+            if consumer in found:
+                found[consumer][int(aware(start).timestamp()) // 3600] += milli
+        yield from found.items()
+
+    def _by_consumer(self, rows: Any, whose: Whose) -> Iterator[tuple[Whose, Sequence[Any]]]:
+        """The consumer, and the columns after its fields, of each row to which the policy applies."""
+        places = [_FIELDS.index(field) for field in whose]
+        for row in rows.iterator():
+            if self._applies(row[0], row[1] or None):
+                yield tuple(row[place] for place in places), row[len(_FIELDS) :]
 
 
-def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:
-    """The usage under the policy, without consumers for which a more specific policy replaces it."""
-    if policy.resource is not None:
-        recorded = recorded.filter(resource=policy.resource.name)
-    if policy.plan is not None:
-        return recorded.filter(entity__in=policy.plan.entities.values("identifier"))
-    if policy.entity is not None and policy.entity.is_pattern:
-        return recorded.filter(entity__startswith=policy.entity.identifier.removesuffix("*"))
-    if policy.entity is not None:
-        recorded = recorded.filter(entity=policy.entity.identifier)
-    replacing = Policy.objects.filter(extends=False, enforcement=Enforcement.ENFORCE, valid_from=None, weekly_hours="")
-    if policy.scope == PolicyScope.ENTITY:
-        same = replacing.filter(entity=policy.entity, resource__isnull=False)
-        return recorded.exclude(resource__in=same.values("resource__name"))
-    if policy.scope == PolicyScope.SYSTEM:
-        resources = replacing.filter(entity=None, resource__isnull=False)
-        recorded = recorded.exclude(resource__in=resources.values("resource__name"))
-    if policy.entity is None:
-        same_or_all = replacing.filter(Q(resource=policy.resource) | Q(resource=None), entity__isnull=False)
-        recorded = recorded.exclude(entity__in=same_or_all.values("entity__identifier"))
-    return recorded
-
-
-def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
+def _blocked(usage: _Usage) -> Iterator[Consumer]:
     """All consumers with usage."""
-    whose = ("resource", "entity", "key")
-    heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=0)
-    names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
-    for (resource, entity, key), hours in _hours(recorded, names, whose):
+    for (resource, entity, key), hours in usage.heaviest(_FIELDS):
         yield Consumer(resource, entity, key, hours, {hour: milli for hour, milli in hours.items() if milli > 0})
 
 
-def _replayed(proposed: Noted, recorded: QuerySet[UsageSnapshot], *, over_all_resources: bool) -> Iterator[Consumer]:
+def _replayed(proposed: Noted, usage: _Usage, *, over_all_resources: bool) -> Iterator[Consumer]:
     """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
-    place = [] if over_all_resources else ["resource"]
-    whose = (*place, *([] if proposed.shared else ["entity"])) or ("key",)
-    recorded = recorded.filter(key=key)
-    at_once = int(in_steps(limit).ceiling * MILLI)
-    heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=at_once)
-    names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
-    for name, hours in _hours(recorded, names, whose):
-        about = dict(zip(whose, name, strict=True))
+    whose = (*([] if over_all_resources else ["resource"]), *([] if proposed.shared else ["entity"]), "key")
+    for consumer, hours in usage.heaviest(whose, key=key, above=int(in_steps(limit).ceiling * MILLI)):
+        about = dict(zip(whose, consumer, strict=True))
         yield Consumer(about.get("resource", ""), about.get("entity"), key, hours, replay_hours(limit, hours))
-
-
-def _hours(
-    recorded: QuerySet[UsageSnapshot], names: Sequence[tuple[str, ...]], whose: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], dict[int, int]]]:
-    """The hourly usage of each consumer, in their order."""
-    wanted = {f"{column}__in": {name[place] for name in names} for place, column in enumerate(whose)}
-    rows = recorded.filter(**wanted).values_list(*whose, "start").annotate(total=Sum("admitted_milli"))
-    found: dict[tuple[str, ...], dict[int, int]] = {name: {} for name in names}
-    for *name, start, total in rows:
-        if tuple(name) in found:
-            found[tuple(name)][int(aware(start).timestamp()) // 3600] = total
-    yield from found.items()

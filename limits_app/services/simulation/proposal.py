@@ -11,9 +11,9 @@ from limits_app.core.notation import Noted, limit_text
 from limits_app.core.record import Schema
 from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Counted, Enforcement, EntityPolicies, PolicyEffect, PolicyValue
 from limits_app.models.patterns import is_pattern, patterns_of, specificity
-from limits_app.models.policy import scope_by_names
+from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.policies import changes_at, choose, rollout_position
+from limits_app.resolver.policies import applied_policies, changes_at, choose, rollout_position
 from limits_app.resolver.resolution import write_alias
 from limits_app.resolver.resolved_set import compiled
 from limits_app.resolver.store_versions import StoreVersion
@@ -71,6 +71,26 @@ class Proposal:
     def of_site(cls) -> Proposal:
         """Propose the stored policies."""
         return cls(one.entry for one in stored_content(write_alias()).values())
+
+    @classmethod
+    def of_policy(cls, policy: Policy) -> Proposal:
+        """Propose a policy that need not be saved, always and for all its entities, beside the stored ones.
+
+        Of these, it replaces those of its scope, and those with dates or weekly hours are left out.
+        """
+        section = SECTIONS["policies"]
+        names = [str(one or "") for one in (policy.resource, policy.entity, policy.plan)]
+        key = (names[0], names[1], "", "", names[2], policy.counted)
+        own = Entry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
+        stored = [one.entry for one in stored_content(write_alias()).values()]
+        return cls(
+            [own, *(one for one in stored if one.section != section or (one.key[2:4] == ("", "") and one.key != key))]
+        )
+
+    def first_applies(self, resource: str, entity: str | None) -> bool:
+        """Whether the first policy of the proposal applies to an entity on a resource."""
+        found = choose(next(self._links(resource, entity)), datetime.now(UTC))
+        return any(one.policy_id == 1 for one in applied_policies(found.verdicts))
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         """The effective limits at a time; entities without policies and rows share the result."""
