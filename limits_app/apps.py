@@ -58,8 +58,6 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     from limits_app.resolver.cache import resolver
     from limits_app.stores import registry
 
-    if setting == "CACHES":
-        registry.forget_caches()
     if setting in {"CACHES", "LIMITS"}:
         registry.forget_stores()
         resolver.clear()

@@ -27,26 +27,11 @@ MAX_PENDING: Final = 10_000
 """How many releases are kept for a store that is unavailable."""
 
 _PROBE_LIMIT: Final = CallLimit.per_second(1_000_000)
+"""Nothing else uses it. A probe charges it, because a store that can be read is not always one that can be written."""
 _ATTEMPTS_AFTER_RETIREMENT: Final = 60
 """How often pending work is tried for a store that the settings no longer use."""
 _HALF_OPEN_FACTOR: Final = 8
 """How much more often a store is probed while the circuit breaker is half open."""
-
-
-class Probe:
-    """Finds out whether a store works, by a request for a limit that nothing else uses.
-
-    It writes, because a store that can be read is not always one that can be written.
-    """
-
-    def __init__(self) -> None:
-        self._limits: LimitSet | None = None
-
-    def run(self, store: Store) -> None:
-        """Charge the limit once. Raises StoreUnavailable when the store does not work."""
-        if self._limits is None or self._limits.store is not store:
-            self._limits = LimitSet([_PROBE_LIMIT], store=store)
-        self._limits.try_acquire()
 
 
 class PendingWork:
@@ -112,7 +97,7 @@ class Recovery:
         self._target = target
         self._pause_us = pause_us
         self._attempts_left = 0
-        self._probe = Probe()
+        self._probe: LimitSet | None = None
         self._task = BackgroundTask(self._step, pause_us, clock=clock, jitter=jitter)
         self.after_fork()
         on_fork(self)
@@ -146,18 +131,30 @@ class Recovery:
             if breaker.state is BreakerState.CLOSED:
                 self.pending.run(store)
             else:
-                self._probe.run(store)
-                self._target.record_success()
+                self._try(store)
         except StoreUnavailable as error:
             self._target.record_failure(error)
         if breaker.state is BreakerState.HALF_OPEN:
             return self._pause_us // _HALF_OPEN_FACTOR
         if self._fallback is not None:
             self._fallback.advance_version()  # requests that wait there go back to the store if it is available
-        if not self._target.is_recovered() or self.pending:
+        if breaker.state is BreakerState.CLOSED and not breaker.has_recent_failures():
+            self._target.failing = False  # calls bypass the circuit breaker from now on
+        if self._target.failing or self.pending:
             return self._pause_us
         self._fallback = None
         return None
+
+    def _try(self, store: Store) -> None:
+        """Charge the limit for probes. Raises StoreUnavailable when the store does not work."""
+        if self._probe is None or self._probe.store is not store:
+            self._probe = LimitSet([_PROBE_LIMIT], store=store)
+        self._probe.try_acquire()
+        breaker = self._target.breaker
+        if breaker.state is BreakerState.OPEN:
+            breaker.half_open()
+        else:
+            breaker.record(failed=False)
 
     def _finish(self) -> int | None:
         """Do the pending work in the store that admitted it, which no request uses any more; give up after a while."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import blake2b
 from os.path import realpath
 from pathlib import Path
@@ -169,21 +169,13 @@ def aliases() -> list[str]:
 def forget_stores() -> None:
     """Forget the resilient stores, with all that is known of failures, because the settings have changed.
 
-    The stores themselves stay open.
+    The stores themselves stay open; the one of a cache is another store when CACHES has changed.
     """
     while _RESILIENT:
         _RESILIENT.popitem()[1].retire()
-
-
-def forget_caches() -> None:
-    """Have stores that are behind caches opened again, for tests that override CACHES."""
     with _LOCK:
         for key in [key for key in _OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
             del _OPENED[key]
-    with suppress(ModuleNotFoundError):  # as in `_redis`
-        from limits_app.stores.redis import forget_aliases
-
-        forget_aliases()
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class ResilientStore:
         on_fork(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (self.open().inner,)
+        return cast("tuple[object, ...]", self.open().inner.__reduce__())  # another process has breakers of its own
 
     def after_fork(self) -> None:
         """Start with a free lock in a child."""
@@ -242,24 +242,11 @@ class ResilientStore:
             self.breaker.record(failed=True)
             self._recovery.start()
 
-    def record_success(self) -> None:
-        """Count a probe that succeeded."""
-        if self.breaker.state is BreakerState.OPEN:
-            self.breaker.half_open()
-        else:
-            self.breaker.record(failed=False)
-
     def retire(self) -> None:
         """End probes and counting, because the settings have changed; pending work is still done for a while."""
         with self._lock:
             self.is_retired = True
             self.failing = False
-
-    def is_recovered(self) -> bool:
-        """Whether the circuit breaker is closed and no call has failed lately; later calls then bypass it."""
-        if self.breaker.state is BreakerState.CLOSED and not self.breaker.has_recent_failures():
-            self.failing = False
-        return not self.failing
 
     def _decided(self, request: SliceRequest, charged: Claim | None) -> bool:
         """See `Slices.decided`; slices are returned in the background, and when the process ends."""
@@ -360,8 +347,3 @@ class ResilientStore:
         elif before is BreakerState.CLOSED:
             logger.warning("the store %r is down, policies decide without it: %s", self.alias, self.error)
             signals.store_degraded.send_robust(sender=None, alias=self.alias, error=self.error)
-
-
-def _unpickled(store: Store) -> Store:
-    """Unpickle to the store itself, since another process has its own circuit breakers."""
-    return store

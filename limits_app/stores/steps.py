@@ -1,16 +1,20 @@
-"""What stores have in common: locks of atomic steps, choices between claims, and idle scopes."""
+"""What stores have in common: where they are open, locks of atomic steps, choices between claims, and idle scopes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import RLock
 from time import sleep
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from limits_app.core import engine
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Claim
 from limits_app.core.record import Record
+from limits_app.core.runtime import lock_over_forks
+from limits_app.core.store import Store
+
+S = TypeVar("S", bound=Store)
 
 CHECKS_PER_NEW_SCOPE: Final = 2
 """How many scopes a store checks for being idle whenever one is added, so that idle ones do not accumulate."""
@@ -18,6 +22,17 @@ GRACE_US: Final = 60_000_000
 """How long a scope has been idle when a store deletes it."""
 
 _TRIES: Final = 200
+
+_OPENED: Final[dict[tuple[object, ...], Store]] = {}
+_OPENING: Final = lock_over_forks()
+
+
+def open_once(place: tuple[object, ...], make: Callable[[], S]) -> S:
+    """Return the store that this process has opened at a place, which is made if there is none."""
+    with _OPENING:
+        if place not in _OPENED:
+            _OPENED[place] = make()
+        return cast("S", _OPENED[place])
 
 
 class InStep(StoreUnavailable):

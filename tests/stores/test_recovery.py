@@ -9,7 +9,7 @@ from limits_app.core.limits import RateLimit
 from limits_app.core.plan import Amounts, Claim
 from limits_app.stores import recovery
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.recovery import PendingWork, Probe
+from limits_app.stores.recovery import PendingWork
 from tests.core.sets import used
 from tests.stores.support import limits_of
 
@@ -28,10 +28,6 @@ class Failing(MemoryStore):
     def advance_version(self) -> int:
         self._fail()
         return super().advance_version()
-
-    def acquire(self, claim: Claim) -> bool:
-        self._fail()
-        return super().acquire(claim)
 
     def _fail(self) -> None:
         if self.error is not None:
@@ -126,14 +122,3 @@ def test_the_version_is_advanced_once_and_before_the_releases(store: Failing) ->
     assert advanced != version
     work.run(store)
     assert store.version() == advanced
-
-
-def test_a_probe_writes_in_the_store_that_it_is_given(store: Failing) -> None:
-    probe, other = Probe(), MemoryStore()
-    probe.run(store)
-    probe.run(store)
-    probe.run(other)
-    assert (len(store), len(other)) == (1, 1)
-    store.error = StoreUnavailable("gone")
-    with pytest.raises(StoreUnavailable):
-        probe.run(store)

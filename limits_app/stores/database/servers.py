@@ -9,20 +9,23 @@ from itertools import count
 from math import ceil
 from socket import SHUT_RDWR, socket
 from threading import RLock
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core.runtime import on_fork, start_thread
+from limits_app.core.clock import Clock
+from limits_app.core.runtime import on_fork
+from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
 from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql
 from limits_app.stores.database.records import UPDATE, rows_sql
+from limits_app.stores.memory import monotonic_us
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from limits_app.stores.database.connections import ConnectionOptions
 
-_INTERVAL_SECONDS: Final = 0.2
+_INTERVAL_US: Final = 200_000
 """How exact the timeouts are."""
 _IDLE_ROUNDS: Final = 50
 _PG_TRANSIENT: Final = {"40001", "40P01"}
@@ -48,49 +51,37 @@ class ReplyTimer:
     """
 
     def __init__(self) -> None:
+        # Where the system has no thread to give, replies have no timeout until it has.
+        self._task = BackgroundTask(self.check, _INTERVAL_US, clock=Clock(monotonic_us))
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child process has no thread, and waits for no reply of its parent."""
+        """A child process waits for no reply of its parent."""
         self.closing = RLock()
         """Held while a connection is interrupted, and by those who close one."""
         self._deadlines: dict[PostgreSQLConnection, float] = {}
-        self.is_running = False
+        self._idle_rounds = 0
 
     def start(self, connection: PostgreSQLConnection, seconds: float) -> None:
         """Interrupt a connection unless `stop` is called within so many seconds."""
         self._deadlines[connection] = monotonic() + seconds
-        if not self.is_running:
-            # Where the system has no thread to give, replies have no timeout until it has.
-            start_thread(self._watch, "limits-reply-timer")
+        self._task.start()
 
     def stop(self, connection: PostgreSQLConnection) -> None:
         """A reply has arrived."""
         self._deadlines.pop(connection, None)
 
-    def check(self) -> None:
-        """Interrupt the connections whose time is up."""
+    def check(self) -> int | None:
+        """Interrupt the connections whose time is up; returns when to look again, None after a while without any."""
         now = monotonic()
         with self.closing:
             for connection, deadline in self._deadlines.copy().items():
                 if deadline <= now:
                     self._deadlines.pop(connection, None)
                     connection.interrupt()
-
-    def _watch(self) -> None:
-        self.is_running = True
-        idle_rounds = 0
-        while idle_rounds < _IDLE_ROUNDS or not self._retire():
-            sleep(_INTERVAL_SECONDS)
-            self.check()
-            idle_rounds = 0 if self._deadlines else idle_rounds + 1
-
-    def _retire(self) -> bool:
-        """End the thread, unless another thread has begun to wait: that one looks at `is_running` after that."""
-        self.is_running = False
-        self.is_running = bool(self._deadlines)
-        return not self.is_running
+        self._idle_rounds = 0 if self._deadlines else self._idle_rounds + 1
+        return _INTERVAL_US if self._idle_rounds < _IDLE_ROUNDS else None
 
 
 REPLY_TIMER: Final = ReplyTimer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from os import urandom
 from typing import Final
@@ -16,7 +16,7 @@ from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, lease_us_of, new_record
-from limits_app.core.runtime import lock_over_forks, on_fork
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database import counts
@@ -27,7 +27,7 @@ from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnec
 from limits_app.stores.database.sqlite import SQLiteConnection
 from limits_app.stores.database.transaction import ServerClock, Transaction
 from limits_app.stores.in_thread import AskedInThread, Settling
-from limits_app.stores.steps import first_admitted
+from limits_app.stores.steps import first_admitted, open_once
 
 logger = logging.getLogger("limits_app")
 
@@ -66,7 +66,7 @@ class DatabaseStore(AskedInThread):
     ) -> None:
         self.lease_us = lease_us_of(lease_seconds)
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
-        self._options = None if clock is not None else (using, options)
+        self._open_again = None if clock is not None else partial(open_database_store, using, **options)
         self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
         self._runner = TransactionRunner(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
         self.clock = self._runner.clock
@@ -82,9 +82,9 @@ class DatabaseStore(AskedInThread):
         self._first_holder = int.from_bytes(urandom(8))
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._options is None:
+        if self._open_again is None:
             raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
-        return _restored, self._options
+        return self._open_again, ()
 
     def __repr__(self) -> str:
         return f"DatabaseStore({self._pool.alias!r})"
@@ -265,10 +265,6 @@ def _advance_version(transaction: Transaction) -> int:
     return version
 
 
-_OPENED: Final[dict[tuple[object, ...], DatabaseStore]] = {}
-_OPENING: Final = lock_over_forks()
-
-
 def open_database_store(
     using: str = "default",
     *,
@@ -277,15 +273,10 @@ def open_database_store(
     lease_seconds: float = LEASE_US / 1e6,
 ) -> DatabaseStore:
     """Return the store in a database; the same object whenever it is opened with the same options."""
-    key = (using, lock_timeout, connect_timeout, lease_seconds)
-    with _OPENING:
-        store = _OPENED.get(key)
-        if store is None:
-            store = _OPENED[key] = DatabaseStore(
-                using, lock_timeout=lock_timeout, connect_timeout=connect_timeout, lease_seconds=lease_seconds
-            )
-        return store
 
+    def make() -> DatabaseStore:
+        return DatabaseStore(
+            using, lock_timeout=lock_timeout, connect_timeout=connect_timeout, lease_seconds=lease_seconds
+        )
 
-def _restored(using: str, options: Mapping[str, float]) -> DatabaseStore:
-    return open_database_store(using, **options)
+    return open_once(("database", using, lock_timeout, connect_timeout, lease_seconds), make)

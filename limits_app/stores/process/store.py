@@ -18,15 +18,13 @@ from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Record, lease_us_of
-from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import next_version
-from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
-from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
+from limits_app.stores.process.records import VERSION_LENGTH, Housekeeping, Prepared, Records, prepared
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
-from limits_app.stores.steps import InStep, first_admitted
+from limits_app.stores.steps import InStep, first_admitted, open_once
 
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
@@ -64,7 +62,7 @@ class ProcessStore:
         self._records = Records()
         self._usage = Usage(self._records)
         self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.forget_definitions)
-        self._housekeeping = Housekeeping(self._records, self._usage, self._file.is_crowded)
+        self._housekeeping = Housekeeping(self._records, self._usage.close, self._file.is_crowded)
         self._waking = Waking(self._file)
         self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
         self._swept_at = -_SECOND
@@ -75,7 +73,8 @@ class ProcessStore:
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not system_us:
             raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
-        return _restored, (str(self.directory), self._map_megabytes, self.lease_us / 1_000_000)
+        options = {"map_megabytes": self._map_megabytes, "lease_seconds": self.lease_us / 1_000_000}
+        return partial(open_process_store, str(self.directory), **options), ()
 
     def __repr__(self) -> str:
         return f"ProcessStore({str(self.directory)!r})"
@@ -294,22 +293,9 @@ def _version_in(txn: Txn) -> int:
     return int.from_bytes(txn.get(_VERSION) or b"")
 
 
-_OPENED: Final[dict[str, ProcessStore]] = {}
-_OPENING: Final = lock_over_forks()
-
-
 def open_process_store(directory: str | Path, **options: Any) -> ProcessStore:
     """Open the store in a directory, or return the one that this process has opened there before.
 
     `options` are those of ProcessStore, and count when the store is opened first.
     """
-    place = os.path.realpath(directory)
-    with _OPENING:
-        store = _OPENED.get(place)
-        if store is None:
-            store = _OPENED[place] = ProcessStore(directory, **options)
-        return store
-
-
-def _restored(directory: str, map_megabytes: int, lease_seconds: float) -> ProcessStore:
-    return open_process_store(directory, map_megabytes=map_megabytes, lease_seconds=lease_seconds)
+    return open_once(("process", os.path.realpath(directory)), partial(ProcessStore, directory, **options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -12,9 +13,10 @@ from redis.connection import ConnectionPool
 
 from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.record import LEASE_US
-from limits_app.core.runtime import lock_over_forks
+from limits_app.core.store import Store
+from limits_app.stores.steps import open_once
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Store)
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     "prefix": "limits:1:",
@@ -24,10 +26,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "idle_factor": 7,
 }
 """The options of stores."""
-
-_OPENED: Final[dict[tuple[object, ...], Any]] = {}
-_LOCK: Final = lock_over_forks()
-
 
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
 
@@ -123,13 +121,19 @@ class Source:
         return self._alias, self._url
 
 
-def _cache_pool(alias: str) -> Any:
+def _cache_settings(alias: str) -> dict[str, Any]:
     # Imported on use: Django may not be set up where a store is opened by its URL.
     from django.core.cache import caches
+
+    return dict(caches.settings.get(alias, {}))
+
+
+def _cache_pool(alias: str) -> Any:
+    # Imported on use, as above.
     from django.core.cache.backends.redis import RedisCache
     from django.utils.module_loading import import_string
 
-    settings = caches.settings.get(alias, {})
+    settings = _cache_settings(alias)
     if settings and issubclass(import_string(settings["BACKEND"]), RedisCache):
         servers = settings["LOCATION"]
         first = servers.replace(",", ";").split(";")[0] if isinstance(servers, str) else servers[0]
@@ -146,20 +150,9 @@ def _cache_pool(alias: str) -> Any:
 
 def open_store(kind: Callable[..., S], alias: str | None, url: str | None, options: Mapping[str, Any]) -> S:
     """Open a store of a class, or return the one that this process has opened before."""
-    options = {**DEFAULTS, **options}
-    place = (alias, kind, url, *sorted(options.items()))
-    with _LOCK:
-        if place not in _OPENED:
-            _OPENED[place] = kind(url=url, **options if alias is None else {"alias": alias, **options})
-        store: S = _OPENED[place]
-        return store
-
-
-def forget_aliases() -> None:
-    """Open stores behind caches again on next use, because CACHES has changed."""
-    with _LOCK:
-        for place in [place for place in _OPENED if place[0] is not None]:
-            del _OPENED[place]
+    given = {**DEFAULTS, **options} | ({} if alias is None else {"alias": alias})
+    place = (kind, url, *sorted(given.items()), alias and repr(_cache_settings(alias)))
+    return open_once(place, partial(kind, url=url, **given))
 
 
 def prefix_for(site: str) -> str:
