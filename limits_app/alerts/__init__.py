@@ -5,5 +5,3 @@ from __future__ import annotations
 from limits_app.alerts.delivery import NotDelivered, send_test
 from limits_app.alerts.outbox import Sent, send
 from limits_app.alerts.recording import connect, recorder
-
-__all__ = ["NotDelivered", "Sent", "connect", "recorder", "send", "send_test"]

@@ -15,29 +15,3 @@ from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, pr
 from limits_app.core.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting
 from limits_app.models.snapshots import Snapshot, snapshot
-
-__all__ = [
-    "BrokenLink",
-    "CannotProtect",
-    "CannotRevert",
-    "Change",
-    "Difference",
-    "Fault",
-    "Report",
-    "Snapshot",
-    "Unit",
-    "Unrecorded",
-    "acting",
-    "differences",
-    "is_protected",
-    "permissions_to_revert",
-    "protect",
-    "prune",
-    "revert",
-    "sign",
-    "snapshot",
-    "state_now",
-    "unprotect",
-    "unrecorded",
-    "verify",
-]

@@ -7,11 +7,11 @@ from typing import Final
 from limits_app.models.alerts import Alert, AlertChannel, AlertKind, AlertRule
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
-from limits_app.models.candidate import Candidate, CandidateState, CandidateValue, noted_limits
+from limits_app.models.candidate import Candidate, CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, emergency
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
-from limits_app.models.limit import Limit
+from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.limit_rules import LimitKind
 from limits_app.models.limits_in_code import CodeLimits, code_limits, note_code_limits
 from limits_app.models.plan import Plan, PlanGroup
@@ -34,71 +34,6 @@ from limits_app.models.usage import (
     Period,
     UsageSnapshot,
 )
-
-__all__ = [
-    "CONFIGURATION",
-    "ENFORCED",
-    "ENTITY_FLAGS",
-    "MAX_LEVELS",
-    "TOTALS",
-    "Alert",
-    "AlertChannel",
-    "AlertKind",
-    "AlertRule",
-    "AuditEvent",
-    "AuditHead",
-    "Bucket",
-    "Candidate",
-    "CandidateState",
-    "CandidateValue",
-    "CodeLimits",
-    "CollectedBatch",
-    "Configuration",
-    "CoolDown",
-    "Counted",
-    "CountedBy",
-    "Denial",
-    "Emergency",
-    "EmergencySwitch",
-    "Endpoint",
-    "Enforcement",
-    "Entity",
-    "EntityPolicies",
-    "EvaluationCount",
-    "EvaluationKind",
-    "Explain",
-    "LastCommit",
-    "LayoutDefinition",
-    "Limit",
-    "LimitKind",
-    "Live",
-    "LoadBalancing",
-    "Manifest",
-    "Overview",
-    "Period",
-    "Plan",
-    "PlanGroup",
-    "Policy",
-    "PolicyEffect",
-    "PolicyScope",
-    "PolicyValue",
-    "Pool",
-    "PoolMember",
-    "Resource",
-    "ScopeCount",
-    "ScopeState",
-    "StoreVersion",
-    "Subject",
-    "UsageSnapshot",
-    "Verb",
-    "WaitingBatch",
-    "code_limits",
-    "emergency",
-    "in_scope",
-    "note_code_limits",
-    "noted_limits",
-    "policies_for",
-]
 
 CONFIGURATION: Final[tuple[type[Configuration], ...]] = (
     Resource,

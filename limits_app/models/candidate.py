@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 from django.core.exceptions import ValidationError
@@ -15,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import Noted, checked_limits, parse_limits
 from limits_app.models.base import Configuration
+from limits_app.models.limit import noted_limits, validate_limits
 from limits_app.models.policy import Policy
 from limits_app.models.validators import validate_text
 
@@ -44,22 +43,6 @@ class CandidateValue:
     shared: frozenset[str]
     percent: int
     watched_until: datetime | None = None
-
-
-@lru_cache(maxsize=1024)
-def noted_limits(text: str) -> tuple[Noted, ...]:
-    """Read limits in the order of their keys; raises InvalidLimit for an invalid one, and for none."""
-    found = tuple(sorted(parse_limits(text), key=lambda one: one.limit.key))
-    checked_limits([one.limit for one in found])
-    return found
-
-
-def validate_limits(text: str) -> None:
-    """Raise ValidationError for text that is not a list of limits."""
-    try:
-        noted_limits(text)
-    except InvalidLimit as error:
-        raise ValidationError(str(error)) from error
 
 
 class Candidate(Configuration):

@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import signals
 from limits_app.models.base import Configuration
-from limits_app.models.constraints import one_of
 from limits_app.models.fields import aware
 from limits_app.models.policy_rules import Enforcement
 from limits_app.models.snapshots import Snapshot
@@ -78,12 +77,9 @@ class EmergencySwitch(Configuration):
         verbose_name_plural = _("emergency switch")
         default_permissions = ("view", "change")
         constraints = [
-            models.CheckConstraint(name="limits_app_emergency_is_single", condition=Q(id=1)),
-            one_of("emergency", "mode", Enforcement.values, _("The mode must be enforce, shadow or off.")),
             models.CheckConstraint(
-                name="limits_app_emergency_has_reason",
-                condition=Q(mode=Enforcement.ENFORCE) | ~Q(reason=""),
-                violation_error_message=_WITHOUT_REASON,
+                name="limits_app_emergency_fields",
+                condition=Q(id=1, mode__in=Enforcement.values) & (Q(mode=Enforcement.ENFORCE) | ~Q(reason="")),
             ),
         ]
 

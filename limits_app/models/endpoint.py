@@ -16,12 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
+from limits_app.models.limit import validate_limits
 from limits_app.models.resource import Resource
 from limits_app.models.rule_limits import (
     make_resource,
     normalize_limits,
     remove_resource,
-    validate_limits,
     write_limits,
 )
 from limits_app.models.snapshots import Snapshot

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration, Written
-from limits_app.models.constraints import PrimaryKeyCheck, not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.patterns import is_pattern
 from limits_app.models.plan import Plan
@@ -97,16 +96,11 @@ class Entity(Configuration):
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
         constraints = [
-            not_empty("entity", "identifier", _("Enter an identifier.")),
+            models.CheckConstraint(name="limits_app_entity_has_identifier", condition=~Q(identifier="")),
             models.CheckConstraint(
                 name="limits_app_entity_not_unlimited_and_blocked",
                 condition=Q(unlimited=False) | Q(blocked=False),
                 violation_error_message=_UNLIMITED_AND_BLOCKED,
-            ),
-            PrimaryKeyCheck(
-                name="limits_app_entity_not_its_own_parent",
-                condition=Q(parent__isnull=True) | ~Q(parent=F("id")),
-                violation_error_message=_("An entity cannot be its own parent: choose another one, or none."),
             ),
         ]
 

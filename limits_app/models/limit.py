@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
@@ -16,7 +17,7 @@ from limits_app.core.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, QuotaPeriod, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import Noted, limit_text
+from limits_app.core.notation import Noted, checked_limits, limit_text, parse_limits
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_rules import COLUMNS, CONSTRAINTS, LimitKind, amount_of, definition_of, wrong_fields
@@ -264,6 +265,23 @@ class Limit(Configuration):
                 gettext("A policy with the effect “%(effect)s” cannot have limits: remove this one, or use “limits”.")
                 % {"effect": PolicyEffect(effect).label}
             )
+
+
+@lru_cache(maxsize=1024)
+def noted_limits(text: str) -> tuple[Noted, ...]:
+    """Read limits in the order of their keys; raises InvalidLimit for an invalid one, and for none."""
+    found = tuple(sorted(parse_limits(text), key=lambda one: one.limit.key))
+    checked_limits([one.limit for one in found])
+    return found
+
+
+def validate_limits(text: str) -> None:
+    """Reject text that is not limits such as `60/min tokens=1M/day`."""
+    try:
+        for one in noted_limits(text):
+            Limit.from_definition(Policy(), one.limit, shared=one.shared).clean_alone()
+    except InvalidLimit as error:
+        raise ValidationError(str(error)) from error
 
 
 def limit_texts(rows: Iterable[Limit]) -> list[str]:

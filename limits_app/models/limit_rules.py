@@ -40,7 +40,6 @@ _FORBIDDEN: Final[Mapping[LimitKind, tuple[str, ...]]] = {
 }
 _WITHOUT_BURST: Final = [algorithm.value for algorithm in RateLimitAlgorithm if not algorithm.takes_burst]
 _WITH_DECIMALS: Final = [algorithm.value for algorithm in RateLimitAlgorithm if algorithm.takes_decimals]
-_SECONDS: Final = (Decimal("0.001"), Decimal(MAX_WINDOW_MILLI // MILLI))
 
 
 def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[str]) -> dict[str, str]:
@@ -84,8 +83,8 @@ def _wrong_times(given: Collection[str]) -> dict[str, str]:
     }
 
 
-def _within(field: str, least: Decimal | int, most: Decimal | int) -> Q:
-    return Q(**{f"{field}__gte": least, f"{field}__lte": most})
+def _within(field: str, least: Decimal, most: int) -> Q:
+    return Q(**{f"{field}__isnull": False, f"{field}__gte": least, f"{field}__lte": most})
 
 
 def _none(*fields: str) -> Q:
@@ -96,10 +95,31 @@ def _whole(field: str) -> Q:
     return Q(**{field: Cast(field, models.BigIntegerField())})
 
 
+_SMALLEST: Final = Decimal("0.001")
+_LONGEST: Final = MAX_WINDOW_MILLI // MILLI
 _NO_RATE: Final = Q(algorithm="") & _none("window_seconds", "burst")
 _NO_QUOTA: Final = Q(period="", time_zone="") & _none("session_seconds")
 _NO_PERMIT: Final = _none("max_hold_seconds")
-_SMALLEST: Final = Decimal("0.001")
+_BURST: Final = _within("burst", _SMALLEST, MAX_AMOUNT) & ~Q(algorithm__in=_WITHOUT_BURST)
+_KEY_FITS: Final = Q(kind=LimitKind.CALL, key=CallLimit.key) | (
+    ~Q(kind=LimitKind.CALL) & ~Q(key__in=["", CallLimit.key])
+)
+_IS_RATE: Final = (
+    Q(kind__in=[LimitKind.RATE, LimitKind.CALL], algorithm__in=[one.value for one in RateLimitAlgorithm])
+    & _within("window_seconds", _SMALLEST, _LONGEST)
+    & (_none("burst") | _BURST)
+    & _NO_QUOTA
+    & _NO_PERMIT
+)
+_CALENDAR: Final = Q(period__in=[one.value for one in QuotaPeriod]) & ~Q(time_zone="") & _none("session_seconds")
+_SESSION: Final = Q(period="", time_zone="") & _within("session_seconds", _SMALLEST, _LONGEST)
+_IS_QUOTA: Final = Q(kind=LimitKind.QUOTA) & _NO_RATE & _NO_PERMIT & (_CALENDAR | _SESSION)
+_IS_PERMIT: Final = (
+    Q(kind=LimitKind.RESOURCE, soft=False)
+    & _NO_RATE
+    & _NO_QUOTA
+    & (_NO_PERMIT | _within("max_hold_seconds", _SMALLEST, _LONGEST))
+)
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.UniqueConstraint(
@@ -112,79 +132,17 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         name="limits_app_limit_one_per_key_of_member",
         violation_error_message=_("The member already has a limit with this key."),
     ),
+    # Validation has an error for each part of these.
     models.CheckConstraint(
         name="limits_app_limit_owner",
-        condition=Q(policy__isnull=False, member__isnull=True)
-        | Q(policy__isnull=True, member__isnull=False, shared=False),
-        violation_error_message=_("A limit must belong to either a policy or a pool member."),
+        condition=Q(policy__isnull=False, member=None) | Q(policy=None, member__isnull=False, shared=False),
     ),
     models.CheckConstraint(
-        name="limits_app_limit_kind",
-        condition=Q(kind__in=LimitKind.values),
-        violation_error_message=_("The kind must be rate, call, quota or resource."),
+        name="limits_app_limit_amounts",
+        condition=_within("capacity", _SMALLEST, MAX_AMOUNT)
+        & (Q(algorithm__in=_WITH_DECIMALS) | (_whole("capacity") & (_none("burst") | _whole("burst")))),
     ),
-    models.CheckConstraint(
-        name="limits_app_limit_key",
-        condition=~Q(key="")
-        & ((Q(kind=LimitKind.CALL) & Q(key=CallLimit.key)) | (~Q(kind=LimitKind.CALL) & ~Q(key=CallLimit.key))),
-        violation_error_message=_("A limit must have a unit; “call_count” is reserved for requests."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_capacity",
-        condition=_within("capacity", _SMALLEST, MAX_AMOUNT),
-        violation_error_message=_("The capacity must be more than 0 and at most 10^12."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_burst",
-        condition=_none("burst") | (_within("burst", _SMALLEST, MAX_AMOUNT) & ~Q(algorithm__in=_WITHOUT_BURST)),
-        violation_error_message=_("A burst must be more than 0 and at most 10^12, and is not allowed for windows."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_rate_fields",
-        condition=Q(kind__in=[LimitKind.QUOTA, LimitKind.RESOURCE])
-        | (
-            Q(algorithm__in=[algorithm.value for algorithm in RateLimitAlgorithm])
-            & _within("window_seconds", *_SECONDS)
-            & Q(window_seconds__isnull=False)
-            & _NO_QUOTA
-            & _NO_PERMIT
-        ),
-        violation_error_message=_(
-            "Rates and calls need an algorithm and a window of up to 366 days, and no period, session or timeout."
-        ),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_quota_fields",
-        condition=~Q(kind=LimitKind.QUOTA)
-        | (
-            _NO_RATE
-            & _NO_PERMIT
-            & (
-                (Q(period__in=[period.value for period in QuotaPeriod]) & ~Q(time_zone="") & _none("session_seconds"))
-                | (
-                    Q(period="", time_zone="")
-                    & _within("session_seconds", *_SECONDS)
-                    & Q(session_seconds__isnull=False)
-                )
-            )
-        ),
-        violation_error_message=_(
-            "A quota needs either a period and a time zone, or a session of up to 366 days, and nothing of other kinds."
-        ),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_permit_fields",
-        condition=~Q(kind=LimitKind.RESOURCE)
-        | (_NO_RATE & _NO_QUOTA & Q(soft=False) & (_NO_PERMIT | _within("max_hold_seconds", *_SECONDS))),
-        violation_error_message=_(
-            "Permits must not be soft or have fields of rates and quotas; the permit timeout is at most 366 days."
-        ),
-    ),
-    models.CheckConstraint(
-        name="limits_app_limit_whole_numbers",
-        condition=Q(algorithm__in=_WITH_DECIMALS) | (_whole("capacity") & (_none("burst") | _whole("burst"))),
-        violation_error_message=_("Only token bucket and GCRA allow decimals: enter whole numbers."),
-    ),
+    models.CheckConstraint(name="limits_app_limit_fields", condition=_KEY_FITS & (_IS_RATE | _IS_QUOTA | _IS_PERMIT)),
 ]
 
 Number = Decimal | float | None

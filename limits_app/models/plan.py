@@ -13,7 +13,6 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
-from limits_app.models.constraints import not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_text
 
@@ -47,7 +46,7 @@ class Plan(Configuration):
         verbose_name = _("plan")
         verbose_name_plural = _("plans")
         ordering = ["name"]
-        constraints = [not_empty("plan")]
+        constraints = [models.CheckConstraint(name="limits_app_plan_has_name", condition=~models.Q(name=""))]
 
     def __str__(self) -> str:
         return self.name

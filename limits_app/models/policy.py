@@ -29,11 +29,10 @@ from limits_app.models.policy_rules import (
     check_limits,
     check_neighbours,
     check_spans,
-    check_written_hours,
     has,
 )
 from limits_app.models.resource import Resource
-from limits_app.models.validators import validate_text
+from limits_app.models.validators import validate_hours, validate_text, validate_zone
 
 if TYPE_CHECKING:
     from limits_app.core.limits import Limit as LimitDefinition
@@ -69,7 +68,6 @@ _ON_UNAVAILABLE: Final = (
     (OnUnavailable.LOCAL.value, _("local: each process allows its share")),
 )
 
-_HOURS: Final = ("weekly_hours", "time_zone")
 _SPAN: Final = ("resource", "entity", "plan", "counted", "valid_from", "valid_until")
 
 
@@ -85,6 +83,7 @@ class Policy(Configuration):
     """
 
     implied = ("scope",)
+    always_validated = ("weekly_hours", "time_zone")
 
     resource = models.ForeignKey(
         Resource,
@@ -163,6 +162,7 @@ class Policy(Configuration):
         max_length=255,
         blank=True,
         default="",
+        validators=[validate_hours],
         help_text=_("When the policy applies, such as “mon-fri 09:00-17:00; sat,sun”; leave empty for always."),
     )
     time_zone = models.CharField(
@@ -170,6 +170,7 @@ class Policy(Configuration):
         max_length=64,
         blank=True,
         default="",
+        validators=[validate_zone],
         help_text=_(
             "Time zone of the weekly hours, such as “Europe/Berlin”; leave empty for the time zone of the site."
         ),
@@ -246,10 +247,9 @@ class Policy(Configuration):
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
         """Reject invalid limits and hours, and dates that overlap with those of another policy of the scope."""
+        super().check_written(written, using)
         for before, now in written.values():
             check_limits(before, now)
-            if any(before.get(name) != now[name] for name in _HOURS):
-                check_written_hours(*[now[name] for name in _HOURS])
         moved = [key for key, (before, now) in written.items() if any(before.get(name) != now[name] for name in _SPAN)]
         check_spans([key for key in moved if written[key][1]["valid_from"]], using)
 

@@ -17,11 +17,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.errors import InvalidLimit
-from limits_app.models.candidate import Candidate, CandidateState, CandidateValue, noted_limits
+from limits_app.models.candidate import Candidate, CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import from_column, to_column
-from limits_app.models.limit import Limit
+from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of, specificity
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, router
-from django.db.models import F, Q, Value
+from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
-from limits_app.models.constraints import NoOverlap, Undated, one_of
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
-from limits_app.models.weekly_hours import WeeklyHours, zone_named
+from limits_app.models.weekly_hours import WeeklyHours
 
 if TYPE_CHECKING:
     from limits_app.models.policy import Policy
@@ -61,68 +60,39 @@ _SCOPE: Final = ("resource_id", "entity_id", "plan_id", "counted")
 """The columns that policies of one scope have in common."""
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
-    # An index over expressions, because NULLs are distinct in a plain one.
+    # An index over expressions, because NULLs are distinct in a plain one; so is the last one of policies with dates,
+    # which `check_spans` compares.
     models.UniqueConstraint(
         Coalesce("resource", Value(0)),
         Coalesce("entity", Value(0)),
         Coalesce("plan", Value(0)),
         "counted",
-        Coalesce("valid_from", Undated()),
         "weekly_hours",
+        Case(When(valid_from=None, then=Value(0)), output_field=models.IntegerField()),
         name="limits_app_policy_one_per_scope",
         violation_error_message=_("A policy for this resource and entity or plan already exists."),
     ),
-    NoOverlap(
-        name="limits_app_policy_no_overlap",
-        violation_error_message=_(
-            "A policy with overlapping dates for this resource and entity or plan already exists."
+    models.CheckConstraint(
+        name="limits_app_policy_values",
+        condition=Q(
+            effect__in=PolicyEffect.values,
+            on_unavailable__in=["", *map(str, OnUnavailable)],
+            enforcement__in=Enforcement.values,
+            rollout_percent__lte=100,
+            slice_seconds__lte=60,
         ),
     ),
+    # Validation has an error for each of these.
     models.CheckConstraint(
-        name="limits_app_policy_entity_or_plan",
-        condition=Q(entity__isnull=True) | Q(plan__isnull=True),
-        violation_error_message=_ENTITY_AND_PLAN,
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_counted",
-        condition=Q(counted=Counted.EACH)
-        | (
-            Q(counted=Counted.TOTAL, resource__isnull=True, extends=False)
-            & Q(effect__in=[PolicyEffect.LIMITS, PolicyEffect.BLOCKED])
+        name="limits_app_policy_fields",
+        condition=(Q(entity=None) | Q(plan=None))
+        & (Q(extends=False) | Q(effect=PolicyEffect.LIMITS))
+        & (Q(valid_until=None) | Q(valid_from__isnull=False, valid_until__gt=F("valid_from")))
+        & (Q(weekly_hours="") | ~Q(time_zone=""))
+        & (
+            Q(counted=Counted.EACH)
+            | Q(counted=Counted.TOTAL, resource=None, extends=False) & ~Q(effect=PolicyEffect.UNLIMITED)
         ),
-        violation_error_message=_NOT_A_TOTAL,
-    ),
-    one_of("policy", "effect", PolicyEffect.values, _("The effect must be limits, blocked or unlimited.")),
-    one_of(
-        "policy",
-        "on_unavailable",
-        ["", *map(str, OnUnavailable)],
-        _("The behaviour while the store is unavailable must be block, allow or local."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_extends_with_limits",
-        condition=Q(extends=False) | Q(effect=PolicyEffect.LIMITS),
-        violation_error_message=_EXTENDS_WITHOUT_LIMITS,
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_enforcement",
-        condition=Q(enforcement__in=Enforcement.values, rollout_percent__lte=100),
-        violation_error_message=_("The enforcement must be enforce, shadow or off, and the rollout 0 to 100 percent."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_slice_seconds",
-        condition=Q(slice_seconds__lte=60),
-        violation_error_message=_("Local slices can last at most 60 seconds."),
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_dates",
-        condition=Q(valid_until__isnull=True) | Q(valid_from__isnull=False, valid_until__gt=F("valid_from")),
-        violation_error_message=_ENDS_FIRST,
-    ),
-    models.CheckConstraint(
-        name="limits_app_policy_time_zone",
-        condition=Q(weekly_hours="") | ~Q(time_zone=""),
-        violation_error_message=_("Weekly hours require a time zone."),
     ),
 ]
 
@@ -153,7 +123,7 @@ def weakened(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def check_fields(policy: Policy) -> None:
-    """Raise ValidationError for inconsistent fields, an unknown time zone or invalid weekly hours."""
+    """Raise ValidationError for inconsistent fields."""
     if policy.extends and policy.effect != PolicyEffect.LIMITS:
         raise ValidationError({"extends": _EXTENDS_WITHOUT_LIMITS})
     if has(policy, "entity") and has(policy, "plan"):
@@ -164,29 +134,6 @@ def check_fields(policy: Policy) -> None:
     start, end = policy.valid_from, policy.valid_until
     if isinstance(start, datetime) and isinstance(end, datetime) and in_site_time(end) <= in_site_time(start):
         raise ValidationError({"valid_until": _ENDS_FIRST})
-    _check_hours(policy)
-
-
-def _check_hours(policy: Policy) -> None:
-    field = "time_zone"
-    try:
-        if policy.time_zone:
-            zone_named(policy.time_zone)
-        field = "weekly_hours"
-        if policy.weekly_hours:
-            WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
-    except ValueError as error:
-        raise ValidationError({field: str(error)}) from error
-
-
-def check_written_hours(weekly_hours: str, time_zone: str) -> None:
-    """Raise IntegrityError for hours that `check_fields` rejects; the default is the time zone of the site."""
-    try:
-        zone_named(time_zone or "UTC")
-        if weekly_hours:
-            WeeklyHours.parse(weekly_hours, time_zone or "UTC")
-    except ValueError as error:
-        raise IntegrityError(str(error)) from error
 
 
 def check_neighbours(policy: Policy) -> None:
@@ -206,7 +153,7 @@ def check_neighbours(policy: Policy) -> None:
             dated = dated.filter(valid_from__lt=policy.valid_until)
         overlapping = dated.first()
     elif policy.weekly_hours:
-        own = WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
+        own = WeeklyHours.stored(policy.weekly_hours, policy.time_zone)
         scheduled = others.filter(valid_from=None).exclude(weekly_hours="")
         hours = ((other, WeeklyHours.stored(other.weekly_hours, other.time_zone)) for other in scheduled)
         overlapping = next((other for other, others in hours if own.overlaps(others)), None)

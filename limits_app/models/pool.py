@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
-from limits_app.models.constraints import not_empty, one_of
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import COLUMNS, check_definitions, definition_of
 from limits_app.models.validators import (
@@ -71,8 +70,10 @@ class Pool(Configuration):
         verbose_name_plural = _("pools")
         ordering = ["name"]
         constraints = [
-            not_empty("pool"),
-            one_of("pool", "load_balancing", LoadBalancing.values, _("The load balancing must be one of the choices.")),
+            models.CheckConstraint(name="limits_app_pool_has_name", condition=~Q(name="")),
+            models.CheckConstraint(
+                name="limits_app_pool_load_balancing", condition=Q(load_balancing__in=LoadBalancing.values)
+            ),
         ]
 
     def __str__(self) -> str:
@@ -134,7 +135,7 @@ class PoolMember(Configuration):
                 name="limits_app_pool_member_one_per_name",
                 violation_error_message=_("The pool already has a member with this name."),
             ),
-            not_empty("pool_member"),
+            models.CheckConstraint(name="limits_app_pool_member_has_name", condition=~Q(name="")),
             models.CheckConstraint(
                 name="limits_app_pool_member_weight",
                 condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT),

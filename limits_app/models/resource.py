@@ -6,7 +6,6 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
-from limits_app.models.constraints import not_empty
 from limits_app.models.fields import ExactTextField
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
@@ -64,7 +63,7 @@ class Resource(Configuration):
             ("reset_resource", "Can reset usage of resources"),
             ("top_up_resource", "Can top up limits of resources"),
         ]
-        constraints = [not_empty("resource")]
+        constraints = [models.CheckConstraint(name="limits_app_resource_has_name", condition=~models.Q(name=""))]
 
     def __str__(self) -> str:
         return self.name

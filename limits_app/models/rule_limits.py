@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final
 
-from django.core.exceptions import ValidationError
 from django.db.models import ProtectedError, Q
 from django.utils.text import slugify
 from django.utils.translation import gettext
 
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.notation import parse_limits
-from limits_app.models.limit import Limit
+from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
 
@@ -25,21 +22,6 @@ _OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_f
 def normalize_limits(text: str) -> str:
     """Write limits with one space between two of them."""
     return " ".join(text.split())
-
-
-def validate_limits(text: str) -> None:
-    """Reject text that is not limits such as `60/min tokens=1M/day`."""
-    try:
-        noted = parse_limits(text)
-        keys = [one.limit.key for one in noted]
-        for key in keys:
-            if keys.count(key) > 1:
-                text = gettext("Two limits have the key “%(key)s”: use another, such as “%(key)s_day=1000/day”.")
-                raise ValidationError(text % {"key": key})
-        for one in noted:
-            Limit.from_definition(Policy(), one.limit, shared=one.shared).clean_alone()
-    except InvalidLimit as error:
-        raise ValidationError(str(error)) from error
 
 
 def make_resource(name: str, wanted: str, using: str) -> Resource:
@@ -62,7 +44,7 @@ def make_resource(name: str, wanted: str, using: str) -> Resource:
 
 def write_limits(resource: Resource, text: str, using: str) -> None:
     """Make the limits of a resource those of a text; nothing is written where they are the same."""
-    noted = {one.limit.key: one for one in parse_limits(text)}
+    noted = {one.limit.key: one for one in noted_limits(text)}
     policies = Policy.objects.using(using)
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
     stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}

@@ -25,7 +25,18 @@ class DigestField(BinaryField):
         return f"varbinary({self.max_length})" if connection.vendor == "mysql" else super().db_type(connection)
 
 
-class ScopeState(models.Model):
+class StoreTable(models.Model):
+    """A table that no person edits."""
+
+    class Meta:
+        abstract = True
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self._meta.db_table} {self.pk!r}"
+
+
+class ScopeState(StoreTable):
     """The record of one scope: the states of its limits with the leases of permits, and their logs.
 
     `kept` is the use of limits that the scope had before.
@@ -39,81 +50,57 @@ class ScopeState(models.Model):
     counted_until = models.BigIntegerField(null=True, db_index=True)
     label = models.BinaryField(null=True)
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_state"
 
-    def __str__(self) -> str:
-        return bytes(self.scope).hex()
 
-
-class LayoutDefinition(models.Model):
+class LayoutDefinition(StoreTable):
     """The limits that records were written under, so that they can be read after the limits have changed."""
 
     name = DigestField(max_length=8, primary_key=True)
     definitions = models.BinaryField()
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_layout"
 
-    def __str__(self) -> str:
-        return bytes(self.name).hex()
 
-
-class StoreVersion(models.Model):
+class StoreVersion(StoreTable):
     """The version of the configuration: one row, or none before the first change."""
 
     id = models.IntegerField(primary_key=True)
     version = models.BigIntegerField()
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_version"
 
-    def __str__(self) -> str:
-        return str(self.version)
 
-
-class ScopeCount(models.Model):
+class ScopeCount(StoreTable):
     """Usage counted in one scope in one hour that is finished; there may be several rows for the same hour."""
 
     hour = models.IntegerField(db_index=True)
     label = models.BinaryField()
     amounts = models.BinaryField()
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_count"
 
-    def __str__(self) -> str:
-        return f"{bytes(self.label).decode()} in hour {self.hour}"
 
-
-class WaitingBatch(models.Model):
+class WaitingBatch(StoreTable):
     """Counts that were collected together, until they are stored elsewhere; one row, or none."""
 
     id = models.IntegerField(primary_key=True)
     name = models.CharField(max_length=32)
     counts = models.BinaryField()
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_batch"
 
-    def __str__(self) -> str:
-        return self.name
 
-
-class LastCommit(models.Model):
+class LastCommit(StoreTable):
     """The last commit of each connection of the store, which shows whether a commit with a lost reply succeeded."""
 
     connection = models.BigIntegerField(primary_key=True)
     number = models.BigIntegerField()
 
-    class Meta:
-        default_permissions = ()
+    class Meta(StoreTable.Meta):
         db_table = "limits_app_commit"
-
-    def __str__(self) -> str:
-        return f"{self.connection}: {self.number}"

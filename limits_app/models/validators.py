@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPMethod
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
@@ -14,10 +14,10 @@ from django.utils.translation import gettext as _
 from limits_app import conf
 from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import shown, to_milli
-from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.models.patterns import check_pattern
+from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
 MAX_DEPTH: Final = 32
@@ -42,6 +42,16 @@ def validate_identifier(value: str) -> None:
 def validate_resource_name(value: str) -> None:
     """Reject invalid names of resources."""
     _by_core(check_resource, value)
+
+
+def validate_hours(value: str) -> None:
+    """Reject invalid weekly hours."""
+    _by_core(lambda text: WeeklyHours.parse(text, "UTC"), value)
+
+
+def validate_zone(value: str) -> None:
+    """Reject unknown time zones."""
+    _by_core(zone_named, value)
 
 
 def validate_store(value: str) -> None:
@@ -142,10 +152,10 @@ def _walk(value: object, depth: int) -> Iterator[tuple[int, object]]:
         yield from _walk(item, depth + 1)
 
 
-def _by_core(check: Callable[[object], object], value: object) -> None:
+def _by_core(check: Callable[[Any], object], value: object) -> None:
     try:
         check(value)
-    except InvalidLimit as error:
+    except ValueError as error:
         raise ValidationError(str(error)) from error
 
 

@@ -172,7 +172,7 @@ def test_limits_make_a_resource_and_a_policy(text: str, kept: str | None, limits
     [
         ({"limits": "many"}, "limit 'many' must look like '5/min'"),
         ({"limits": "60"}, "limit '60' must look like '5/min'"),
-        ({"limits": "60/min calls=5/s"}, "use another, such as “call_count_day=1000/day”"),
+        ({"limits": "60/min calls=5/s"}, "appears twice: keys in a set must differ, such as 'call_count_day'"),
         ({"limits": "10/min:soft:permits"}, "permits"),
         ({"limits": "\0"}, "NUL"),
         ({"limits": ""}, "Enter either limits or a resource."),
