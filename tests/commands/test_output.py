@@ -22,8 +22,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from limits_app import limits
 from limits_app.core.limits import RateLimit
 from limits_app.management.limits import output
-from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.tables import Table, cell
+from limits_app.management.limits.output import Format, Output, Table, cell
 from tests.commands.running import run
 
 TABLE = Table(("name", "count", "of"), [("a", 1, ["x", "y"]), ("longer", 1000, ["z"])], "None.")
@@ -183,6 +182,7 @@ def test_a_screen_of_a_terminal_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(sys, "stdout", terminal)
         out, _, _ = opened(kind=Terminal)
         with out.screen() as screen:
+            screen.draw(Table(TABLE.columns, ()), "11:58")
             screen.draw(TABLE, "12:00\x1b")
             screen.draw(TABLE, "12:02")
     drawn = "".join(all_of(master))

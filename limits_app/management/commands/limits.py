@@ -14,47 +14,36 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import (
-    alerts,
-    audit_log,
-    boosts,
-    candidates,
-    files,
-    policies,
-    pools,
-    rejections,
-    state,
-    usage,
-)
+from limits_app.management.limits import audit_log, boosts, files, policies, pools, rejections, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
 SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "system": policies.SYSTEM,
-    "resource": policies.RESOURCE,
-    "plan": policies.PLAN,
-    "entity": policies.ENTITY,
+    "resource": policies.RESOURCE_POLICIES,
+    "plan": policies.PLAN_POLICIES,
+    "entity": policies.ENTITY_POLICIES,
     "pool": pools.POOL,
-    "check": state.CHECK,
-    "explain": state.EXPLAIN,
-    "rules": state.RULES,
-    "status": state.STATUS,
-    "top": state.TOP,
-    "boost": boosts.BOOST,
-    "reset": boosts.RESET,
-    "candidates": candidates.CANDIDATES,
-    "emergency": boosts.EMERGENCY,
-    "denials": rejections.DENIALS,
-    "why": rejections.WHY,
-    "usage": usage.USAGE,
-    "snapshot": usage.SNAPSHOT,
-    "prune": usage.PRUNE,
+    "check": state.check,
+    "explain": state.explain,
+    "rules": state.rules,
+    "status": state.status,
+    "top": state.top,
+    "boost": boosts.boost,
+    "reset": boosts.reset,
+    "candidates": boosts.CANDIDATES,
+    "emergency": boosts.emergency,
+    "denials": rejections.denials,
+    "why": rejections.why,
+    "usage": usage.usage,
+    "snapshot": usage.snapshot,
+    "prune": usage.prune,
     "audit": audit_log.AUDIT,
-    "alerts": alerts.ALERTS,
-    "apply": files.APPLY,
-    "export": files.EXPORT,
-    "simulate": files.SIMULATE,
-    "doctor": state.DOCTOR,
+    "alerts": usage.ALERTS,
+    "apply": files.apply,
+    "export": files.export,
+    "simulate": files.simulate,
+    "doctor": state.doctor,
 }
 """In the order of `--help`."""
 

@@ -1,4 +1,4 @@
-"""Argument types and shared arguments of the command line."""
+"""Types of arguments, and the arguments that subcommands have in common."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
+from limits_app.management.limits.subcommand import Argument
 from limits_app.models.fields import aware, in_site_time
 
 T = TypeVar("T")
@@ -131,58 +132,42 @@ positive = _read(_positive)
 percent = _read(_percent)
 
 
-def takes_resource(parser: ArgumentParser) -> None:
-    """Add the positional argument RESOURCE."""
-    parser.add_argument("resource", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4")
+def argument(*names: str, **options: Any) -> Argument:
+    """An argument with the names and options of `ArgumentParser.add_argument`."""
+    return lambda parser: parser.add_argument(*names, **options)
 
 
-def takes_entity(parser: ArgumentParser) -> None:
-    """Add the positional argument ENTITY."""
-    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+def one_of(*arguments: Argument, required: bool = False) -> Argument:
+    """Options of which only one can be given."""
+
+    def add(parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for add_to in arguments:
+            add_to(group)
+
+    return add
 
 
-def takes_on(parser: ArgumentParser) -> None:
-    """Add the option --on."""
-    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
-
-
-def takes_until(parser: ArgumentParser, *, required: bool = False) -> Any:
-    """Add the options --for and --until, of which one can be given; returns their group."""
-    end = parser.add_mutually_exclusive_group(required=required)
-    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")
-    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
-    return end
-
-
-def takes_whom(parser: ArgumentParser) -> None:
-    """Add the options --entity and --plan."""
-    parser.add_argument(
-        "--entity", type=entity_name, metavar="ENTITY", help="such as user:42; without it, the site itself"
-    )
-    parser.add_argument("--plan", metavar="PLAN", help="the plan of the request, for an entity without one")
-
-
-def takes_limits(parser: ArgumentParser) -> None:
-    """Add positional arguments for limits or an effect."""
-    parser.add_argument(
-        "limits",
-        nargs="*",
-        metavar="LIMIT",
-        help="such as rpm=1000/min, calls=30/10s:gcra, budget=5M/month@Europe/Berlin or connections=10; "
-        "or the word blocked or unlimited",
-    )
-
-
-def takes_requested(parser: ArgumentParser) -> None:
-    """Add positional arguments KEY=AMOUNT."""
-    parser.add_argument(
-        "requested",
-        type=_read(_asked),
-        nargs="*",
-        default=[],
-        metavar="KEY=AMOUNT",
-        help="requested amount, such as tpm=500; the default is 1 of every limit",
-    )
+RESOURCE: Final = argument("resource", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4")
+ENTITY: Final = argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+OF_RESOURCE: Final = argument("--resource", type=resource_name, help="only of this resource")
+ON: Final = argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="only on this resource")
+UNTIL: Final = (
+    argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d"),
+    argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00"),
+)
+WHOM: Final = (
+    argument("--entity", type=entity_name, help="such as user:42; without it, the site itself"),
+    argument("--plan", help="the plan of the request, for an entity without one"),
+)
+REQUESTED: Final = argument(
+    "requested",
+    type=_read(_asked),
+    nargs="*",
+    default=[],
+    metavar="KEY=AMOUNT",
+    help="requested amount, such as tpm=500; the default is 1 of every limit",
+)
 
 
 def amounts(asked: Sequence[tuple[str, Amount]]) -> dict[str, Amount] | None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from textwrap import shorten
 from typing import Final
 
 from django.db.models import Q
 
 from limits_app import audit
-from limits_app.management.limits.arguments import AGES, age, positive
-from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, change_table, changes_of, changing, fail
-from limits_app.management.limits.tables import Table, cell
+from limits_app.management.limits.arguments import AGES, age, argument, positive
+from limits_app.management.limits.output import Format, Output, Table, cell
+from limits_app.management.limits.subcommand import (
+    ExitCode,
+    Subcommand,
+    change_table,
+    changes_of,
+    changing,
+    confirm,
+    fail,
+    subcommand,
+)
 from limits_app.models import AuditEvent
 from limits_app.models.audit_log import CONTENT
 
@@ -20,9 +28,25 @@ _EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "change
 _SHORTENED: Final = 80
 """Maximum length of a change in `audit list`; `audit show` has the full text."""
 _HEX: Final = frozenset("0123456789abcdef")
+_NUMBER: Final = argument("number", type=positive, metavar="NUMBER", help="as `limits audit list` shows it")
 
 
-def _list(options: Namespace, out: Output) -> ExitCode:
+def _known(text: str) -> tuple[int, str]:
+    number, _, digest = text.partition(":")
+    if not (number.isascii() and number.isdigit() and len(digest) == 64 and {*digest} <= _HEX):
+        raise ArgumentTypeError(f"{text!r} must be a number and a digest, such as 17:9f86d0..., as verify shows them")
+    return int(number), digest
+
+
+@subcommand(
+    "list the latest changes",
+    argument("--object", metavar="NAME", help='object name as in events, such as "resource api"'),
+    argument("--actor", metavar="WHO"),
+    argument("--since", type=age, metavar="WHEN", help=AGES),
+    argument("--most", type=positive, default=20, metavar="ROWS", help="only this many rows, the latest first (20)"),
+    examples=("audit list", 'audit list --object "resource api" --since 7d'),
+)
+def _list(options: Namespace, out: Output) -> None:
     events = AuditEvent.objects.order_by("-number")
     if options.object is not None:
         kind, _, label = options.object.partition(" ")
@@ -33,16 +57,21 @@ def _list(options: Namespace, out: Output) -> ExitCode:
     most = _SHORTENED if out.form is Format.TABLE else None
     rows = [_row(event, most) for event in found]
     out.show(Table(_EVENTS, rows, "No changes."), data=[*map(_data, found)])
-    return ExitCode.OK
 
 
-def _show(options: Namespace, out: Output) -> ExitCode:
+@subcommand("show one change in full", _NUMBER, examples=("audit show 17 --format json",))
+def _show(options: Namespace, out: Output) -> None:
     event = _found(options.number)
     out.show(change_table([event]), data=_data(event))
     out.note(f"{event.when:%Y-%m-%d %H:%M %Z}, {event.actor or event.source}: {event.reason or 'no reason'}")
-    return ExitCode.OK
 
 
+@subcommand(
+    "verify the hash chain of the log; exit code 3 means that it is broken",
+    argument("--known", type=_known, metavar="NUMBER:DIGEST", help="an event that was recorded elsewhere"),
+    argument("--unrecorded", action="store_true", help="also look for objects that were changed without an event"),
+    examples=("audit verify", "audit verify --unrecorded"),
+)
 def _verify(options: Namespace, out: Output) -> ExitCode:
     with out.working("Verifying the log"):
         report = audit.verify(known=options.known)
@@ -58,16 +87,26 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK if report.ok and not strange else ExitCode.NO
 
 
-def _revert(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "restore an object to its state before a change",
+    _NUMBER,
+    argument("--force", action="store_true", help="revert even if the object has been changed since"),
+    examples=("audit revert 17 --dry-run", "audit revert 17 --yes --reason 'it was better before'"),
+    writes=True,
+)
+def _revert(options: Namespace, out: Output) -> None:
     event = _found(options.number)
-    if not options.dry_run:
-        out.confirm(f"Revert event {event.number}, {event}?", yes=options.yes)
+    confirm(f"Revert event {event.number}, {event}?", options, out)
     with changing(options, out):
         audit.revert(event, reason=options.reason, force=options.force)
-    return ExitCode.OK
 
 
-def _protect(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "create database triggers that refuse to change or delete events",
+    argument("--remove", action="store_true", help="drop the triggers again, for example before flush"),
+    examples=("audit protect", "audit protect --remove"),
+)
+def _protect(options: Namespace, out: Output) -> None:
     if options.remove:
         audit.unprotect()
     else:
@@ -75,14 +114,17 @@ def _protect(options: Namespace, out: Output) -> ExitCode:
     table = Table(("protected",), [(audit.is_protected(),)])
     text = "The database no longer protects the log." if options.remove else "The database protects the log."
     out.show(table, data=table.as_data()[0], text=text)
-    return ExitCode.OK
 
 
-def _sign(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "sign the head of the log again, after SECRET_KEY was replaced or the head was lost",
+    argument("--yes", action="store_true", help="do not ask for confirmation"),
+    examples=("audit sign --yes",),
+)
+def _sign(options: Namespace, out: Output) -> None:
     out.confirm("Sign the head of the log as it is now?", yes=options.yes)
     audit.sign()
     out.note("The head of the audit log is signed.")
-    return ExitCode.OK
 
 
 def _found(number: int) -> AuditEvent:
@@ -111,82 +153,14 @@ def _data(event: AuditEvent) -> dict[str, object]:
     return {name: getattr(event, name) for name in names}
 
 
-def _known(text: str) -> tuple[int, str]:
-    number, _, digest = text.partition(":")
-    if not (number.isascii() and number.isdigit() and len(digest) == 64 and {*digest} <= _HEX):
-        raise ArgumentTypeError(f"{text!r} must be a number and a digest, such as 17:9f86d0..., as verify shows them")
-    return int(number), digest
-
-
-def _takes_list(parser: ArgumentParser) -> None:
-    parser.add_argument("--object", metavar="NAME", help='object name as in events, such as "resource api"')
-    parser.add_argument("--actor", metavar="WHO")
-    parser.add_argument("--since", type=age, metavar="WHEN", help=AGES)
-    parser.add_argument(
-        "--most", type=positive, default=20, metavar="ROWS", help="only this many rows, the latest first (20)"
-    )
-
-
-def _takes_number(parser: ArgumentParser) -> None:
-    parser.add_argument("number", type=positive, metavar="NUMBER", help="as `limits audit list` shows it")
-
-
-def _takes_verify(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--known", type=_known, metavar="NUMBER:DIGEST", help="number and digest of an event, recorded elsewhere"
-    )
-    parser.add_argument(
-        "--unrecorded", action="store_true", help="also look for objects that were changed without an event"
-    )
-
-
-def _takes_protect(parser: ArgumentParser) -> None:
-    parser.add_argument("--remove", action="store_true", help="drop the triggers again, for example before flush")
-
-
-def _takes_sign(parser: ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-
-
-def _takes_revert(parser: ArgumentParser) -> None:
-    _takes_number(parser)
-    parser.add_argument("--force", action="store_true", help="revert even if the object has been changed since")
-
-
 AUDIT: Final = Subcommand(
     "show, verify and revert recorded changes",
     verbs={
-        "list": Subcommand(
-            "list the latest changes",
-            _list,
-            _takes_list,
-            ("audit list", 'audit list --object "resource api" --since 7d'),
-        ),
-        "show": Subcommand("show one change in full", _show, _takes_number, ("audit show 17 --format json",)),
-        "verify": Subcommand(
-            "verify the hash chain of the log; exit code 3 means that it is broken",
-            _verify,
-            _takes_verify,
-            ("audit verify", "audit verify --unrecorded"),
-        ),
-        "protect": Subcommand(
-            "create database triggers that refuse to change or delete events",
-            _protect,
-            _takes_protect,
-            ("audit protect", "audit protect --remove"),
-        ),
-        "sign": Subcommand(
-            "sign the head of the log again, after SECRET_KEY was replaced or the head was lost",
-            _sign,
-            _takes_sign,
-            ("audit sign --yes",),
-        ),
-        "revert": Subcommand(
-            "restore an object to its state before a change",
-            _revert,
-            _takes_revert,
-            ("audit revert 17 --dry-run", "audit revert 17 --yes --reason 'it was better before'"),
-            writes=True,
-        ),
+        "list": _list,
+        "show": _show,
+        "verify": _verify,
+        "protect": _protect,
+        "sign": _sign,
+        "revert": _revert,
     },
 )

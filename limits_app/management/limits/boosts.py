@@ -1,53 +1,101 @@
-"""`boost`, `reset` and `emergency`: temporary overrides, resetting usage, and the emergency switch."""
+"""`boost`, `reset`, `emergency` and `candidates`: overrides of limits, and the emergency switch."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from typing import Final
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Final
 
 from limits_app import services as limits
 from limits_app.core.outcome import TOTAL_PREFIX
-from limits_app.management.limits.arguments import key, resource_name, takes_entity, takes_on, takes_until, takes_whom
-from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail, together
-from limits_app.management.limits.tables import Table
-from limits_app.models import Enforcement
+from limits_app.management.limits.arguments import (
+    ENTITY,
+    ON,
+    UNTIL,
+    WHOM,
+    argument,
+    key,
+    one_of,
+    percent,
+    positive,
+    resource_name,
+)
+from limits_app.management.limits.output import Format, Output, Table
+from limits_app.management.limits.subcommand import (
+    SOURCE,
+    ExitCode,
+    Subcommand,
+    actor,
+    changing,
+    confirm,
+    fail,
+    subcommand,
+)
+from limits_app.models import Enforcement, Policy
+from limits_app.services.candidates import policy_of_id
 from limits_app.services.explain_text import emergency_text
 
 _NO_LIMIT: Final = "There are no limits here."
+_CANDIDATE: Final = ("policy_id", "policy", "limits", "state", "percent", "evaluated", "rejected", "rejected_percent")
 
 
-def _boost(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "override the limits of an entity temporarily, or end the override",
+    ENTITY,
+    argument("limits", nargs="*", default=[], metavar="LIMIT", help="limits that are not named stay unchanged"),
+    one_of(*UNTIL, argument("--end", action="store_true", help="end the active boost"), required=True),
+    ON,
+    examples=(
+        "boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",
+        "boost user:42 --on openai/gpt-4 --end --yes",
+    ),
+    writes=True,
+)
+def boost(options: Namespace, out: Output) -> None:
+    """Grant a boost, or end it."""
     if options.end:
-        return _end_boost(options, out)
+        _end_boost(options, out)
+        return
     if not options.limits:
         fail("No limits given: name at least one, such as tpm=1M/min.", ExitCode.USAGE)
     if not options.reason:
         fail("--reason is required for a boost.", ExitCode.USAGE)
     with changing(options, out):
         limits.grant_boost(options.entity, options.resource, options.limits, options.until, options.reason)
-    return ExitCode.OK
 
 
-def _end_boost(options: Namespace, out: Output) -> ExitCode:
+def _end_boost(options: Namespace, out: Output) -> None:
     whose = f"{options.entity} on {options.resource or 'all resources'}"
     if options.limits:
         fail("--end ends the whole boost: do not name limits.", ExitCode.USAGE)
-    if not options.dry_run:
-        out.confirm(f"End the boost of {whose}?", yes=options.yes)
+    confirm(f"End the boost of {whose}?", options, out)
     with changing(options, out):
         if not limits.end_boost(options.entity, options.resource):
             fail(f"{whose} has no active boost.")
-    return ExitCode.OK
 
 
-def _reset(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "reset usage; concurrent permits are not released",
+    argument("resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"),
+    argument("--total", action="store_true", help="instead of a resource: the limits over all resources"),
+    *WHOM,
+    argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated"),
+    argument("--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"),
+    examples=(
+        "reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",
+        "reset --total --entity user:42 --yes",
+    ),
+    writes=True,
+)
+def reset(options: Namespace, out: Output) -> None:
+    """Reset the usage of an entity, of the site itself, or of the totals."""
     keys = options.key or None
     whom = options.entity or "the site itself and shared limits"
     if options.total is (options.resource is not None):
         fail("Name either a RESOURCE or --total, for the limits over all resources.", ExitCode.USAGE)
     if options.dry_run:
-        return _would_reset(options, out)
+        _would_reset(options, out)
+        return
     where = "over all resources" if options.total else f"of {options.resource}"
     out.confirm(f"Reset the usage of {whom} for {', '.join(keys or ['every limit'])} {where}?", yes=options.yes)
     done = limits.reset(
@@ -65,10 +113,9 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
     out.note("Reset." if done else "Already done with this name: nothing was changed.")
     if not options.total and not limits.limit_set(options.resource, options.entity, plan=options.plan):
         out.note(f"{_NO_LIMIT} Check the name of the resource.")
-    return ExitCode.OK
 
 
-def _would_reset(options: Namespace, out: Output) -> ExitCode:
+def _would_reset(options: Namespace, out: Output) -> None:
     stats_by_key = limits.status(options.resource or "any", entity=options.entity, plan=options.plan).limits
     found = {
         key.removeprefix(TOTAL_PREFIX): stats
@@ -80,70 +127,73 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
     rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
     out.show(Table(("key", "used"), rows, _NO_LIMIT))
     out.note("This was a dry run: nothing was reset.")
-    return ExitCode.OK
 
 
-def _emergency(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "show the emergency switch, or set it: enforce all limits, shadow them, or switch them off",
+    argument("mode", nargs="?", choices=Enforcement.values, help="without it, show the switch"),
+    one_of(*UNTIL),
+    examples=("emergency", "emergency off --reason 'incident 4711' --for 2h --yes", "emergency enforce"),
+    writes=True,
+)
+def emergency(options: Namespace, out: Output) -> None:
+    """Show or set the emergency switch."""
     if options.mode is None:
         switch = limits.emergency()
         table = Table(("mode", "until", "reason"), [(str(switch.mode), switch.until, switch.reason)])
         out.show(table, data=switch.as_dict(), text=emergency_text(switch))
-        return ExitCode.OK
-    if options.mode != Enforcement.ENFORCE and not options.dry_run:
-        out.confirm(f"Set all limits of the site to {options.mode}?", yes=options.yes)
+        return
+    if options.mode != Enforcement.ENFORCE:
+        confirm(f"Set all limits of the site to {options.mode}?", options, out)
     with changing(options, out):
         limits.set_emergency(options.mode, reason=options.reason, until=options.until)
-    return ExitCode.OK
 
 
-def _takes_emergency(parser: ArgumentParser) -> None:
-    parser.add_argument("mode", nargs="?", choices=Enforcement.values, help="without it, show the switch")
-    takes_until(parser)
+_POLICY: Final = argument("policy", type=positive, metavar="POLICY", help="the id of the policy")
 
 
-def _takes_boost(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "limits", nargs="*", default=[], metavar="LIMIT", help="limits that are not named stay unchanged"
-    )
-    takes_until(parser, required=True).add_argument("--end", action="store_true", help="end the active boost")
+@subcommand("list candidates and what they would reject", examples=("candidates list",))
+def _list(options: Namespace, out: Output) -> None:
+    found = limits.candidates()
+    rows = [tuple(getattr(one, name) for name in _CANDIDATE) for one in found]
+    out.show(Table(_CANDIDATE, rows, "There are no candidates."), data=[one.as_dict() for one in found])
 
 
-def _takes_reset(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "resource", nargs="?", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4"
-    )
-    parser.add_argument("--total", action="store_true", help="instead of a resource: the limits over all resources")
-    takes_whom(parser)
-    parser.add_argument("--key", type=key, action="append", default=[], help="only this limit; may be repeated")
-    parser.add_argument(
-        "--once", metavar="NAME", help="idempotency key: a repeated command with the same name has no effect"
-    )
-
-
-BOOST: Final = Subcommand(
-    "override the limits of an entity temporarily, or end the override",
-    _boost,
-    together(takes_entity, _takes_boost, takes_on),
-    (
-        "boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",
-        "boost user:42 --on openai/gpt-4 --end --yes",
-    ),
+@subcommand(
+    "set the candidate of a policy",
+    _POLICY,
+    argument("limits", nargs="+", metavar="LIMIT", help="such as calls=100/min"),
+    argument("--percent", type=percent, default=100, help="percentage of entities to evaluate (100)"),
+    argument("--revert-percent", type=percent, help="once promoted, revert above this share of rejections"),
+    argument("--revert-minutes", type=positive, default=10, help="how long rejections are counted (10)"),
+    examples=("candidates set 7 calls=50/min --revert-percent 5",),
     writes=True,
 )
-RESET: Final = Subcommand(
-    "reset usage; concurrent permits are not released",
-    _reset,
-    _takes_reset,
-    (
-        "reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",
-        "reset --total --entity user:42 --yes",
-    ),
-    writes=True,
-)
-EMERGENCY: Final = Subcommand(
-    "show the emergency switch, or set it: enforce all limits, shadow them, or switch them off",
-    _emergency,
-    _takes_emergency,
-    ("emergency", "emergency off --reason 'incident 4711' --for 2h --yes", "emergency enforce"),
-    writes=True,
+def _set(options: Namespace, out: Output) -> None:
+    given = {name: getattr(options, name) for name in ("percent", "revert_percent", "revert_minutes", "reason")}
+    with changing(options, out):
+        limits.set_candidate(policy_of_id(options.policy), options.limits, **given)
+
+
+def _change(verb: str, change: Callable[[Policy], Any], text: str) -> Subcommand:
+    @subcommand(text, _POLICY, examples=(f"candidates {verb} 7 --yes",), writes=True)
+    def run(options: Namespace, out: Output) -> None:
+        policy = policy_of_id(options.policy)
+        confirm(f"{verb.capitalize()} the candidate of {policy}?", options, out)
+        with changing(options, out):
+            if change(policy) is False:
+                fail(f"The policy {policy} has no candidate.")
+
+    return run
+
+
+CANDIDATES: Final = Subcommand(
+    "evaluate other limits beside those of a policy, and promote, revert or discard them",
+    verbs={
+        "list": _list,
+        "set": _set,
+        "promote": _change("promote", limits.promote_candidate, "give a policy the limits of its candidate"),
+        "revert": _change("revert", limits.revert_candidate, "give a policy its limits from before the promotion"),
+        "discard": _change("discard", limits.discard_candidate, "delete the candidate of a policy"),
+    },
 )

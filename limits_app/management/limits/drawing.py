@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
-
-from limits_app.management.limits.tables import Table, numeric
 
 _SHORT: Final = 28
 """Width in characters: shorter columns are not wrapped, and longer ones not to less than this."""
@@ -20,9 +19,10 @@ _VERY_WIDE: Final = 10_000
 class Drawn:
     """A table that adapts to the width of the terminal without truncating values."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.cells = table.as_text()
+    def __init__(self, columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+        self.columns = columns
+        self.cells = cells
+        self.numeric = numeric
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         side_by_side = self._side_by_side()
@@ -31,7 +31,7 @@ class Drawn:
 
     def _side_by_side(self) -> RichTable:
         drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for place, (name, is_number) in enumerate(zip(self.table.columns, numeric(self.table), strict=True)):
+        for place, (name, is_number) in enumerate(zip(self.columns, self.numeric, strict=True)):
             is_short = all(len(row[place]) <= _SHORT for row in self.cells)
             least: dict[str, Any] = {"no_wrap": True} if is_short else {"min_width": _SHORT}
             drawn.add_column(name, justify="right" if is_number else "left", overflow="fold", **least)
@@ -46,15 +46,15 @@ class Drawn:
         for place, row in enumerate(self.cells):
             if place:
                 drawn.add_row()
-            for name, text in zip(self.table.columns, row, strict=True):
+            for name, text in zip(self.columns, row, strict=True):
                 if text:
                     drawn.add_row(name, Text(text))
         return drawn
 
 
-def drawn_text(table: Table) -> str:
-    """The table rendered for the current terminal."""
+def rendered(drawn: Drawn) -> str:
+    """A table as text for the current terminal."""
     console = Console(force_terminal=True)
     with console.capture() as captured:
-        console.print(Drawn(table))
+        console.print(drawn)
     return captured.get()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final, TextIO
 
-from limits_app.management.limits.arguments import AGES, age, limit, positive, resource_name
-from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, actor, fail
-from limits_app.management.limits.tables import Table, cell, printable
+from limits_app.management.limits.arguments import AGES, age, argument, limit, positive, resource_name
+from limits_app.management.limits.output import Format, Output, Table, bar, cell, printable
+from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import CandidateState
 from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
@@ -28,45 +27,42 @@ _MOST_WARNINGS: Final = 20
 _SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}
 
 
-def text_of(path: str) -> str:
-    """Read a file, or stdin for "-"; fails the command if it cannot be read."""
+def _content_of(path: str) -> Content:
+    """Read the content of a limits file, or of stdin for "-"."""
     try:
         if path == "-":
-            return sys.stdin.read(limits_file.MAX_CHARACTERS + 1)
-        with Path(path).open(encoding="utf-8") as file:
-            return file.read(limits_file.MAX_CHARACTERS + 1)
+            text = sys.stdin.read(limits_file.MAX_CHARACTERS + 1)
+        else:
+            with Path(path).open(encoding="utf-8") as file:
+                text = file.read(limits_file.MAX_CHARACTERS + 1)
+        return limits_file.read_content(text, name=path)
     except OSError as error:
         fail(f"{path} cannot be read: {error.strerror}.")
     except UnicodeDecodeError as error:
         fail(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}.", ExitCode.USAGE)
-
-
-def content_of(path: str) -> Content:
-    """Read the content of a limits file; fails the command if PyYAML is not installed."""
-    try:
-        return limits_file.read_content(text_of(path), name=path)
     except ImportError:
         fail("Limits files require PyYAML: pip install 'limits-app[yaml]'.")
 
 
-def _apply(options: Namespace, out: Output) -> ExitCode:
-    content = content_of(options.file)
+@subcommand(
+    "Apply a limits file to the site.",
+    argument("file", metavar="FILE", help="limits file in YAML or JSON; - for stdin"),
+    argument("--check", action="store_true", help="change nothing; exit with 3 if anything would change"),
+    examples=("apply limits.yaml --dry-run", "apply limits.yaml --check", "apply limits.yaml --yes --reason 'new'"),
+    writes=True,
+)
+def apply(options: Namespace, out: Output) -> ExitCode:
+    """Apply a limits file, or show what that would change."""
+    content = _content_of(options.file)
+    planned = limits_file.plan(content, file=options.file)
     if options.dry_run or options.check:
-        planned = limits_file.plan(content, file=options.file)
         _show(planned, out)
         return ExitCode.NO if options.check and planned.drift else ExitCode.OK
-    planned = limits_file.plan(content, file=options.file)
     if planned.of(Change.DELETE) and not options.yes:
         _show(planned, out)
         out.confirm(f"Delete {len(planned.of(Change.DELETE))} and apply the rest?", yes=False)
-    done = limits_file.apply(
-        content,
-        file=options.file,
-        actor=actor(),
-        reason=options.reason,
-        expected=planned,
-    )
-    _show(done, out)
+    said = {"file": options.file, "actor": actor(), "reason": options.reason}
+    _show(limits_file.apply(content, **said, expected=planned), out)
     return ExitCode.OK
 
 
@@ -109,12 +105,19 @@ def _as_data(step: Step) -> dict[str, Any]:
     return {"change": step.change.value, "object": step.entry.label, "fields": fields}
 
 
-def _export(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "Export the site's limits as a file for `apply`; objects that belong to other files are omitted.",
+    argument("--name", default=limits_file.DEFAULT_NAME, help="the name inside the file"),
+    argument("--schema", action="store_true", help="write the JSON schema of limits files instead"),
+    examples=("export > limits.yaml", "export --format json", "export --schema > limits.schema.json"),
+)
+def export(options: Namespace, out: Output) -> None:
+    """Write a limits file to stdout."""
     if out.form is Format.CSV:
         fail("A limits file is YAML or JSON: omit --format or use --format json.", ExitCode.USAGE)
     if options.schema:
         out.write(json.dumps(limits_file.schema(), indent=2))
-        return ExitCode.OK
+        return
     if out.form is Format.JSON:
         out.write(json.dumps(limits_file.exported(name=options.name), indent=2, ensure_ascii=False))
     else:
@@ -126,43 +129,37 @@ def _export(options: Namespace, out: Output) -> ExitCode:
         out.note(printable(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}."))
     if any(one.state == CandidateState.TESTING for one in candidates()):
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
-    return ExitCode.OK
-
-
-def _applying(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="limits file in YAML or JSON; - for stdin")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 3 if anything would change")
-
-
-def _exporting(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--name",
-        default=limits_file.DEFAULT_NAME,
-        help="the name inside the file; objects that belong to other files are omitted",
-    )
-    parser.add_argument("--schema", action="store_true", help="write the JSON schema of limits files instead")
-
-
-APPLY: Final = Subcommand(
-    "Apply a limits file to the site.",
-    _apply,
-    _applying,
-    ("apply limits.yaml --dry-run", "apply limits.yaml --check", "apply limits.yaml --yes --reason 'new contract'"),
-    writes=True,
-)
-EXPORT: Final = Subcommand(
-    "Export the site's limits as a file for `apply`; objects that belong to other files are omitted.",
-    _export,
-    _exporting,
-    ("export > limits.yaml", "export --format json", "export --schema > limits.schema.json"),
-)
 
 
 _REFUSALS: Final = ("resource", "entity", "key", "refused", "first", "last", "never")
-_WIDTH: Final = 40
 
 
-def _simulate(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "Replay usage against proposed limits and report what would be rejected.",
+    argument(
+        "limits",
+        type=limit,
+        nargs="*",
+        default=[],
+        metavar="LIMIT",
+        help="proposed limits for every entity; the default is the site's limits",
+    ),
+    argument("--file", help="limits file with the proposed limits"),
+    argument("--csv", metavar="FILE", help="events to replay (- for stdin); the default is recorded usage"),
+    argument("--resource", type=resource_name, help="of recorded usage, or of events without that column"),
+    argument("--since", type=age, help=f"start of the replayed usage, {AGES}"),
+    argument("--until", type=age, help="end of the replayed usage"),
+    argument("--most", type=positive, default=50, help="number of rejected entities to show in the table"),
+    argument("--chart", action="store_true", help="show rejections over time instead"),
+    argument("--check", action="store_true", help="exit with 3 if anything would be rejected"),
+    examples=(
+        "simulate calls=60/min --csv events.csv --chart",
+        "simulate --file limits.yaml --since 7d --format json",
+        "simulate tpm=400k/min --csv - --resource openai/gpt-4 --check",
+    ),
+)
+def simulate(options: Namespace, out: Output) -> ExitCode:
+    """Replay usage, or events of a file."""
     proposal = _proposal(options)
     if options.csv is None:
         events = recorded_events(since=options.since, until=options.until, resource=options.resource)
@@ -179,7 +176,7 @@ def _proposal(options: Namespace) -> Proposal:
     if options.limits and options.file:
         fail("Propose either limits or a file, not both.", ExitCode.USAGE)
     if options.file:
-        return Proposal.of_content(content_of(options.file))
+        return Proposal.of_content(_content_of(options.file))
     return Proposal.of_limits(options.limits) if options.limits else Proposal.of_site()
 
 
@@ -217,40 +214,6 @@ def _chart(report: Report) -> str | None:
     most = max((one.asked for one in moments), default=0)
     lines = []
     for one in moments:
-        whole, refused = round(one.asked / most * _WIDTH), round(one.refused / most * _WIDTH)
-        bar = ("█" * (whole - refused) + "░" * refused).ljust(_WIDTH, "·")
-        lines.append(f"{cell(one.start)}  {bar}  {one.asked}" + (f", {one.refused} refused" if one.refused else ""))
+        line = f"{cell(one.start)}  {bar(one.asked, most, one.refused)}  {one.asked}"
+        lines.append(line + (f", {one.refused} refused" if one.refused else ""))
     return "\n".join(lines) or None
-
-
-def _takes_simulation(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "limits",
-        type=limit,
-        nargs="*",
-        default=[],
-        metavar="LIMIT",
-        help="proposed limits for every entity; the default is the site's limits",
-    )
-    parser.add_argument("--file", metavar="FILE", help="limits file with the proposed limits")
-    parser.add_argument("--csv", metavar="FILE", help="events to replay (- for stdin); the default is recorded usage")
-    parser.add_argument(
-        "--resource", type=resource_name, help="filter of recorded usage, or the resource of events without that column"
-    )
-    parser.add_argument("--since", type=age, help=f"start of the replayed usage, {AGES}")
-    parser.add_argument("--until", type=age, help="end of the replayed usage")
-    parser.add_argument("--most", type=positive, default=50, help="number of rejected entities to show in the table")
-    parser.add_argument("--chart", action="store_true", help="show rejections over time instead")
-    parser.add_argument("--check", action="store_true", help="exit with 3 if anything would be rejected")
-
-
-SIMULATE: Final = Subcommand(
-    "Replay usage against proposed limits and report what would be rejected.",
-    _simulate,
-    _takes_simulation,
-    (
-        "simulate calls=60/min --csv events.csv --chart",
-        "simulate --file limits.yaml --since 7d --format json",
-        "simulate tpm=400k/min --csv - --resource openai/gpt-4 --check",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout in the requested format, messages on stderr."""
+"""Output of commands: tables on stdout in the requested format, messages on stderr."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
@@ -15,11 +16,15 @@ from typing import Any, Final, TypeVar, assert_never
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from limits_app.management.limits.tables import Table, cell, numeric, printable
+from limits_app.services.limit_words import limit_name
 
 T = TypeVar("T")
 
 _HAS_RICH: Final = find_spec("rich") is not None
+_BAR: Final = 40
+"""The length of a bar in characters."""
+_LIMITS: Final = ("key", "limit")
+"""Columns with keys of limits."""
 
 
 class Format(StrEnum):
@@ -29,6 +34,37 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of named columns; `nothing` is the message for an empty table."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    nothing: str = "There is nothing to show."
+
+    def as_data(self) -> list[dict[str, object]]:
+        """The rows as plain data."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def as_text(self) -> list[list[str]]:
+        """The rows as text for people, with the names of limits instead of their keys."""
+        return [
+            [
+                limit_name(cell(value)) if name in _LIMITS else cell(value)
+                for name, value in zip(self.columns, row, strict=True)
+            ]
+            for row in self.rows
+        ]
+
+    def numeric(self) -> list[bool]:
+        """For each column, whether it contains only numbers."""
+        columns = ([row[place] for row in self.rows] for place in range(len(self.columns)))
+        return [
+            all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column)
+            for column in columns
+        ]
 
 
 class Output:
@@ -114,9 +150,9 @@ class Output:
         elif not table.rows:
             self.note(table.nothing)
         elif self.is_rich:
-            from limits_app.management.limits.drawing import drawn_text
+            from limits_app.management.limits.drawing import Drawn, rendered
 
-            self.write(drawn_text(table))
+            self.write(rendered(Drawn(table.columns, table.as_text(), table.numeric())))
         else:
             self.write(_plainly(table))
 
@@ -139,13 +175,15 @@ class Screen:
 
         from limits_app.management.limits.drawing import Drawn
 
-        self._live.update(Group(Text(printable(head)), Drawn(table)), refresh=True)
+        self._live.update(
+            Group(Text(printable(head)), Drawn(table.columns, table.as_text(), table.numeric())), refresh=True
+        )
 
 
 def _plainly(table: Table) -> str:
     lines = [list(table.columns), *table.as_text()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = numeric(table)
+    right = table.numeric()
     return "\n".join(
         "  ".join(
             text.rjust(width) if is_number else text.ljust(width)
@@ -182,3 +220,33 @@ def _as_yaml(data: object) -> str:
 
 def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def cell(value: object) -> str:
+    """The text of a value in a table."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.6g}"
+        case date():
+            return value.isoformat(" ", "seconds") if hasattr(value, "hour") else value.isoformat()  # type: ignore[call-arg]
+        case dict():
+            return printable(json.dumps(value, default=str, ensure_ascii=False))
+        case list() | tuple():
+            return " ".join(map(cell, value))
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Escape control characters, because identifiers come from untrusted clients."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def bar(amount: float, most: float, hatched: float = 0) -> str:
+    """A bar for the share of `amount` in `most`; its last part is hatched."""
+    whole, last = (round(one / most * _BAR) if most else 0 for one in (amount, hatched))
+    return ("█" * (whole - last) + "░" * last).ljust(_BAR, "·")

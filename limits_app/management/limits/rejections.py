@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from datetime import timedelta
 from operator import attrgetter
@@ -10,10 +10,9 @@ from typing import Final
 
 from django.utils.timezone import now
 
-from limits_app.management.limits.arguments import AGES, entity_name, key, minute, positive, resource_name
-from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, note_unused
-from limits_app.management.limits.tables import Table
+from limits_app.management.limits.arguments import AGES, ENTITY, OF_RESOURCE, argument, key, minute, positive
+from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.subcommand import note_unused, subcommand
 from limits_app.services.limit_words import limit_keys
 from limits_app.services.rejections import Rejection, rejections
 
@@ -25,7 +24,19 @@ _VALUES: Final = attrgetter(
 )
 
 
-def _denials(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "list rejections with their reasons, the latest first",
+    argument("--since", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is 48h"),
+    argument("--until", type=minute, metavar="WHEN", help=_TIMES),
+    argument("--entity", help="an empty value selects the site itself"),
+    OF_RESOURCE,
+    argument("--key", type=key, help="only this limit"),
+    argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it"),
+    argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest"),
+    examples=("denials --since 10m", "denials --since yesterday --until today --entity user:42"),
+)
+def denials(options: Namespace, out: Output) -> None:
+    """List rejections."""
     asked = {"entity": options.entity, "key": limit_keys(options.key), "since": options.since, "until": options.until}
     asked["request_id"] = options.request_id
     found: list[Rejection] = []
@@ -36,10 +47,17 @@ def _denials(options: Namespace, out: Output) -> ExitCode:
         if len(some) < step:
             break
     out.show(_table(found, "No request was rejected in this time."))
-    return ExitCode.OK
 
 
-def _why(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "say why an entity was rejected, in the last hour or in a minute",
+    ENTITY,
+    argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour"),
+    OF_RESOURCE,
+    examples=("why user:7", "why user:7 --at 10:03"),
+)
+def why(options: Namespace, out: Output) -> None:
+    """Say why an entity was rejected."""
     since, until, time = now() - timedelta(hours=1), None, "last hour"
     if options.at is not None:
         since = options.at.replace(second=0, microsecond=0)
@@ -50,7 +68,6 @@ def _why(options: Namespace, out: Output) -> ExitCode:
     out.show(_table(found, nothing), text="\n".join(map(_sentence, found)) if found else None)
     if not found:
         note_unused(options.entity, out)
-    return ExitCode.OK
 
 
 def _sentence(found: Rejection) -> str:
@@ -62,33 +79,3 @@ def _sentence(found: Rejection) -> str:
 
 def _table(found: Sequence[Rejection], nothing: str) -> Table:
     return Table(_COLUMNS, [*map(_VALUES, found)], nothing)
-
-
-def _takes_denials(parser: ArgumentParser) -> None:
-    parser.add_argument("--since", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is 48h")
-    parser.add_argument("--until", type=minute, metavar="WHEN", help=_TIMES)
-    parser.add_argument("--entity", metavar="ENTITY", help="an empty value selects the site itself")
-    parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
-    parser.add_argument("--key", type=key, metavar="KEY", help="only this limit")
-    parser.add_argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it")
-    parser.add_argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest")
-
-
-def _takes_why(parser: ArgumentParser) -> None:
-    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
-    parser.add_argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour")
-    parser.add_argument("--resource", type=resource_name, metavar="RESOURCE", help="only this resource")
-
-
-DENIALS: Final = Subcommand(
-    "list rejections with their reasons, the latest first",
-    _denials,
-    _takes_denials,
-    ("denials --since 10m", "denials --since yesterday --until today --entity user:42"),
-)
-WHY: Final = Subcommand(
-    "say why an entity was rejected, in the last hour or in a minute",
-    _why,
-    _takes_why,
-    ("why user:7", "why user:7 --at 10:03"),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPMethod
@@ -16,16 +16,16 @@ from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import LimitStatus, Outcome, Stats
 from limits_app.integrations.endpoints import rules_for_path
 from limits_app.management.limits.arguments import (
+    REQUESTED,
+    RESOURCE,
+    WHOM,
     amounts,
+    argument,
     positive,
     seconds,
-    takes_requested,
-    takes_resource,
-    takes_whom,
 )
-from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, note_unused, together
-from limits_app.management.limits.tables import Table, printable
+from limits_app.management.limits.output import Output, Table, printable
+from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.resolver.resolution import Pair, latest_code_limits
 from limits_app.services import RowState
@@ -46,6 +46,7 @@ _DECIDED: Final = (
     "retry_after",
     "reset_after",
 )
+_REQUEST: Final = (RESOURCE, REQUESTED, *WHOM)
 _STATUS: Final = (
     "member",
     "key",
@@ -59,7 +60,13 @@ _STATUS: Final = (
 )
 
 
-def _check(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "check whether a request would be allowed, without consuming anything; exit code 3 means rejected",
+    *_REQUEST,
+    examples=("check openai/gpt-4 tpm=500 --entity user:42", "check api || echo busy"),
+)
+def check(options: Namespace, out: Output) -> ExitCode:
+    """Check whether a request would be allowed."""
     outcome = _outcome(options)
     out.show(_decided(outcome), data=outcome.as_dict())
     if outcome.degraded:
@@ -99,7 +106,13 @@ def _requested(options: Namespace) -> Mapping[str, Amount] | None:
     return None if asked is None else known_amounts(options.resource, options.entity, asked, options.plan)
 
 
-def _explain(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "show the effective limits, their origin, the limits they override, and which one is blocking",
+    *_REQUEST,
+    examples=("explain openai/gpt-4 --entity user:42", "explain openai/gpt-4 tpm=500 --entity user:42 --format json"),
+)
+def explain(options: Namespace, out: Output) -> ExitCode:
+    """Explain the decision about a request."""
     explanation = limits.explain(
         options.resource, entity=options.entity, requested=_requested(options), plan=options.plan
     )
@@ -107,25 +120,27 @@ def _explain(options: Namespace, out: Output) -> ExitCode:
     return _unknown_resource(options, out)
 
 
-def _status(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "show current usage and remaining amounts",
+    RESOURCE,
+    *WHOM,
+    examples=("status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
+)
+def status(options: Namespace, out: Output) -> None:
+    """Show the state of limits."""
     with out.working("Reading the store"):  # all known entities, without --entity
-        status = limits.status(options.resource, entity=options.entity, plan=options.plan)
-    out.show(Table(_STATUS, list(status_rows(status)), "There are no limits here."), data=status.as_dict())
+        found = limits.status(options.resource, entity=options.entity, plan=options.plan)
+    rows = [*_rows("", found.limits)]
+    for member, stats_of_member in found.members.items():
+        rows += _rows(member, stats_of_member)
+    out.show(Table(_STATUS, rows, "There are no limits here."), data=found.as_dict())
     if (switch := limits.emergency()).mode != Enforcement.ENFORCE:
         out.note(emergency_text(switch))
-    if held := [f"{key} {stats['in_slices']}" for key, stats in status.limits.items() if "in_slices" in stats]:
+    if held := [f"{key} {stats['in_slices']}" for key, stats in found.limits.items() if "in_slices" in stats]:
         out.note(f"In slices of this process: {', '.join(held)}.")
-    if status.used_by_all:
-        used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in status.used_by_all.items())
-        out.note(f"Total usage of the site itself and all known entities ({status.entities}): {used}.")
-    return ExitCode.OK
-
-
-def status_rows(status: limits.Status) -> Iterator[tuple[object, ...]]:
-    """One row for each limit, then for each limit of each member of the pool."""
-    yield from _rows("", status.limits)
-    for name, stats in status.members.items():
-        yield from _rows(name, stats)
+    if found.used_by_all:
+        used = ", ".join(f"{limit_name(key)} {amount}" for key, amount in found.used_by_all.items())
+        out.note(f"Total usage of the site itself and all known entities ({found.entities}): {used}.")
 
 
 def _rows(member: str, stats: Mapping[str, Stats]) -> Iterator[tuple[object, ...]]:
@@ -144,32 +159,20 @@ def _decided_row(decision: str, status: LimitStatus) -> tuple[object, ...]:
     return (decision, *(getattr(status, column) for column in _DECIDED[1:]))
 
 
-_takes_request: Final = together(takes_resource, takes_requested, takes_whom)
-CHECK: Final = Subcommand(
-    "check whether a request would be allowed, without consuming anything; exit code 3 means rejected",
-    _check,
-    _takes_request,
-    ("check openai/gpt-4 tpm=500 --entity user:42", "check api || echo busy"),
-)
-EXPLAIN: Final = Subcommand(
-    "show the effective limits, their origin, the limits they override, and which one is blocking",
-    _explain,
-    _takes_request,
-    ("explain openai/gpt-4 --entity user:42", "explain openai/gpt-4 tpm=500 --entity user:42 --format json"),
-)
-STATUS: Final = Subcommand(
-    "show current usage and remaining amounts",
-    _status,
-    together(takes_resource, takes_whom),
-    ("status openai/gpt-4", "status openai/gpt-4 --entity user:42 --format csv"),
-)
-
-
 _TOP: Final = ("resource", "entity", "key", "used", "capacity", "percent", "level")
 _LATELY: Final = timedelta(hours=2)
 
 
-def _top(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "show the limits with the highest usage, refreshed until Ctrl-C",
+    argument("--once", action="store_true", help="print once and exit"),
+    argument("--interval", type=seconds, default=2, metavar="TIME", help="refresh interval (2s)"),
+    argument("--lines", type=positive, default=20, help="number of limits to show (20)"),
+    argument("--scopes", type=positive, default=500, help="number of scopes to read (500)"),
+    examples=("top", "top --once --lines 5 --format json"),
+)
+def top(options: Namespace, out: Output) -> None:
+    """Show the tightest limits."""
     if options.once:
         states = limits.overview(_pairs(options.scopes))
         unknown = _unknown(states)
@@ -178,13 +181,13 @@ def _top(options: Namespace, out: Output) -> ExitCode:
         out.show(_tightest(states, options.lines))
         if unknown:
             out.note(f"A store is unavailable: usage is unknown for {', '.join(unknown)}.")
-        return ExitCode.OK
+        return
     if not 0 < options.interval <= TIMEOUT_MAX:
         fail(f"The interval must be more than 0, and at most {seconds_text(TIMEOUT_MAX)}.", ExitCode.USAGE)
     try:
         _refresh(options, out)
     except KeyboardInterrupt:
-        return ExitCode.OK
+        return
 
 
 def _refresh(options: Namespace, out: Output) -> NoReturn:
@@ -231,25 +234,19 @@ def _pairs(most: int) -> list[Pair]:
     return list(pairs.values())[:most]
 
 
-def _takes_top(parser: ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="print once and exit")
-    parser.add_argument("--interval", type=seconds, default=2, metavar="TIME", help="refresh interval (2s)")
-    parser.add_argument("--lines", type=positive, default=20, help="number of limits to show (20)")
-    parser.add_argument("--scopes", type=positive, default=500, help="number of scopes to read (500)")
-
-
-TOP: Final = Subcommand(
-    "show the limits with the highest usage, refreshed until Ctrl-C",
-    _top,
-    _takes_top,
-    ("top", "top --once --lines 5 --format json"),
-)
-
-
 _FINDING: Final = ("severity", "id", "message", "advice")
 
 
-def _doctor(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "Diagnose problems with the site's limits and suggest fixes; changes nothing.",
+    argument("--fail-on", choices=("error", "warning"), default="error", help="lowest severity with exit code 3"),
+    argument(
+        "--patience", type=seconds, default=PATIENCE_SECONDS, metavar="TIME", help="timeout of each server, such as 10s"
+    ),
+    examples=("doctor", "doctor --fail-on warning --format json"),
+)
+def doctor(options: Namespace, out: Output) -> ExitCode:
+    """Show the findings of the doctor."""
     found = diagnose(patience_seconds=options.patience)
     table = Table(_FINDING, [tuple(getattr(one, name) for name in _FINDING) for one in found], "No problems found.")
     out.show(table, data=[one.as_dict() for one in found], text="\n".join(map(_told, found)) or None)
@@ -268,44 +265,7 @@ def _told(finding: Finding) -> str:
     )
 
 
-def _takes_doctor(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--fail-on", choices=("error", "warning"), default="error", help="lowest severity that causes exit code 3"
-    )
-    parser.add_argument(
-        "--patience",
-        type=seconds,
-        default=PATIENCE_SECONDS,
-        metavar="TIME",
-        help="timeout for each store and the database, such as 10s",
-    )
-
-
-DOCTOR: Final = Subcommand(
-    "Diagnose problems with the site's limits and suggest fixes; changes nothing.",
-    _doctor,
-    _takes_doctor,
-    ("doctor", "doctor --fail-on warning --format json"),
-)
-
-
-_COLUMNS: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
-
-
-def _rules(options: Namespace, out: Output) -> ExitCode:
-    rules = rules_for_path(options.path, options.method)
-    rows = [
-        (one.name, one.resource, one.counted_by, dict(one.amounts), bool(one.exemptions), one.stop) for one in rules
-    ]
-    out.show(Table(_COLUMNS, rows, f"No rule matches {options.method} {options.path}."))
-    return ExitCode.OK if rules else ExitCode.NO
-
-
-def _takes_path(parser: ArgumentParser) -> None:
-    parser.add_argument("path", type=_path, metavar="PATH", help="the path of a request, such as /api/orders/")
-    parser.add_argument(
-        "--method", type=str.upper, choices=[*HTTPMethod.__members__], default="GET", help="the method of the request"
-    )
+_RULES: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")
 
 
 def _path(text: str) -> str:
@@ -314,9 +274,17 @@ def _path(text: str) -> str:
     return text
 
 
-RULES: Final = Subcommand(
+@subcommand(
     "show the rules for URLs that charge requests to a path, in their order",
-    _rules,
-    _takes_path,
-    ("rules /api/orders/", "rules /api/orders/ --method POST --format json"),
+    argument("path", type=_path, metavar="PATH", help="the path of a request, such as /api/orders/"),
+    argument("--method", type=str.upper, choices=[*HTTPMethod.__members__], default="GET", help="of the request"),
+    examples=("rules /api/orders/", "rules /api/orders/ --method POST --format json"),
 )
+def rules(options: Namespace, out: Output) -> ExitCode:
+    """Show the rules for a path."""
+    rules = rules_for_path(options.path, options.method)
+    rows = [
+        (one.name, one.resource, one.counted_by, dict(one.amounts), bool(one.exemptions), one.stop) for one in rules
+    ]
+    out.show(Table(_RULES, rows, f"No rule matches {options.method} {options.path}."))
+    return ExitCode.OK if rules else ExitCode.NO

@@ -15,8 +15,7 @@ from django.db import router, transaction
 
 from limits_app.audit import Difference, Snapshot, acting, differences
 from limits_app.core.notation import limit_text
-from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.tables import Table
+from limits_app.management.limits.output import Format, Output, Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_rules import noted_in
 from limits_app.models.patterns import is_pattern
@@ -38,22 +37,10 @@ class ExitCode(IntEnum):
     """Interrupted with Ctrl-C."""
 
 
-Arguments = Callable[[ArgumentParser], None]
-"""Adds the arguments of a command to its parser."""
-
-
-def together(*several: Arguments) -> Arguments:
-    """Add the arguments of several."""
-
-    def add(parser: ArgumentParser) -> None:
-        for arguments in several:
-            arguments(parser)
-
-    return add
-
-
-NO_ARGUMENTS: Final = together()
-"""For commands with only the common options."""
+Argument = Callable[[Any], object]
+"""Adds an argument, or several, to a parser or to a group of its options."""
+Run = Callable[[Namespace, Output], ExitCode | None]
+"""Runs a subcommand; None is success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +52,28 @@ class Subcommand:
     """
 
     help: str
-    run: Callable[[Namespace, Output], ExitCode] | None = None
-    arguments: Arguments = NO_ARGUMENTS
+    run: Run | None = None
+    arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ()
     writes: bool = False
     verbs: Mapping[str, Subcommand] = field(default_factory=dict)
 
     def add_to(self, parser: ArgumentParser) -> None:
         """Add its arguments and the common options."""
-        self.arguments(parser)
+        for add in self.arguments:
+            add(parser)
         parser.add_argument("--format", choices=[*map(str, Format)], default=str(Format.TABLE), help="output format")
         if self.writes:
             parser.add_argument("--dry-run", action="store_true", help="show the changes without saving them")
             parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
             parser.add_argument("--reason", default="", help="the reason, for the audit log")
+
+
+def subcommand(
+    text: str, *arguments: Argument, examples: tuple[str, ...], writes: bool = False
+) -> Callable[[Run], Subcommand]:
+    """Make a function a subcommand, with its help and its arguments."""
+    return lambda run: Subcommand(text, run, arguments, examples, writes)
 
 
 def fail(message: str, code: ExitCode = ExitCode.ERROR) -> NoReturn:
@@ -103,6 +98,11 @@ def actor() -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:  # a number without a name, as in many containers
         return f"uid {number}"
+
+
+def confirm(question: str, options: Namespace, out: Output) -> None:
+    """Ask for confirmation, unless the options have --yes or --dry-run."""
+    out.confirm(question, yes=options.yes or options.dry_run)
 
 
 def note_unused(entity: str | None, out: Output) -> None:

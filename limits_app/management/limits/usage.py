@@ -1,8 +1,8 @@
-"""`usage`, `snapshot` and `prune`: usage and rejections."""
+"""`usage`, `snapshot`, `prune` and `alerts`: usage and rejections, and periodic work."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -11,21 +11,38 @@ from typing import Final
 
 from limits_app import audit
 from limits_app import services as limits
-from limits_app.management.limits.arguments import AGES, age, key, past, positive, resource_name
-from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail
-from limits_app.management.limits.tables import Table, cell
-from limits_app.models import AuditEvent
+from limits_app.alerts import NotDelivered, send, send_test
+from limits_app.management.limits.arguments import AGES, OF_RESOURCE, age, argument, key, past, positive
+from limits_app.management.limits.output import Output, Table, bar, cell
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail, subcommand
+from limits_app.models import AlertRule, AuditEvent
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.usage import pruning
 from limits_app.usage.pruning import Archive
 from limits_app.usage.reading import By, Use
 
 _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
-_WIDTH: Final = 40
 
 
-def _usage(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "show allowed amounts and rejections, as of the last snapshot",
+    OF_RESOURCE,
+    argument("--entity", help="an empty value selects the site itself"),
+    argument("--key", type=key, help="only this limit"),
+    argument("--period", choices=["hour", "day"], default="day"),
+    argument("--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 30d, or 48h for --period hour"),
+    argument("--until", type=age, metavar="WHEN", help=AGES),
+    argument("--by", choices=[*map(str, _BY)], action="append", help="field to group by; may be repeated"),
+    argument("--most", type=positive, metavar="ROWS", help="only this many rows, the largest first"),
+    argument("--chart", action="store_true", help="draw a bar chart, grouped by period unless --by is given"),
+    examples=(
+        "usage --by entity --key tpm --most 10",
+        "usage --resource openai/gpt-4 --period hour --since 24h --chart",
+        "usage --by resource --by entity --by period --format csv > usage.csv",
+    ),
+)
+def usage(options: Namespace, out: Output) -> None:
+    """Show usage."""
     by = options.by or (["period"] if options.chart else ["resource"])
     found = limits.usage(
         options.resource,
@@ -42,7 +59,6 @@ def _usage(options: Namespace, out: Output) -> ExitCode:
     rows = [tuple(getattr(use, column) for column in head) for use in found]
     table = Table(head, rows, "No usage. Run `limits snapshot` to add the latest counts of the stores.")
     out.show(table, data=[use.as_dict() for use in found], text=_chart(found, columns) if options.chart else None)
-    return ExitCode.OK
 
 
 def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
@@ -56,12 +72,13 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
         lines.append(f"{limit_name(name)}, at most {most}")
         for label, use in zip(labels, of_limit, strict=True):
             refused = f", {use.refused} refused" if use.refused else ""
-            bar = ("█" * round(use.admitted / most * _WIDTH if most else 0)).ljust(_WIDTH, "·")
-            lines.append(f"  {label.ljust(width)}  {bar}  {use.admitted}{refused}")
+            lines.append(f"  {label.ljust(width)}  {bar(use.admitted, most)}  {use.admitted}{refused}")
     return "\n".join(lines) or "No usage."
 
 
-def _snapshot(options: Namespace, out: Output) -> ExitCode:
+@subcommand("add the counts of the stores to the usage snapshots; safe to run at any time", examples=("snapshot",))
+def snapshot(options: Namespace, out: Output) -> None:
+    """Roll up usage."""
     with out.working("Reading the stores"):
         done = limits.roll_up()
     rows = [(alias, added, "") for alias, added in done.added.items()]
@@ -69,10 +86,17 @@ def _snapshot(options: Namespace, out: Output) -> ExitCode:
     out.show(Table(("store", "counts", "error"), rows, "There are no stores with usage counts."), data=done.as_dict())
     if done.failed:
         fail(f"Unavailable stores: {', '.join(done.failed)}. Their counts are added by a later snapshot.")
-    return ExitCode.OK
 
 
-def _prune(options: Namespace, out: Output) -> ExitCode:
+@subcommand(
+    "delete usage and rejections that are older than the retention settings",
+    argument("--archive", type=Path, metavar="FOLDER", help="archive the rows here first, as gzipped JSON lines"),
+    argument("--audit-before", type=past, metavar="WHEN", help=f"also delete audit events before this time; {AGES}"),
+    examples=("prune --dry-run", "prune --yes --archive /var/archive/limits --audit-before 365d"),
+    writes=True,
+)
+def prune(options: Namespace, out: Output) -> None:
+    """Delete old usage, rejections and audit events."""
     if options.reason and options.audit_before is None:
         fail("--reason requires --audit-before: deleting usage is not recorded in the audit log.", ExitCode.USAGE)
     if options.dry_run:
@@ -81,7 +105,7 @@ def _prune(options: Namespace, out: Output) -> ExitCode:
             pruned["audit"] = _old_events(options.audit_before)
         _show_pruned(pruned, out)
         out.note("This was a dry run: nothing was deleted.")
-        return ExitCode.OK
+        return
     kept = f"into {options.archive} first" if options.archive else "without an archive"
     out.confirm(f"Delete data that is older than the retention settings, {kept}?", yes=options.yes)
     try:
@@ -92,7 +116,6 @@ def _prune(options: Namespace, out: Output) -> ExitCode:
     except OSError as error:
         fail(f"Cannot write the archive: {error}. Nothing more was deleted.")
     _show_pruned(pruned, out)
-    return ExitCode.OK
 
 
 def _show_pruned(pruned: dict[str, int], out: Output) -> None:
@@ -123,49 +146,27 @@ def _prune_audit(options: Namespace, out: Output) -> int:
     return pruned
 
 
-def _takes_usage(parser: ArgumentParser) -> None:
-    parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
-    parser.add_argument("--entity", metavar="ENTITY", help="an empty value selects the site itself")
-    parser.add_argument("--key", type=key, metavar="KEY", help="only this limit")
-    parser.add_argument("--period", choices=["hour", "day"], default="day")
-    parser.add_argument(
-        "--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 30d, or 48h for --period hour"
-    )
-    parser.add_argument("--until", type=age, metavar="WHEN", help=AGES)
-    parser.add_argument("--by", choices=[*map(str, _BY)], action="append", help="field to group by; may be repeated")
-    parser.add_argument("--most", type=positive, metavar="ROWS", help="only this many rows, the largest first")
-    parser.add_argument("--chart", action="store_true", help="draw a bar chart, grouped by period unless --by is given")
+@subcommand("send the alerts that are due; run it every minute without Celery", examples=("alerts send",))
+def _send(options: Namespace, out: Output) -> ExitCode:
+    done = send()
+    out.show(Table(("sent", "failed"), [(done.sent, done.failed)]), data=done.as_dict())
+    return ExitCode.ERROR if done.failed else ExitCode.OK
 
 
-def _takes_prune(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--archive",
-        type=Path,
-        metavar="FOLDER",
-        help="archive deleted rows in this folder first, as gzipped JSON lines",
-    )
-    parser.add_argument(
-        "--audit-before", type=past, metavar="WHEN", help=f"also delete audit events before this time; {AGES}"
-    )
-
-
-USAGE: Final = Subcommand(
-    "show allowed amounts and rejections, as of the last snapshot",
-    _usage,
-    _takes_usage,
-    (
-        "usage --by entity --key tpm --most 10",
-        "usage --resource openai/gpt-4 --period hour --since 24h --chart",
-        "usage --by resource --by entity --by period --format csv > usage.csv",
-    ),
+@subcommand(
+    "send a test alert of a rule now",
+    argument("rule", metavar="RULE", help="name of the alert rule"),
+    examples=("alerts test on-call",),
 )
-SNAPSHOT: Final = Subcommand(
-    "add the counts of the stores to the usage snapshots; safe to run at any time", _snapshot, examples=("snapshot",)
-)
-PRUNE: Final = Subcommand(
-    "delete usage and rejections that are older than the retention settings",
-    _prune,
-    _takes_prune,
-    ("prune --dry-run", "prune --yes --archive /var/archive/limits --audit-before 365d"),
-    writes=True,
-)
+def _test(options: Namespace, out: Output) -> None:
+    rule = AlertRule.objects.filter(name=options.rule).first()
+    if rule is None:
+        fail(f"No alert rule is named {options.rule!r}.")
+    try:
+        send_test(rule)
+    except NotDelivered as error:
+        fail(f"The test alert was not sent: {error}.")
+    out.note("The test alert was sent.")
+
+
+ALERTS: Final = Subcommand("send alerts", verbs={"send": _send, "test": _test})
