@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
-from limits_app.models.fields import aware
 from limits_app.models.policy_lookup import policies_for
 from limits_app.models.policy_values import Subject
 from limits_app.resolver.policies import applied_policies, choose
 from limits_app.resolver.resolution import write_alias
+from limits_app.services.field_values import moment
 
-Scope = tuple[str, str]
-"""Names of the resource, and of the entity or plan; empty for all of them."""
+Scope = tuple[str, ...]
+"""Names of the resource, the entity and the plan; empty for all of them."""
 
+_EVERYBODY: Final = ("", "")
+_SYSTEM: Final = ("", "", "")
 _MOST_NAMED: Final = 10
-_PLAN: Final = "\0plan:"
-"""Before the name of a plan, which no identifier begins with."""
-_TOTAL: Final = "\0total"
-"""In place of the resource of a total, which replaces no policy for a resource and is replaced by none."""
-
-
-def scope_named(resource: str, entity: str, plan: str, counted: str) -> Scope:
-    """Return the scope of a policy, by the names of its resource, entity and plan."""
-    subject = f"{_PLAN}{plan}" if plan else entity
-    return (_TOTAL if counted == Counted.TOTAL else resource, subject)
 
 
 class DroppedKey(NamedTuple):
@@ -41,123 +35,92 @@ class DroppedKey(NamedTuple):
     """The policy that has the limit, such as `resource api`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ruling:
-    """The keys of a policy, and when it applies.
+    """A policy and its keys.
 
-    `has_limits` is False where it blocks or allows everything; it has no `keys` then.
+    `is_permanent` is True for one that is enforced for all its entities at all times, and `may_drop` for one that may
+    replace others without having their limits: it has limits, does not extend, has not ended, and is not a total.
     """
 
     label: str
     scope: Scope
-    has_limits: bool
     keys: tuple[str, ...]
     extends: bool
-    is_enforced: bool
-    rollout_percent: int
-    begins: datetime | None
-    ends: datetime | None
-    is_weekly: bool
+    is_permanent: bool
+    may_drop: bool
 
-    @property
-    def rank(self) -> tuple[bool, bool]:
-        """The order in a scope: policies with dates, with weekly hours, and those that always apply."""
-        return self.begins is None, not self.is_weekly
-
-    def is_alive(self, now: datetime) -> bool:
-        """Whether it may apply to an entity, now or later."""
-        return self.is_enforced and self.rollout_percent > 0 and (self.ends is None or self.ends > now)
-
-    def is_last(self, now: datetime) -> bool:
-        """Whether no broader policy ever applies beside it, or in its place."""
-        has_begun = self.begins is None or self.begins <= now
-        return has_begun and self.ends is None and not (self.is_weekly or self.extends) and self.rollout_percent == 100
-
-    def meets(self, other: Ruling) -> bool:
-        """Whether the dates of both policies overlap."""
-        ends_before = self.ends is not None and other.begins is not None and self.ends <= other.begins
-        begins_after = self.begins is not None and other.ends is not None and self.begins >= other.ends
-        return not (ends_before or begins_after)
+    @classmethod
+    def of(cls, label: str, scope: Scope, fields: Mapping[str, Any], keys: Iterable[str]) -> Ruling:
+        """The ruling of a policy with the values of its fields; dates may be ISO text."""
+        has_limits = fields["effect"] == PolicyEffect.LIMITS
+        is_always = not (fields["valid_from"] or fields["weekly_hours"]) and fields["rollout_percent"] == 100
+        is_enforced, is_each = fields["enforcement"] == Enforcement.ENFORCE, fields["counted"] == Counted.EACH
+        ends = fields["valid_until"]
+        has_ended = bool(ends) and moment(ends) <= timezone.now()
+        return cls(
+            label=label,
+            scope=scope,
+            keys=tuple(keys) if has_limits else (),
+            extends=fields["extends"],
+            is_permanent=is_always and is_enforced and is_each,
+            may_drop=has_limits and is_each and not fields["extends"] and not has_ended,
+        )
 
 
 class Broader:
-    """All policies that may replace one another, and those that would apply in place of one of them.
+    """The permanent policies that may replace one another, and which of them apply in place of a policy.
 
-    Like a request, it goes from a policy to the next broader one until one does not extend. It goes on behind a policy
-    that applies only at times, or to some entities, since the next one applies to the others.
+    Like a request, it goes from a policy to the next broader one until one does not extend.
     """
 
-    def __init__(self, policies: Iterable[Ruling], now: datetime) -> None:
-        self._now = now
-        self._scopes: dict[Scope, list[Ruling]] = {}
-        self._resources_of: dict[str, set[str]] = {}
-        for policy in sorted(policies, key=lambda one: (one.scope, one.rank)):
-            resource, entity = policy.scope
-            if policy.is_alive(now):
-                self._scopes.setdefault(policy.scope, []).append(policy)
-                self._resources_of.setdefault(entity, set()).add(resource)
+    def __init__(self, policies: Iterable[Ruling]) -> None:
+        self._permanent = {one.scope: one for one in sorted(policies, key=attrgetter("scope")) if one.is_permanent}
+        self._with_exceptions = {tuple(subject) for resource, *subject in self._permanent if resource}
         self._everybody: dict[str, list[Ruling]] = {}
-        for resource in sorted(self._resources_of.get("", set()) - {_TOTAL}):
-            for key, found in _by_key(self._down([(resource, "")])):
-                self._everybody.setdefault(key, []).append(found)
+        for one in self._permanent.values():
+            for key in one.keys if one.scope[1:] == _EVERYBODY else ():
+                self._everybody.setdefault(key, []).append(one)
 
     def dropped_by(self, policy: Ruling) -> Iterator[tuple[str, list[Ruling]]]:
         """The keys that only the replaced policies limit, each with these policies.
 
-        A policy that is off or in shadow mode is treated as enforced, unless it has ended.
+        A policy that is off or in shadow mode is treated as enforced.
         """
-        has_ended = policy.ends is not None and policy.ends <= self._now
-        if not policy.has_limits or policy.extends or has_ended or policy.scope[0] == _TOTAL:
-            return
-        for key, levels in self._replaced(policy):
-            if key not in policy.keys:
-                yield key, levels
+        if policy.may_drop:
+            yield from ((key, levels) for key, levels in self._replaced(policy).items() if key not in policy.keys)
 
-    def _replaced(self, policy: Ruling) -> Iterator[tuple[str, list[Ruling]]]:
-        resource, entity = policy.scope
-        if resource or not entity:
-            for key, found in _by_key(self._down([policy.scope, *_broader(policy.scope)], policy)):
-                yield key, [found]
-            return
-        own = [*self._down([policy.scope], policy)]
-        found_own = dict(_by_key(own))
-        yield from ((key, [found]) for key, found in found_own.items())
-        if own and own[-1].is_last(self._now):
-            return
-        own_there = self._own_keys(entity)
-        always = policy.begins is None and policy.ends is None
-        for key, levels in self._everybody.items():
-            there = levels
-            if own_there or not always:  # most policies keep the whole list, which may have thousands of entries
-                there = [one for one in levels if one.meets(policy) and key not in own_there.get(one.scope[0], ())]
-            if there and key not in found_own:
-                yield key, there
+    def _replaced(self, policy: Ruling) -> Mapping[str, list[Ruling]]:
+        """The policies that would apply in place of a policy, by the keys of their limits."""
+        resource, subject = policy.scope[0], policy.scope[1:]
+        scopes = [] if policy.is_permanent else [policy.scope]
+        if resource:
+            scopes += [("", *subject), (resource, *_EVERYBODY)] if subject != _EVERYBODY else []
+            scopes.append(_SYSTEM)
+        found: dict[str, list[Ruling]] = {}
+        for one in filter(None, map(self._permanent.get, scopes)):
+            for key in one.keys:
+                found.setdefault(key, [one])
+            if not one.extends:
+                return found
+        if resource or subject == _EVERYBODY:
+            return found
+        return found | self._everywhere(subject) | found
 
-    def _down(self, scopes: Iterable[Scope], policy: Ruling | None = None) -> Iterator[Ruling]:
-        """The policies that apply one after the other, in place of a policy where one is given."""
-        for scope in scopes:
-            for one in self._scopes.get(scope, ()):
-                if policy is not None and (
-                    not one.meets(policy) or (scope == policy.scope and one.rank <= policy.rank)
-                ):
-                    continue
-                yield one
-                if one.is_last(self._now):
-                    return
+    def _everywhere(self, subject: tuple[str, ...]) -> dict[str, list[Ruling]]:
+        """The policies for everybody, of the system and of all resources, that apply to a subject without a policy."""
+        if subject not in self._with_exceptions:
+            return self._everybody
+        there = {
+            key: [one for one in levels if not self._has_its_own(subject, one.scope[0], key)]
+            for key, levels in self._everybody.items()
+        }
+        return {key: levels for key, levels in there.items() if levels}
 
-    def _own_keys(self, entity: str) -> dict[str, Container[str]]:
-        """The keys that an entity always has its own limit for, by resource; all keys where its policy for the resource
-        replaces the one for all resources.
-        """
-        found: dict[str, Container[str]] = {}
-        for resource in self._resources_of.get(entity, set()) - {""}:
-            policies = self._scopes[resource, entity]
-            if any(one.is_last(self._now) for one in policies):
-                found[resource] = self._everybody
-            else:
-                always = [one for one in policies if one.rank == (True, True) and one.rollout_percent == 100]
-                found[resource] = {key for one in always for key in one.keys}
-        return found
+    def _has_its_own(self, subject: tuple[str, ...], resource: str, key: str) -> bool:
+        """Whether a subject has a policy for a resource that limits a key, or does not extend."""
+        own = self._permanent.get((resource, *subject)) if resource else None
+        return own is not None and (key in own.keys or not own.extends)
 
 
 def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
@@ -207,9 +170,10 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     about |= Q(plan__in={policy.plan_id for policy in found} - {None})
     if all(policy.resource_id is not None or policy.is_for_all_entities for policy in found):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in found} - {None})
-    others = Policy.objects.using(found[0]._state.db).filter(about, enforcement=Enforcement.ENFORCE)
+    permanent = {"enforcement": Enforcement.ENFORCE, "valid_from": None, "weekly_hours": "", "rollout_percent": 100}
+    others = Policy.objects.using(found[0]._state.db).filter(about, **permanent)
     rows = others.select_related("resource", "entity", "plan").prefetch_related("limits")
-    broader = Broader(map(_ruling, rows), datetime.now(UTC))
+    broader = Broader(map(_ruling, rows))
     for policy in found:
         dropped = broader.dropped_by(_ruling(policy))
         yield policy, tuple(DroppedKey(key, one.label) for key, levels in dropped for one in levels)
@@ -231,33 +195,5 @@ def left_without(policy: Policy) -> str:
 
 
 def _ruling(policy: Policy) -> Ruling:
-    has_limits = policy.effect == PolicyEffect.LIMITS
-    return Ruling(
-        label=str(policy),
-        scope=scope_named(str(policy.resource or ""), str(policy.entity or ""), str(policy.plan or ""), policy.counted),
-        has_limits=has_limits,
-        keys=tuple(limit.key for limit in policy.limits.all()) if has_limits else (),
-        extends=policy.extends,
-        is_enforced=policy.enforcement == Enforcement.ENFORCE,
-        rollout_percent=policy.rollout_percent,
-        begins=policy.valid_from and aware(policy.valid_from),
-        ends=policy.valid_until and aware(policy.valid_until),
-        is_weekly=bool(policy.weekly_hours),
-    )
-
-
-def _broader(scope: Scope) -> list[Scope]:
-    """The broader scopes, in order."""
-    resource, entity = scope
-    if not resource:
-        return []
-    return [("", entity), (resource, ""), ("", "")] if entity else [("", "")]
-
-
-def _by_key(policies: Iterable[Ruling]) -> Iterator[tuple[str, Ruling]]:
-    """Each key, and the first policy that limits it."""
-    found: dict[str, Ruling] = {}
-    for policy in policies:
-        for key in policy.keys:
-            found.setdefault(key, policy)
-    yield from found.items()
+    scope = tuple(str(one or "") for one in (policy.resource, policy.entity, policy.plan))
+    return Ruling.of(str(policy), scope, vars(policy), [limit.key for limit in policy.limits.all()])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Enforcement, Manifest, PolicyEffect
+from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest
 from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.services.dropped import Broader, Ruling, dropped_message, scope_named
+from limits_app.services.dropped import Broader, Ruling, dropped_message
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -235,7 +235,7 @@ def _hours(policy: Entry) -> WeeklyHours:
 
 def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Iterator[str]:
     """Say of each changed policy which limits of the policies that it replaces it drops."""
-    broader = Broader(map(_ruling, policies), datetime.now(UTC))
+    broader = Broader(map(_ruling, policies))
     for policy in changed:
         for key, levels in broader.dropped_by(_ruling(policy)):
             yield dropped_message(policy.label, key, [one.label for one in levels])
@@ -260,19 +260,6 @@ def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) 
 
 
 def _ruling(policy: Entry) -> Ruling:
-    resource, entity, valid_from, hours, plan, counted = policy.key
-    state = policy.state
-    has_limits = state["effect"] == PolicyEffect.LIMITS
-    begins, ends = (datetime.fromisoformat(text) if text else None for text in (valid_from, state["valid_until"]))
-    return Ruling(
-        label=policy.label,
-        scope=scope_named(resource, entity, plan, counted),
-        has_limits=has_limits,
-        keys=tuple(noted(text).limit.key for text in state[LIMITS]) if has_limits else (),
-        extends=state["extends"],
-        is_enforced=state["enforcement"] == Enforcement.ENFORCE,
-        rollout_percent=state["rollout_percent"],
-        begins=begins,
-        ends=ends,
-        is_weekly=bool(hours),
-    )
+    fields = dict(zip(policy.section.identity, policy.key, strict=True)) | {**policy.state}
+    scope = (fields["resource"], fields["entity"], fields["plan"])
+    return Ruling.of(policy.label, scope, fields, [noted(text).limit.key for text in policy.state[LIMITS]])
