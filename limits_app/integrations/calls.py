@@ -17,7 +17,7 @@ from functools import partial
 from inspect import isawaitable, unwrap
 from typing import Any, TypedDict, cast
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
@@ -29,7 +29,7 @@ from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.leases import leave_block
 from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
-from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish
 from limits_app.resolver.resolution import Limits
@@ -265,16 +265,6 @@ def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> 
     elif is_first:
         limits.end()
     return response
-
-
-def call_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, and return its result; a coroutine is awaited in a synchronous caller."""
-    result = function(*args, **kwargs)
-    return async_to_sync(_awaited)(result) if isawaitable(result) else result
-
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
 
 
 def request_among(arguments: Sequence[Any]) -> HttpRequest | None:

@@ -9,8 +9,6 @@ from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from asgiref.sync import sync_to_async
-
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
@@ -18,7 +16,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
 from limits_app.resolver.resolution import Limits
-from limits_app.services import Share, atry_acquire_all, try_acquire_all
+from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.several import prefixes_of
 from limits_app.services.shadow import ShadowedAcquisition
@@ -174,43 +172,23 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
         raise
 
 
-async def acharge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
-    """`charge_all` for asyncio; a thread does what takes more than one step."""
-    if not limits.charges:
-        try:
-            await limits.identify_for_plan()
-            acquisition = await atry_acquire_all(_shares(limits, demands))
-        except InvalidRequest:
-            pass  # for instance resources in several stores
-        else:
-            _note_together(limits, demands, acquisition)
-            return
-    await sync_to_async(charge_all)(limits, demands)
-
-
 def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
-    """Charge all in one step; False where they are in several stores."""
-    try:
-        acquisition = try_acquire_all(_shares(limits, demands))
-    except InvalidRequest:
-        return False
-    _note_together(limits, demands, acquisition)
-    return True
+    """Charge all in one step, 1 of each limit where no amounts are requested; False where they are in several stores.
 
-
-def _shares(limits: RequestLimits, demands: Sequence[Demand]) -> list[Share]:
-    """The shares with the plan of the request; one without amounts requests 1 of each limit."""
-    return [
+    Raises LimitExceeded for a rejection.
+    """
+    shares = [
         share._replace(requested=share.requested or partial(one_of_each, NOTHING), plan=limits.plan_of(share.key[1]))
         for share, _ in demands
     ]
-
-
-def _note_together(limits: RequestLimits, demands: Sequence[Demand], acquisition: Acquisition) -> None:
-    """Note what was acquired in one step; LimitExceeded for a rejection."""
-    prefixes = prefixes_of(tuple([share.resource for share, _ in demands]))
+    try:
+        acquisition = try_acquire_all(shares)
+    except InvalidRequest:
+        return False
+    prefixes = prefixes_of(tuple([share.resource for share in shares]))
     charged = zip(demands, prefixes, strict=True)
     limits.note_charge(acquisition, [(share.key[:2], named, one) for (share, named), one in charged])
+    return True
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:

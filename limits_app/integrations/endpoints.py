@@ -156,7 +156,7 @@ class Endpoints:
     def has_none_for(self, request: HttpRequest) -> bool:
         """Whether no rule matches a request, as far as this process knows without a query to another one."""
         table = self.cached()
-        return table is not None and table.is_local and table.is_current() and not table.find(request)
+        return table is not None and not table.find(request) and table.is_local and table.is_current()
 
     def cached_rules(self, request: HttpRequest) -> tuple[Rule, ...]:
         """Return the rules that match a request by the endpoints that were read last; queries nothing."""

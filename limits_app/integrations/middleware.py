@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.charges import acharge_all, charge_all
+from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
@@ -113,25 +113,22 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
 
 
 async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
-    """`_enforce` for asyncio; a thread queries the database, and a store of another process."""
+    """`_enforce` for asyncio; a thread applies several rules, and those that may query the database."""
     limits = request.limits
     limits.enforced = True
-    if _is_exempt(request):
+    if _is_exempt(request) or endpoints.has_none_for(request):
         return None
+    rules = () if limits.charges else endpoints.cached_rules(request)
+    if len(rules) != 1 or not rules[0].is_plain:
+        return await sync_to_async(_enforce)(request)
     try:
-        rules = () if limits.charges else endpoints.cached_rules(request)
-        if len(rules) == 1 and rules[0].is_plain:
-            entity = await limits.aentity()
-            await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
-            return None
-        if rules and (charges := await sync_to_async(charges_for)(request, rules)):
-            await acharge_all(limits, [one.demand() for one in charges])
-            return None
+        entity = await limits.aentity()
+        await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
     except (OutdatedEndpoints, InvalidRequest):
-        pass
+        return await sync_to_async(_enforce_current)(request)
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, limits, error)
-    return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
+    return None
 
 
 def _is_exempt(request: HttpRequest) -> bool:

@@ -23,9 +23,9 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
-from limits_app.integrations.calls import call_sync, is_awaited, report_response
+from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
-from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
 
 F = TypeVar("F", bound=Callable[..., Any])

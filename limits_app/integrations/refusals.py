@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
@@ -143,9 +143,7 @@ def _unavailable(error: StoreUnavailable) -> _Refusal:
 def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
     """Return the response of the site's handler; None where it returns none, or fails."""
     try:
-        response = handler(request, error)
-        if isawaitable(response):
-            response = async_to_sync(_awaited)(response)
+        response = call_sync(handler, request, error)
         if isinstance(response, SimpleTemplateResponse):  # a template that fails must not fail the refusal
             response = response.render()
     except Exception:
@@ -157,8 +155,14 @@ def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> Htt
     return None
 
 
-async def _awaited(response: Awaitable[Any]) -> Any:
-    return await response
+def call_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and return its result; a coroutine is awaited in a synchronous caller."""
+    result = function(*args, **kwargs)
+    return async_to_sync(_awaited)(result) if isawaitable(result) else result
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 @cache
