@@ -81,6 +81,11 @@ class Executor(Closable):
             for task in tasks:
                 task.cancel()
 
+    async def join(self) -> None:
+        """Wait until no call waits or runs."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def aclose(self, *, grace_seconds: float | None = None) -> int:
         """Take no more calls, wait, and cancel calls that are not done in time; returns their number.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Self
 
 from limits_app.core.retry import RetryPolicy
 from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
@@ -111,10 +110,6 @@ class OutboundService(Closable):
             await self._executor.aclose()
         finally:
             await self._client.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
 
     async def _process(self, request: Request) -> None:
         await self.send(request)

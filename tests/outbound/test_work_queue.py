@@ -101,13 +101,6 @@ async def test_what_is_not_done_in_time_is_given_back(caplog: pytest.LogCaptureF
 
 
 @on_a_fake_clock
-async def test_a_queue_that_never_started_gives_everything_back() -> None:
-    queue = WorkQueue(Bench().work)
-    await queue.put(1)
-    assert await queue.aclose() == [LeftItem(1, begun=False)]
-
-
-@on_a_fake_clock
 async def test_closing_that_is_cancelled_gives_everything_back_all_the_same() -> None:
     bench = Bench()
     queue = WorkQueue(bench.work, workers=1)
