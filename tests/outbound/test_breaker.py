@@ -54,20 +54,17 @@ async def test_any_coroutine_function_can_be_called_through_it() -> None:
     "error",
     [Unavailable("eu", 1.0), Closed("eu was closed"), Unsendable("eu", "URL too long"), asyncio.CancelledError()],
 )
-def test_what_says_nothing_about_the_upstream_does_not_count(error: BaseException) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        breaker = Breaker(RULES)
+@on_a_fake_clock
+async def test_what_says_nothing_about_the_upstream_does_not_count(error: BaseException) -> None:
+    breaker = Breaker(RULES)
 
-        async def fail() -> None:
-            raise error
+    async def fail() -> None:
+        raise error
 
-        for _ in range(10):
-            with pytest.raises(type(error)):
-                await breaker.call(fail)
-        assert breaker.state is BreakerState.CLOSED
-
-    scenario()
+    for _ in range(10):
+        with pytest.raises(type(error)):
+            await breaker.call(fail)
+    assert breaker.state is BreakerState.CLOSED
 
 
 @on_a_fake_clock

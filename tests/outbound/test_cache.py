@@ -37,18 +37,15 @@ async def test_the_same_is_asked_once_while_the_answer_is_fresh() -> None:
         ("x-max-age=3", 10),
     ],
 )
-def test_the_upstream_may_shorten_how_long_an_answer_is_kept(control: str, seconds: int) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        client = Scripted([answer(Cache_Control=control)])
-        caching = CachingClient(client, seconds=10)
-        await caching.send(GET)
-        await asyncio.sleep(max(seconds - 0.5, 0.0))
-        assert (await caching.send(GET)).cached is (seconds > 0)
-        await asyncio.sleep(0.6)
-        assert (await caching.send(GET)).cached is False
-
-    scenario()
+@on_a_fake_clock
+async def test_the_upstream_may_shorten_how_long_an_answer_is_kept(control: str, seconds: int) -> None:
+    client = Scripted([answer(Cache_Control=control)])
+    caching = CachingClient(client, seconds=10)
+    await caching.send(GET)
+    await asyncio.sleep(max(seconds - 0.5, 0.0))
+    assert (await caching.send(GET)).cached is (seconds > 0)
+    await asyncio.sleep(0.6)
+    assert (await caching.send(GET)).cached is False
 
 
 @pytest.mark.parametrize(
@@ -63,14 +60,11 @@ def test_the_upstream_may_shorten_how_long_an_answer_is_kept(control: str, secon
         pytest.param(GET, GET, answer(404), id="a_failure"),
     ],
 )
-def test_what_is_not_answered_from_memory(first: Request, second: Request, response: Response) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        caching = CachingClient(Scripted([response]))
-        await caching.send(first)
-        assert not (await caching.send(second)).cached
-
-    scenario()
+@on_a_fake_clock
+async def test_what_is_not_answered_from_memory(first: Request, second: Request, response: Response) -> None:
+    caching = CachingClient(Scripted([response]))
+    await caching.send(first)
+    assert not (await caching.send(second)).cached
 
 
 @on_a_fake_clock

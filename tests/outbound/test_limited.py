@@ -91,17 +91,14 @@ async def test_a_call_that_failed_or_was_cancelled_leaves_nothing_held() -> None
 @pytest.mark.parametrize(
     "error", [CircuitOpen("eu", 5.0), Unsendable("eu", "URL too long"), Closed("eu was closed")], ids=repr
 )
-def test_what_was_not_sent_has_used_nothing(error: OutboundError) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        limits = limit_set(TPM, DB, CallLimit(9, 60))
-        client = LimitedClient(Scripted([error]), limits)
-        for _ in range(20):
-            with pytest.raises(type(error)):
-                await client.send(ASK)
-        assert used(limits) == {"tpm": 0, "db": 0, "call_count": 0}
-
-    scenario()
+@on_a_fake_clock
+async def test_what_was_not_sent_has_used_nothing(error: OutboundError) -> None:
+    limits = limit_set(TPM, DB, CallLimit(9, 60))
+    client = LimitedClient(Scripted([error]), limits)
+    for _ in range(20):
+        with pytest.raises(type(error)):
+            await client.send(ASK)
+    assert used(limits) == {"tpm": 0, "db": 0, "call_count": 0}
 
 
 @on_a_fake_clock
@@ -197,18 +194,15 @@ async def test_a_member_that_fails_is_left_alone_while_it_cools_down_and_the_oth
         (answer(Retry_After="20"), 0.0),
     ],
 )
-def test_a_member_that_refuses_or_is_empty_is_left_out_for_that_long(first: Response, aside: float) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        pool = two_regions()
-        eu, us = Scripted([first, answer()]), Scripted([answer()])
-        client = PooledClient(pool, {"eu": eu, "us": us})
-        assert (await client.send(Request(path="/"))).refused is first.refused
-        assert (await client.send(Request(path="/"))).ok
-        assert pool.aside == [aside, 0.0]
-        assert len(us.sent) == (aside > 0)
-
-    scenario()
+@on_a_fake_clock
+async def test_a_member_that_refuses_or_is_empty_is_left_out_for_that_long(first: Response, aside: float) -> None:
+    pool = two_regions()
+    eu, us = Scripted([first, answer()]), Scripted([answer()])
+    client = PooledClient(pool, {"eu": eu, "us": us})
+    assert (await client.send(Request(path="/"))).refused is first.refused
+    assert (await client.send(Request(path="/"))).ok
+    assert pool.aside == [aside, 0.0]
+    assert len(us.sent) == (aside > 0)
 
 
 @on_a_fake_clock

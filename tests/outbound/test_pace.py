@@ -63,30 +63,27 @@ async def test_whoever_watches_is_told_how_long_the_line_is() -> None:
 
 
 @pytest.mark.parametrize("first_of_all", [True, False], ids=["just_before_its_turn", "just_after_its_turn"])
-def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on(first_of_all: bool) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        pace, left, callers = Pace(Quota("rps", 1, 1.0)), [], []
-        await leave(pace, left, 0)
-        moment = pace._schedule.opens_at(loop.time())
+@on_a_fake_clock
+async def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on(first_of_all: bool) -> None:
+    loop = asyncio.get_running_loop()
+    pace, left, callers = Pace(Quota("rps", 1, 1.0)), [], []
+    await leave(pace, left, 0)
+    moment = pace._schedule.opens_at(loop.time())
 
-        def cancel() -> None:
-            callers[0].cancel()
+    def cancel() -> None:
+        callers[0].cancel()
 
-        # Both happen in the same step of the loop: what was planned first, or for a moment that is hardly later.
-        if first_of_all:
-            loop.call_at(moment, cancel)
-        callers += [started(leave(pace, left, number)) for number in (1, 2)]
-        await steps()
-        if not first_of_all:
-            loop.call_at(moment + 5e-10, cancel)
-        await asyncio.gather(*callers, return_exceptions=True)
-        assert callers[0].cancelled()
-        assert left == [(0, 0.0), (2, 1.001)]
-        assert (pace.waiting, pace.in_flight) == (0, 0)
-
-    scenario()
+    # Both happen in the same step of the loop: what was planned first, or for a moment that is hardly later.
+    if first_of_all:
+        loop.call_at(moment, cancel)
+    callers += [started(leave(pace, left, number)) for number in (1, 2)]
+    await steps()
+    if not first_of_all:
+        loop.call_at(moment + 5e-10, cancel)
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert callers[0].cancelled()
+    assert left == [(0, 0.0), (2, 1.001)]
+    assert (pace.waiting, pace.in_flight) == (0, 0)
 
 
 @on_a_fake_clock
@@ -215,28 +212,25 @@ class Strict:
         pytest.param((), {"X_RateLimit_Limit": "10", "X_RateLimit_Reset": "1"}, id="told_in_the_old_way"),
     ],
 )
-def test_a_limit_is_used_to_97_percent_and_never_exceeded_once_it_is_known(
+@on_a_fake_clock
+async def test_a_limit_is_used_to_97_percent_and_never_exceeded_once_it_is_known(
     known: tuple[Quota, ...], headers: dict[str, str], always: bool
 ) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        upstream, watch = Strict(headers, always=always), Recorder()
-        paced = PacedClient(upstream, Pace(*known, observer=watch))
+    upstream, watch = Strict(headers, always=always), Recorder()
+    paced = PacedClient(upstream, Pace(*known, observer=watch))
 
-        async def call() -> None:
-            while True:
-                await paced.send(Request(path="/", wait_seconds=None))
+    async def call() -> None:
+        while True:
+            await paced.send(Request(path="/", wait_seconds=None))
 
-        callers = [started(call()) for _ in range(200)]
-        await asyncio.sleep(60)
-        for caller in callers:
-            caller.cancel()
-        await asyncio.gather(*callers, return_exceptions=True)
-        # Requests that were under way when the limit was learned may be refused; none that left later, and few at all.
-        assert [moment for moment in upstream.refused if moment > 0.2] == []
-        assert len(upstream.refused) <= 5
-        assert bool(upstream.refused) is not (always or bool(known))
-        assert len([moment for moment in upstream.admitted if moment > 2.0]) >= 0.97 * 10 * 58
-        assert (paced.pace.waiting, paced.pace.in_flight) == (0, 0)
-
-    scenario()
+    callers = [started(call()) for _ in range(200)]
+    await asyncio.sleep(60)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    # Requests that were under way when the limit was learned may be refused; none that left later, and few at all.
+    assert [moment for moment in upstream.refused if moment > 0.2] == []
+    assert len(upstream.refused) <= 5
+    assert bool(upstream.refused) is not (always or bool(known))
+    assert len([moment for moment in upstream.admitted if moment > 2.0]) >= 0.97 * 10 * 58
+    assert (paced.pace.waiting, paced.pace.in_flight) == (0, 0)

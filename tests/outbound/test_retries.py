@@ -73,15 +73,12 @@ async def test_an_upstream_that_says_when_to_come_back_is_not_asked_earlier() ->
         pytest.param(GET, ValueError("ours"), 1, id="an_error_of_our_own"),
     ],
 )
-def test_what_is_tried_again(request_: Request, step: object, times: int) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        client = Scripted([step])
-        results = await asyncio.gather(RetryingClient(client, RULES).send(request_), return_exceptions=True)
-        assert results == [step]
-        assert len(client.sent) == times
-
-    scenario()
+@on_a_fake_clock
+async def test_what_is_tried_again(request_: Request, step: object, times: int) -> None:
+    client = Scripted([step])
+    results = await asyncio.gather(RetryingClient(client, RULES).send(request_), return_exceptions=True)
+    assert results == [step]
+    assert len(client.sent) == times
 
 
 @on_a_fake_clock

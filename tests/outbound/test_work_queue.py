@@ -219,54 +219,48 @@ async def test_work_that_cancels_itself_has_failed_and_its_worker_goes_on() -> N
 
 @pytest.mark.parametrize("grace", [0.0, 3.0, 7.5, 100.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grace: float) -> None:
+@on_a_fake_clock
+async def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grace: float) -> None:
     """Items of any length, some of which fail; bringers of which some go away; an end at any time."""
     dice = random.Random(seed)
 
-    @on_a_fake_clock
-    async def scenario() -> None:
-        taken, done = [], []
+    taken, done = [], []
 
-        async def work(item: int) -> None:
-            await asyncio.sleep(dice.random())
-            if dice.random() < 0.2:
-                raise ValueError(item)
-            done.append(item)
+    async def work(item: int) -> None:
+        await asyncio.sleep(dice.random())
+        if dice.random() < 0.2:
+            raise ValueError(item)
+        done.append(item)
 
-        queue = WorkQueue(work, workers=3, capacity=5, retry=RetryPolicy(num_retries=1, wait=0.1, clock=loop_us))
+    queue = WorkQueue(work, workers=3, capacity=5, retry=RetryPolicy(num_retries=1, wait=0.1, clock=loop_us))
 
-        async def bring(first: int) -> None:
-            for item in range(first, first + 20):
-                await asyncio.sleep(dice.random() / 10)
-                await queue.put(item)
-                taken.append(item)
+    async def bring(first: int) -> None:
+        for item in range(first, first + 20):
+            await asyncio.sleep(dice.random() / 10)
+            await queue.put(item)
+            taken.append(item)
 
-        async with queue:
-            bringers = [started(bring(first)) for first in (0, 100, 200)]
-            await asyncio.sleep(4)
-            bringers[1].cancel()
-            await queue.aclose(grace_seconds=grace)
-        await asyncio.gather(*bringers, return_exceptions=True)
-        found = [*done, *(one.item for one in queue.failures), *(one.item for one in queue.left)]
-        assert sorted(found) == sorted(taken)
-        assert (queue.waiting, queue.running) == (0, 0)
-
-    scenario()
+    async with queue:
+        bringers = [started(bring(first)) for first in (0, 100, 200)]
+        await asyncio.sleep(4)
+        bringers[1].cancel()
+        await queue.aclose(grace_seconds=grace)
+    await asyncio.gather(*bringers, return_exceptions=True)
+    found = [*done, *(one.item for one in queue.failures), *(one.item for one in queue.left)]
+    assert sorted(found) == sorted(taken)
+    assert (queue.waiting, queue.running) == (0, 0)
 
 
 @pytest.mark.parametrize("policy", FailurePolicy)
-def test_policies_may_be_written_as_text(policy: FailurePolicy) -> None:
-    @on_a_fake_clock
-    async def scenario() -> None:
-        ends = []
-        for written in (policy, policy.value):
-            async with WorkQueue(Bench(0).work, workers=1, on_failure=written) as queue:
-                for item in range(3):
-                    await queue.put(item)
-            ends.append((queue.done, [failed.item for failed in queue.failures], queue.left))
-        assert ends[0] == ends[1]
-
-    scenario()
+@on_a_fake_clock
+async def test_policies_may_be_written_as_text(policy: FailurePolicy) -> None:
+    ends = []
+    for written in (policy, policy.value):
+        async with WorkQueue(Bench(0).work, workers=1, on_failure=written) as queue:
+            for item in range(3):
+                await queue.put(item)
+        ends.append((queue.done, [failed.item for failed in queue.failures], queue.left))
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("policy", ["zzz", "STOP", "", None])
