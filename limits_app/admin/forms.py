@@ -21,8 +21,8 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
+from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import RateLimitAlgorithm
-from limits_app.core.notation import parse_amount, parse_seconds
 from limits_app.models import Limit, LimitKind
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from decimal import Context, Decimal
-from math import inf
 from typing import Final
 
 from limits_app.core.errors import InvalidRequest
@@ -84,24 +83,20 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def checked_amount(key: object, amount: object, *, decimals: bool) -> int:
+    """Return a requested or reported amount in thousandths; InvalidRequest names its key and the broken rule."""
+    try:
+        milli = to_milli(amount, decimals=decimals)
+    except ValueError as error:
+        raise InvalidRequest(f"amount of {shown(key)} {error}, not {shown(amount)}") from None
+    if milli < 0:
+        raise InvalidRequest(f"amount of {shown(key)} must not be negative, not {shown(amount)}")
+    return milli
+
+
 def check_amounts(name: str, amounts: object) -> None:
-    """Check amounts that belong to no limit: InvalidRequest unless `amounts` maps keys to numbers of 0 or more."""
+    """Check amounts that belong to no limit: InvalidRequest unless `amounts` maps keys to amounts of 0 or more."""
     if not isinstance(amounts, Mapping):
         raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
     for key, amount in amounts.items():
-        broken = _broken_rule(amount)
-        if broken:
-            raise InvalidRequest(f"amount of {shown(key)} {broken}, not {shown(amount)}")
-
-
-def _broken_rule(amount: object) -> str | None:
-    """Return the rule that an amount breaks, whatever limit it is for; None for a valid amount."""
-    if isinstance(amount, bool):
-        return "must be a number, not a boolean"
-    try:
-        negative, finite = amount < 0, amount < inf  # type: ignore[operator]  # any kind of number, or TypeError
-    except (TypeError, ArithmeticError):  # decimals that are not numbers raise the latter
-        return "must be a number"
-    if negative:
-        return "must not be negative"
-    return None if finite else "must be a finite number"
+        checked_amount(key, amount, decimals=True)

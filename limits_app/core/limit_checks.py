@@ -1,19 +1,24 @@
-"""Validation of definitions: keys, amounts, seconds and rates as text; errors name the limit and the field."""
+"""Validation of definitions, whose errors name the limit and the field; and amounts, times and rates as text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Final, TypeVar
 
 from limits_app.core.amounts import MILLI, MULTIPLES, Amount, exact_product, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
+T = TypeVar("T")
+
 _KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
-_RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*(\d+(?:\.\d+)?)?\s*([A-Za-z]+)\s*", re.ASCII)
+_AMOUNT: Final = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?) *([kMG]?)", re.ASCII)
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
+_WINDOW: Final = re.compile(r"([0-9]{1,64}(?:\.[0-9]{1,64})?)? *([A-Za-z]+)", re.ASCII)
+_LONGEST: Final = 128
 _SECONDS: Final = {
     Decimal("0.001"): ("ms", "millisecond", "milliseconds"),
     Decimal(1): ("s", "sec", "secs", "second", "seconds"),
@@ -21,7 +26,7 @@ _SECONDS: Final = {
     Decimal(3600): ("h", "hr", "hrs", "hour", "hours"),
     Decimal(86_400): ("d", "day", "days"),
 }
-UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in names}
+_UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in names}
 """Units of time in seconds, by name."""
 
 
@@ -90,16 +95,44 @@ def keep_plain(limit: object, *fields: str) -> None:
             object.__setattr__(limit, field, from_milli(to_milli(value, decimals=True)))
 
 
-def parse_rate(text: str) -> tuple[Amount, float]:
-    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit shows the format."""
-    match = _RATE_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
-    # A capital M alone is as often meant to be a month.
-    unit = UNITS.get(match[4].lower()) if match and match[4] != "M" else None
-    if match is None or unit is None:
-        raise InvalidLimit(
-            f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
-        )
+def parse_amount(text: str) -> Amount:
+    """Read an amount such as `"1000"`, `"1,000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
+    match = _AMOUNT.fullmatch(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
+    if match is None:
+        raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
     try:
-        return exact_product(match[1], MULTIPLES[match[2]]), exact_product(match[3] or "1", unit)
+        return exact_product(match[1], MULTIPLES[match[2]])
     except ValueError as error:
-        raise InvalidLimit(f"rate {shown(text)}: {error}") from None
+        raise InvalidLimit(f"amount {shown(text)} {error}") from None
+
+
+def parse_seconds(text: str) -> float:
+    """Read a stretch of time such as `"30s"`, `"min"` or `"1.5h"` in seconds; InvalidLimit for invalid text."""
+    match = _WINDOW.fullmatch(text)
+    # A capital M alone is as often meant to be a month.
+    unit = _UNITS.get(match[2].lower()) if match and match[2] != "M" else None
+    if match is None or unit is None:
+        raise InvalidLimit(f"time {shown(text)} must look like 10s, min, 2h or 1d (units: ms, s, min, h, d)")
+    try:
+        return exact_product(match[1] or "1", unit)
+    except ValueError as error:
+        raise InvalidLimit(f"time {shown(text)} {error}") from None
+
+
+def parse_per(kind: str, text: object, parse_period: Callable[[str], T], examples: str) -> tuple[Amount, T]:
+    """Read an amount per period, such as `"30/10s"`, whose period `parse_period` reads.
+
+    InvalidLimit names the kind of limit, and the part that is invalid.
+    """
+    if not isinstance(text, str) or len(text) > _LONGEST or "/" not in text:
+        raise InvalidLimit(f"{kind} {shown(text)} must look like {examples}")
+    amount, _, period = text.partition("/")
+    try:
+        return parse_amount(amount.strip()), parse_period(period.strip())
+    except InvalidLimit as error:
+        raise InvalidLimit(f"{kind} {shown(text)}: {error}") from None
+
+
+def parse_rate(text: object) -> tuple[Amount, float]:
+    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit says what is wrong."""
+    return parse_per("rate", text, parse_seconds, "'1000/min', '30/10s' or '5/2h'")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
 
-from limits_app.core.amounts import MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
+from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.clock import DEFAULT_ZONE, zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import (
@@ -20,10 +18,9 @@ from limits_app.core.limit_checks import (
     checked_milli,
     keep_plain,
     keep_seconds,
+    parse_per,
     parse_rate,
 )
-
-_QUOTA_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*([A-Za-z]+)\s*(?:@\s*(\S+)\s*)?", re.ASCII)
 
 
 class RateLimitAlgorithm(StrEnum):
@@ -39,6 +36,11 @@ class RateLimitAlgorithm(StrEnum):
     LeakyBucket = LEAKY_BUCKET
     SlidingWindow = SLIDING_WINDOW
     FixedWindow = FIXED_WINDOW
+
+    @property
+    def label(self) -> str:
+        """Its name for people; abbreviations are in capitals."""
+        return self.value.replace("_", " ") if "_" in self.value else self.value.upper()
 
     @property
     def takes_burst(self) -> bool:
@@ -289,15 +291,8 @@ class QuotaLimit:
 
         The periods are hour, day, week and month; `k`, `M` and `G` are thousands, millions and thousands of them.
         """
-        match = _QUOTA_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 128 else None
-        if match is None:
-            raise InvalidLimit(f"quota {shown(text)} must look like '1000/day' or '5M/month@Europe/Berlin'")
-        number, multiple, period, zone = match.groups()
-        try:
-            capacity = from_milli(to_milli(Decimal(number), decimals=True) * MULTIPLES[multiple])
-        except ValueError as error:
-            raise InvalidLimit(f"quota {shown(text)}: {error}") from None
-        return cls(key, capacity, period.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]  # checked when made
+        capacity, (period, zone) = parse_per("quota", text, _period_and_zone, "'1000/day' or '5M/month@Europe/Berlin'")
+        return cls(key, capacity, period, zone, soft=soft)  # type: ignore[arg-type]  # checked when made
 
     def _check_calendar(self) -> None:
         periods = ", ".join(QuotaPeriod)
@@ -365,6 +360,11 @@ Limit = RateLimit | CallLimit | QuotaLimit | ResourceLimit
 
 AnyLimit = Limit | Blocked
 """Limits that can be in force."""
+
+
+def _period_and_zone(text: str) -> tuple[str, str]:
+    period, at, zone = map(str.strip, text.partition("@"))
+    return period.lower(), zone if at else DEFAULT_ZONE
 
 
 def _check_rate(limit: RateLimit | CallLimit) -> None:

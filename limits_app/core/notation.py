@@ -21,10 +21,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, assert_never
 
-from limits_app.core.amounts import MILLI, MULTIPLES, Amount, exact_product, shown, to_milli
+from limits_app.core.amounts import MILLI, MULTIPLES, Amount, shown, to_milli
 from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import UNITS, check_differ
+from limits_app.core.limit_checks import check_differ, parse_amount, parse_seconds
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 CALLS: Final = "calls"
@@ -37,9 +37,6 @@ _WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
 _AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
 _BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
 """What separates several limits; a comma may also be part of a number."""
-_AMOUNT: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)([kMG]?)", re.ASCII)
-_GROUPED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
-_WINDOW: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)? *([A-Za-z]+)", re.ASCII)
 _LEAST_MULTIPLE: Final = 10_000 * MILLI
 """1000 is easier to read than 1k, and 400k than 400000."""
 _WRITTEN_UNITS: Final[Mapping[str, int]] = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
@@ -138,29 +135,6 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
         case _:
             assert_never(limit)
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
-
-
-def parse_amount(text: str) -> Amount:
-    """Read an amount such as `"1000"`, `"1,000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
-    match = _AMOUNT.fullmatch(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
-    if match is None:
-        raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
-    try:
-        return exact_product(match[1], MULTIPLES[match[2]])
-    except ValueError as error:
-        raise InvalidLimit(f"amount {shown(text)} {error}") from None
-
-
-def parse_seconds(text: str) -> float:
-    """Read a stretch of time such as `"30s"`, `"min"` or `"1.5h"` in seconds; InvalidLimit for invalid text."""
-    match = _WINDOW.fullmatch(text)
-    unit = UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise InvalidLimit(f"time {shown(text)} must look like 10s, min, 2h or 1d (units: ms, s, min, h, d)")
-    try:
-        return exact_product(match[1] or "1", unit)
-    except ValueError as error:
-        raise InvalidLimit(f"time {shown(text)} {error}") from None
 
 
 def seconds_text(seconds: float) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from limits_app.core.algorithms import Rule, State
-from limits_app.core.amounts import MAX_AMOUNT, MILLI, shown, to_milli
-from limits_app.core.errors import InvalidRequest
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, checked_amount
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.core.record import Holder, Schema
@@ -185,7 +184,7 @@ class Plan:
             if type(amount) is int and 0 <= amount <= limit.most_units and len(limit.keys) == 1:
                 amounts[limit.place] = amount * limit.rule.parts_per_unit
             else:
-                parts = limit.bounded(sum_of(limit, requested))
+                parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
                 amounts[limit.place] = parts
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
@@ -289,21 +288,11 @@ class Claim:
         return buckets, wait
 
 
-def sum_of(limit: PlannedLimit, amounts: Mapping[str, object]) -> int:
-    """Return the sum of the amounts that are for a limit, in parts of its unit; InvalidRequest for an invalid one."""
-    return sum([parts_of(limit, amounts[key]) for key in limit.keys])
-
-
 def parts_of(limit: PlannedLimit, amount: object) -> int:
     """Return an amount in parts of a limit's unit; InvalidRequest names the limit and the rule that was broken."""
     rule = limit.rule
     if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
         return amount * rule.parts_per_unit
     decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
-    try:
-        milli = to_milli(amount, decimals=decimals)
-    except ValueError as error:
-        raise InvalidRequest(f"amount of {limit.key!r} {error}, not {shown(amount)}") from None
-    if milli < 0:
-        raise InvalidRequest(f"amount of {limit.key!r} must not be negative, not {shown(amount)}")
+    milli = checked_amount(limit.key, amount, decimals=decimals)
     return milli * rule.parts_per_unit // MILLI

@@ -25,13 +25,7 @@ from limits_app.models.policy import Policy
 from limits_app.models.policy_rules import PolicyEffect
 from limits_app.models.pool import PoolMember
 
-ALGORITHMS: Final = [
-    (RateLimitAlgorithm.TOKEN_BUCKET.value, _("token bucket")),
-    (RateLimitAlgorithm.LEAKY_BUCKET.value, _("leaky bucket")),
-    (RateLimitAlgorithm.SLIDING_WINDOW.value, _("sliding window")),
-    (RateLimitAlgorithm.FIXED_WINDOW.value, _("fixed window")),
-    (RateLimitAlgorithm.GCRA.value, _("GCRA")),
-]
+ALGORITHMS: Final = [(algorithm.value, _(algorithm.label)) for algorithm in RateLimitAlgorithm]
 PERIODS: Final = [
     (QuotaPeriod.HOUR.value, _("hour")),
     (QuotaPeriod.DAY.value, _("day")),

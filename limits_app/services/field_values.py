@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.notation import parse_amount, parse_seconds
+from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.models import Configuration
 from limits_app.models.fields import in_site_time
 

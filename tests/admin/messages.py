@@ -15,6 +15,8 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from django.utils.translation.template import templatize
 
+from limits_app.core.limits import RateLimitAlgorithm
+
 APP = Path(__file__).resolve().parents[2] / "limits_app"
 CATALOGUES = sorted((APP / "locale").glob("*/LC_MESSAGES/django.po"))
 _FUNCTIONS = {"_": None, "gettext": None, "gettext_lazy": None, "ngettext": (1, 2), "ngettext_lazy": (1, 2)}
@@ -25,12 +27,13 @@ Text = str | tuple[str, ...]
 
 
 def texts() -> Iterator[Text]:
-    """The texts of the modules and templates that are marked for translation."""
+    """The texts of modules and templates that are marked for translation, and the names of algorithms."""
     for path in sorted(APP.rglob("*.py")):
         yield from _marked(path.read_bytes())
     for path in sorted((APP / "templates").rglob("*.html")):
         code = templatize(path.read_text(encoding="utf-8"), origin=str(path))
         yield from _marked("\n".join(line.lstrip() for line in code.splitlines()).encode())
+    yield from [algorithm.label for algorithm in RateLimitAlgorithm]
 
 
 def read(path: Path) -> Catalog:

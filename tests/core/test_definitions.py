@@ -7,6 +7,7 @@ import dataclasses
 import decimal
 import json
 import pickle
+import re
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -330,6 +331,7 @@ def test_a_rate_per_period(method: str, seconds: int) -> None:
         ("1k/min", 1000, 60),
         ("0.0015 M / MIN", 1500, 60),
         ("1G/d", 10**9, 86_400),
+        ("1,000/min", 1000, 60),
         ("7/366d", 7, YEAR),
         ("  7 / 2  Min ", 7, 120),
         ("0.5/s", 0.5, 1),
@@ -364,7 +366,7 @@ def test_numbers_that_were_read_are_whole_where_they_can_be() -> None:
         "-5/min",
         "1e3/min",
         "1_000/min",
-        "1,000/min",
+        "1,00/min",
         "5/2/h",
         "5/min;",
         "5\0/min",
@@ -377,11 +379,11 @@ def test_numbers_that_were_read_are_whole_where_they_can_be() -> None:
         b"5/min",
     ],
 )
-def test_text_that_is_no_rate_is_refused_with_examples(text: Any) -> None:
+def test_text_that_is_not_a_rate_is_rejected_with_examples(text: Any) -> None:
     for make in (lambda: RateLimit.parse(text), lambda: CallLimit.parse(text)):
         said = complaint(make)
         assert said.startswith("rate ")
-        assert said.endswith("must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)")
+        assert re.search(r"must look like .*10s.*2h|must be a number such as 1000, 2\.5, 400k", said)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits_app.core.counting import label_of
+from limits_app.core.counting import label_of, seal
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import (
     check_entity,
@@ -24,7 +24,6 @@ from limits_app.core.keys import (
     shadow_scope,
     short_key,
 )
-from limits_app.core.sealing import seal
 from tests.core.algorithms.definitions import examples
 
 RESOURCES = ["api", "openai/gpt-4", "reports.export", "a-b_c", "a", "A", "a/-", "a.-", "a/b", "R" * 64]

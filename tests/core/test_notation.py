@@ -10,14 +10,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from limits_app.core.errors import InvalidLimit
+from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.notation import (
     Noted,
     amount_text,
     limit_text,
-    parse_amount,
     parse_limit,
-    parse_seconds,
     seconds_text,
 )
 

@@ -14,8 +14,9 @@ from limits_app.conf import KEYS, Key
 from limits_app.core.clock import zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
+from limits_app.core.notation import parse_limit
 from limits_app.models.endpoint import validate_path
 from limits_app.models.validators import (
     validate_amounts,

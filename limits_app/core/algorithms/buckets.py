@@ -28,6 +28,8 @@ class TokenBucket(DrainingRule):
     run dry within the current tick drains from the next whole tick on.
     """
 
+    lua_format = "QQ"
+
     def __init__(self, limit: RateLimit | CallLimit) -> None:
         super().__init__(limit, (0, 0))
 

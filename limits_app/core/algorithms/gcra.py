@@ -18,6 +18,8 @@ from limits_app.core.limits import CallLimit, RateLimit
 class Gcra(DrainingRule):
     """The arrival time of the next request that conforms; most rates are exact in ticks of one microsecond."""
 
+    lua_format = "QQQ"
+
     def __init__(self, limit: RateLimit | CallLimit) -> None:
         super().__init__(limit, (0, 0, 0))
 

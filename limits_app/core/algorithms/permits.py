@@ -22,6 +22,7 @@ class Permits(Rule):
     """Permits whose leases last `lease_us` unless they are renewed, and `max_hold_seconds` at most."""
 
     is_permit = True
+    lua_format = "QIQQ"
 
     def __init__(self, limit: ResourceLimit, lease_us: int) -> None:
         super().__init__(limit, (0, 0, 0, 0), 1, int(limit.capacity))

@@ -24,6 +24,8 @@ from limits_app.core.limits import QuotaLimit, QuotaPeriod
 class Quota(Rule):
     """A count that starts again with each period."""
 
+    lua_format = "QQQ"
+
     def __init__(self, limit: QuotaLimit) -> None:
         super().__init__(limit, (0, 0, 0), 1, int(limit.capacity))
         self._quota = limit

@@ -41,6 +41,8 @@ class Rule(ABC):
     """Whether the last item of the state is a log."""
     lua: LuaRule
     """The name and the parameters that the Lua implementation needs to decide alike."""
+    lua_format = ""
+    """The integers of the state as the Lua implementation stores them, in the letters of `struct`."""
 
     def __init__(self, limit: AnyLimit, start: State, parts_per_unit: int, ceiling_parts: int) -> None:
         self.limit = limit

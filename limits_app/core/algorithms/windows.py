@@ -37,6 +37,8 @@ _START: Final[State] = (0, 0, 0, 0, 0, EMPTY_LOG)
 class FixedWindow(Rule):
     """A count that starts again with each window."""
 
+    lua_format = "QQ"
+
     def __init__(self, limit: RateLimit | CallLimit) -> None:
         super().__init__(limit, (0, 0), 1, int(limit.capacity))
         self._window_us = window_us(limit)
@@ -82,6 +84,7 @@ class SlidingWindow(Rule):
     """A log of the amounts of the last window."""
 
     has_log = True
+    lua_format = "QQQQQHHI"  # in place of the log: its first entry, the number of entries, and how long it is kept
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:
         super().__init__(limit, _START, 1, int(limit.capacity))

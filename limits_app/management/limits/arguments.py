@@ -14,8 +14,8 @@ from django.utils.timezone import localtime, now
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limit_checks import check_key
-from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
+from limits_app.core.limit_checks import check_key, parse_amount, parse_seconds
+from limits_app.core.notation import parse_limit
 from limits_app.management.limits.subcommand import Argument
 from limits_app.models.fields import aware, in_site_time
 

@@ -13,9 +13,9 @@ from limits_app.core.clock import EPOCH, MICROSECOND
 from limits_app.core.counting import HOUR_US
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limit_checks import check_key
+from limits_app.core.limit_checks import check_key, parse_amount
 from limits_app.core.limits import CallLimit
-from limits_app.core.notation import CALLS, parse_amount
+from limits_app.core.notation import CALLS
 from limits_app.models import Bucket, Period, UsageSnapshot
 
 

@@ -41,18 +41,6 @@ HEADER_NUMBERS: Final = 2
 NAME_LENGTH: Final = 6
 HOLDER_LENGTH: Final = 16
 _ALWAYS: Final = 2**32 - 1
-_FORMATS: Final[Mapping[str, str]] = {
-    "token_bucket": "QQ",
-    "leaky_bucket": "QQ",
-    "fixed_window": "QQ",
-    "gcra": "QQQ",
-    "sliding_window": "QQQQQHHI",  # before the log: first entry, number of entries, and how long it is kept
-    "quota": "QQQ",
-    "permits": "QIQQ",
-    "blocked": "",
-}
-"""The integers of the states, as the algorithms in Lua have them."""
-
 _LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
@@ -69,7 +57,7 @@ class Codec(SchemaCodec):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, NAME_LENGTH)
-        formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
+        formats = [rule.lua_format for rule in schema.rules]
         self.places = list(accumulate(map(len, formats), initial=HEADER_NUMBERS))
         self._spans = list(pairwise(self.places))
         self._struct = Struct(f"<{_HEADER}{''.join(formats)}")
