@@ -16,14 +16,18 @@ from pytest_django import Settings
 from rest_framework import throttling
 
 from limits_app import conf
+from limits_app.core.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
+from tests.servers.redis import redis_server
+from tests.stores.redis.support import PATIENT
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -73,11 +77,55 @@ def ask(request: pytest.FixtureRequest) -> Ask:
     return send
 
 
+@pytest.fixture(params=["wsgi", "asgi"])
+def send(request: pytest.FixtureRequest, default_entities: None) -> Callable[..., Any]:
+    """Send requests of a person, through the synchronous and through the asynchronous handler."""
+
+    def get(person: int | None = None) -> Any:
+        headers = {"X-Person": str(person)} if person else {}
+        if request.param == "wsgi":
+            return Client().get("/", headers=headers)
+        return async_to_sync(AsyncClient().get)("/", headers=headers)
+
+    return get
+
+
+@pytest.fixture
+def default_entities(settings: Settings, clock: FakeClock) -> None:
+    """Entities as they are by default."""
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+
+
+@pytest.fixture
+def take_down(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a store unavailable: the default one, or that of an alias."""
+
+    def fail(*args: object, **options: object) -> None:
+        raise StoreUnavailable("connection refused")
+
+    def go(alias: str | None = None) -> None:
+        for verb in ("acquire", "version", "peek", "settle"):
+            monkeypatch.setattr(registry.store(alias), verb, fail)
+
+    return go
+
+
+@pytest.fixture
+def on_redis(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limits are in a Redis that nobody has used yet."""
+    with redis_server() as server:
+        store = RedisStore(url=server.url, **PATIENT)
+        monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+        yield
+        store.close()
+
+
 @pytest.fixture(params=[throttling, rates], ids=["theirs", "ours"])
-def module(request: pytest.FixtureRequest, settings: Settings, clock: FakeClock, monkeypatch: Any) -> ModuleType:
+def module(
+    request: pytest.FixtureRequest, settings: Settings, default_entities: None, clock: FakeClock, monkeypatch: Any
+) -> ModuleType:
     """The throttles of the REST framework and ours, on the same clock."""
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": RATES}
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
     monkeypatch.setattr(throttling.SimpleRateThrottle, "timer", staticmethod(lambda: clock() / 1e6 + 1e9))
     monkeypatch.setattr(throttling.SimpleRateThrottle, "THROTTLE_RATES", RATES)
     cache.clear()

@@ -13,9 +13,9 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
-from limits_app.integrations.drf.throttle import LimitsMixin
+from limits_app.integrations.drf.throttle import LimitsMixin, LimitThrottle
 
-__all__ = ["RATES", "Members", "Named", "Person", "ask", "of", "statuses", "view_of"]
+__all__ = ["RATES", "Members", "Named", "Person", "ask", "of", "statuses", "throttle", "view_of"]
 
 RATES = {"anon": "2/min", "user": "3/min", "uploads": "1/hour", "burst": "2/sec", "daily": "4/day", "free": None}
 
@@ -52,6 +52,11 @@ def view_of(*throttles: type, **attributes: Any) -> Callable[..., Any]:
     kind = type("View", (LimitsMixin, APIView), names | verbs | attributes)
     view: Callable[..., Any] = kind.as_view()
     return view
+
+
+def throttle(resource: str | None = "api", **attributes: Any) -> type:
+    """A throttle of a resource."""
+    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
 
 
 def of(module: ModuleType, name: str, **attributes: Any) -> type:

@@ -32,7 +32,7 @@ from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import Named
-from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
+from tests.integrations.site import Ask, afine, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -285,17 +285,6 @@ def test_a_function_that_calls_itself_takes_one_permit() -> None:
     assert left("api", None) == {"slots": 1, "call_count": 4}
 
 
-def test_a_method_is_limited_like_a_function() -> None:
-    class Reports:
-        @limited("api", entity=lambda self, owner: f"owner:{owner}")
-        def export(self, owner: str) -> str:
-            return owner
-
-    limit("api")
-    assert Reports().export("ann") == "ann"
-    assert left("api", "owner:ann") == {"call_count": 0}
-
-
 def test_a_block_holds_until_it_is_left() -> None:
     limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
     with limited("api", requested={"tpm": 40}) as acquisition:
@@ -543,12 +532,6 @@ def test_what_does_not_count_has_no_usage(ask: Ask, serve: Any) -> None:
     assert left("api") == {"bytes": 1000}
 
 
-def test_a_charge_that_an_endpoint_made_is_given_back_too(ask: Ask, serve: Any) -> None:
-    endpoint(limit("login", CallLimit(2, 3600)))
-    serve({"": limited("login", counts=wrong)(log_in)})
-    assert [ask(X_Password="right").status_code for _ in range(5)] == [302] * 5
-
-
 def test_the_result_of_a_function_says_what_it_cost() -> None:
     limit("mail", RateLimit("letters", 10, 3600))
 
@@ -749,9 +732,8 @@ def test_a_plain_function_that_gives_a_coroutine_holds_until_that_was_awaited() 
     assert left("api", None) == {"tpm": 9, "slots": 2}
 
 
-def test_a_view_of_the_rest_framework_is_limited_for_whom_it_has_authenticated(serve: Any, settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
-
+@pytest.mark.usefixtures("default_entities")
+def test_a_view_of_the_rest_framework_is_limited_for_whom_it_has_authenticated(serve: Any) -> None:
     class Orders(APIView):
         authentication_classes = (Named,)
 

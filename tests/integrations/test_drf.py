@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import OpenApiResponse, extend_schema
@@ -22,7 +21,6 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
@@ -31,40 +29,18 @@ from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import entity_of_key, entity_of_request
 from limits_app.integrations.request import limits_of
 from limits_app.models import Limit, Pool, PoolMember, Resource
-from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.rest import Members, ask, of, view_of
+from tests.integrations.rest import Members, ask, of, throttle, view_of
 from tests.integrations.site import endpoint, left, limit
 from tests.integrations.test_holding import wsgi
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("default_entities")]
 
 
 @pytest.fixture(autouse=True)
-def api(settings: Settings, clock: FakeClock) -> None:
-    """A site with the framework, and entities as they are by default."""
+def api(settings: Settings) -> None:
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": "3/min", "anon": "2/min", "uploads": "1/hour"}}
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
-
-
-@pytest.fixture(params=["wsgi", "asgi"])
-def send(request: pytest.FixtureRequest, serve: Any) -> Callable[..., Any]:
-    """Serve a view behind the middleware, and ask it through either handler."""
-    sync_client, async_client = Client(), AsyncClient()
-
-    def get(person: int | None = None) -> Any:
-        headers = {"X-Person": str(person)} if person else {}
-        if request.param == "wsgi":
-            return sync_client.get("/", headers=headers)
-        return async_to_sync(async_client.get)("/", headers=headers)
-
-    return get
-
-
-def throttle(resource: str | None = "api", **attributes: Any) -> type:
-    """A throttle of a resource."""
-    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
 
 
 def statuses(view: Callable[..., Any], times: int, person: int | None = 1) -> list[int]:
@@ -369,11 +345,14 @@ def test_a_decorator_reports_the_usage_of_its_entity_among_those_charged_in_one_
     def get(self: APIView, request: Request) -> Response:
         return Response("fine")
 
-    def throttle_of(entity: str) -> type:
-        return type("Throttle", (LimitThrottle,), {"resource": "api", "get_entity": lambda *args: entity})
-
     limit("api", RateLimit("tpm", 100, 60))
-    serve({"": view_of(throttle_of("user:1"), throttle_of("tenant:1"), get=get)})
+    serve(
+        {
+            "": view_of(
+                *[throttle(get_entity=lambda *_, entity=entity: entity) for entity in ("user:1", "tenant:1")], get=get
+            )
+        }
+    )
     send(1)
     assert (left("api", "user:1"), left("api", "tenant:1")) == ({"tpm": 99}, {"tpm": 100})
 
@@ -443,14 +422,10 @@ def test_without_the_middleware_a_stream_may_report_what_its_throttle_took(serve
     assert left("api", "user:1") == {"call_count": 2}
 
 
-def test_while_the_store_is_down_it_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise StoreUnavailable("connection refused")
-
+def test_while_the_store_is_down_it_is_503(take_down: Any) -> None:
     limit("first", CallLimit(1, 60))
     limit("second", CallLimit(1, 60))
-    for verb in ("acquire", "version", "peek", "settle"):
-        monkeypatch.setattr(registry.store(), verb, unreachable)
+    take_down()
     for view in (view_of(throttle("first")), view_of(throttle("first"), throttle("second"))):
         refused = ask(view, 1)
         assert (refused.status_code, refused["Retry-After"]) == (503, "1")

@@ -15,12 +15,10 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.problems import exception_handler
-from limits_app.integrations.drf.throttle import LimitThrottle, TooMuchAtOnce
-from limits_app.stores import registry
-from tests.integrations.rest import ask, view_of
+from limits_app.integrations.drf.throttle import TooMuchAtOnce
+from tests.integrations.rest import ask, throttle, view_of
 from tests.integrations.site import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,23 +27,9 @@ HANDLER = "limits_app.integrations.drf.problems.exception_handler"
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 
-def throttle(resource: str, **attributes: Any) -> type:
-    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
-
-
-def down(*arguments: object) -> Any:
-    raise StoreUnavailable("connection refused")
-
-
 @pytest.fixture
 def problems(settings: Settings) -> None:
     settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": HANDLER}
-
-
-@pytest.fixture
-def store_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    for verb in ("acquire", "version", "peek"):
-        monkeypatch.setattr(registry.store(), verb, down)
 
 
 def test_no_cache_keeps_any_refusal() -> None:
@@ -56,8 +40,8 @@ def test_no_cache_keeps_any_refusal() -> None:
     assert (too_much.status_code, too_much["Cache-Control"]) == (422, "no-store")
 
 
-@pytest.mark.usefixtures("store_down")
-def test_no_cache_keeps_that_the_store_is_down() -> None:
+def test_no_cache_keeps_that_the_store_is_down(take_down: Any) -> None:
+    take_down()
     response = ask(view_of(throttle("api", default_limits=[CallLimit(1, 60)])))
     assert (response.status_code, response["Cache-Control"]) == (503, "no-store")
 
@@ -99,8 +83,9 @@ def test_a_block_has_a_problem_type_of_its_own() -> None:
     assert json.loads(response.content)["type"] == "urn:problem-type:limits-app:blocked"
 
 
-@pytest.mark.usefixtures("problems", "store_down")
-def test_a_store_that_is_down_is_a_problem_too() -> None:
+@pytest.mark.usefixtures("problems")
+def test_a_store_that_is_down_is_a_problem_too(take_down: Any) -> None:
+    take_down()
     response = ask(view_of(throttle("api", default_limits=[CallLimit(1, 60)])))
     assert (response.status_code, response["Retry-After"]) == (503, "1")
     assert response["Content-Type"] == "application/problem+json"

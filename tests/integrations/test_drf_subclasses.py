@@ -10,7 +10,6 @@ from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
-from limits_app.integrations.drf import rates
 from tests.integrations.rest import RATES, ask, of, statuses, view_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -124,15 +123,3 @@ def test_a_view_may_make_its_throttles(module: ModuleType) -> None:
 
 def test_the_table_of_rates_is_that_of_the_site(module: ModuleType) -> None:
     assert {**module.UserRateThrottle.THROTTLE_RATES} == RATES
-
-
-def reading(seen: list[Any], **attributes: Any) -> Any:
-    """A throttle of ours that reads the history of its decisions."""
-
-    def allow_request(self: Any, request: Request, view: APIView) -> bool:
-        allowed = super(kind, self).allow_request(request, view)
-        seen.append((allowed, len(self.history)))
-        return bool(allowed)
-
-    kind = subclass(rates, allow_request=allow_request, **attributes)
-    return kind

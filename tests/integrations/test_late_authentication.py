@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from pytest_django import Settings
 from rest_framework.request import Request
@@ -19,38 +19,15 @@ from limits_app import services
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.decorators import limited
-from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.services import Share
-from tests.integrations.rest import Person, view_of
+from tests.integrations.rest import Person, throttle, view_of
 from tests.integrations.site import endpoint, left, limit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("default_entities")]
 
 CLIENT = "ip:127.0.0.1"
 Send = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def entities(settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
-
-
-@pytest.fixture(params=["wsgi", "asgi"])
-def send(request: pytest.FixtureRequest) -> Send:
-    """Ask the site as person 1, through either handler."""
-
-    def get(person: int | None = 1) -> Any:
-        headers = {"X-Person": str(person)} if person else {}
-        if request.param == "wsgi":
-            return Client().get("/", headers=headers)
-        return async_to_sync(AsyncClient().get)("/", headers=headers)
-
-    return get
-
-
-def throttle(resource: str, **attributes: Any) -> type:
-    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
 
 
 def plain(self: APIView, request: Request) -> Response:
@@ -66,9 +43,9 @@ def test_the_requester_is_who_was_authenticated(send: Send, serve: Any) -> None:
     serve({"": view_of(get=get)})
     endpoint(limit("api", CallLimit(10, 60)))
     limit("own", CallLimit(10, 60))
-    assert send().json() == ["user:1"] * 2
+    assert send(1).json() == ["user:1"] * 2
     assert (left("own", "user:1"), left("own", CLIENT)) == ({"call_count": 9}, {"call_count": 10})
-    assert send(None).json() == [CLIENT] * 2
+    assert send().json() == [CLIENT] * 2
 
 
 @pytest.mark.parametrize(
@@ -86,7 +63,7 @@ def test_a_request_is_charged_once_and_to_who_was_authenticated(send: Send, serv
     serve({"": make()})
     endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1)), amounts={"tpm": 30})
     limit("other", CallLimit(10, 60))
-    response = send()
+    response = send(1)
     assert response.status_code == 200
     assert "r=10" not in response["RateLimit"]
     assert left("api", "user:1") == {"call_count": 9, "tpm": 70, "slots": 1}
@@ -96,16 +73,16 @@ def test_a_request_is_charged_once_and_to_who_was_authenticated(send: Send, serv
 def test_who_is_refused_after_authentication_has_cost_nobody_anything(send: Send, serve: Any) -> None:
     serve({"": view_of(throttle("api"))})
     endpoint(limit("api", CallLimit(2, 60)))
-    assert [send().status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert [send(1).status_code for _ in range(4)] == [200, 200, 429, 429]
     assert (left("api", "user:1"), left("api", CLIENT)) == ({"call_count": 0}, {"call_count": 2})
 
 
 def test_who_may_not_come_in_has_been_charged_by_the_endpoint(send: Send, serve: Any) -> None:
     serve({"": view_of(throttle("api"), permission_classes=[])})
     endpoint(limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW)))
-    send(None)
-    assert left("api", CLIENT) == {"call_count": 9}
     send()
+    assert left("api", CLIENT) == {"call_count": 9}
+    send(1)
     assert left("api", CLIENT) == {"call_count": 8}  # a fixed window gives nothing back
     assert left("api", "user:1") == {"call_count": 9}
 
@@ -115,7 +92,7 @@ def test_limits_of_a_throttle_hold_where_the_endpoint_had_none_to_charge(send: S
     services.set_resource_limits("api", [CallLimit(1, 60)])
     endpoint(limit("api"))
     services.delete_resource_limits("api")
-    assert [send().status_code for _ in range(2)] == [200, 429]
+    assert [send(1).status_code for _ in range(2)] == [200, 429]
 
 
 def test_unknown_amounts_of_another_entity_are_one_of_each(send: Send, serve: Any, settings: Settings) -> None:
@@ -123,7 +100,7 @@ def test_unknown_amounts_of_another_entity_are_one_of_each(send: Send, serve: An
     serve({"": view_of(throttle("api"))})
     endpoint(limit("api", RateLimit("tpm", 100, 60)), amounts={"tpm": 30})
     services.set_entity_limits("user:1", [RateLimit("rpm", 10, 60)], resource="api")
-    assert send().status_code == 200
+    assert send(1).status_code == 200
     assert left("api", "user:1") == {"rpm": 9}
 
 

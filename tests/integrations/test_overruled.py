@@ -17,7 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
+from limits_app.core.errors import LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
@@ -26,9 +26,9 @@ from limits_app.integrations.ratelimit import ratelimit
 from limits_app.integrations.refusals import refusal
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
-from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import ask as ask_alone
+from tests.integrations.rest import throttle as throttle_of
 from tests.integrations.rest import view_of
 from tests.integrations.site import Ask, View, afine, endpoint, fine, left, limit
 from tests.integrations.test_drf_async import AsyncView
@@ -280,7 +280,7 @@ def test_too_much_at_once_may_be_overruled_too(lets_pass: bool, ask: Ask, put: P
 @by_wsgi
 @pytest.mark.parametrize("lets_pass", [False, True], ids=["refused", "overruled"])
 def test_a_store_that_is_down_may_be_overruled_too(
-    lets_pass: bool, ask: Ask, put: Put, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    lets_pass: bool, ask: Ask, put: Put, settings: Settings, take_down: Any
 ) -> None:
     class Unreachable(LimitThrottle):
         resource = "far"
@@ -293,15 +293,11 @@ def test_a_store_that_is_down_may_be_overruled_too(
                     return True
                 raise
 
-    def unreachable(*args: object, **options: object) -> Any:
-        raise StoreUnavailable("connection refused")
-
     settings.LIMITS = {**settings.LIMITS, "STORES": settings.LIMITS["STORES"] | {"other": {"KIND": "memory"}}}
     far = limit("far", CallLimit(9, 60))
     far.store = "other"
     far.save()
-    for verb in ("acquire", "version", "peek", "settle"):
-        monkeypatch.setattr(registry.store("other"), verb, unreachable)
+    take_down("other")
     seen = serve_rest(put, Unreachable, is_async=False)
     assert [ask().status_code for _ in range(3)] == ([200, 200, 429] if lets_pass else [503] * 3)
     assert seen == (HELD if lets_pass else [])
@@ -314,7 +310,7 @@ def test_throttles_in_several_stores_are_refunded(settings: Settings, tmp_path: 
     far = limit("far", CallLimit(1, 60))
     far.store = "shared"
     far.save()
-    view = view_of(*(type("Throttle", (LimitThrottle,), {"resource": name}) for name in ("work", "far")))
+    view = view_of(throttle_of("work"), throttle_of("far"))
     assert [ask_alone(view, headers={"X-Who": "ann"}).status_code for _ in range(3)] == [200, 429, 429]
     assert left("work") == {"call_count": 1, "permits": 1}
 

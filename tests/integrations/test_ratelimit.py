@@ -18,7 +18,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
 from limits_app.models import Resource
@@ -27,13 +26,7 @@ from limits_app.testing import FakeClock
 from tests.integrations.rest import Person
 from tests.integrations.site import Ask, afine, fine, left, limit
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def default_entities(settings: Settings) -> None:
-    """Entities as they are by default."""
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("default_entities")]
 
 
 def get(view: Callable[..., Any], path: str = "/", person: int | None = None, **extra: Any) -> Any:
@@ -183,16 +176,11 @@ def test_without_blocking_the_view_is_told() -> None:
 
 
 @pytest.mark.parametrize("block", [True, False])
-def test_while_the_store_is_down_it_is_too_often(block: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object) -> None:
-        raise StoreUnavailable("connection refused")
-
-    for verb in ("acquire", "version", "peek", "settle"):
-        monkeypatch.setattr(registry.store(), verb, unreachable)
-
+def test_while_the_store_is_down_it_is_too_often(block: bool, take_down: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse(str(request.limited))  # type: ignore[attr-defined]  # the decorator adds it
 
+    take_down()
     response = get(ratelimit(key="ip", rate="9/m", block=block)(view))
     assert response.status_code == (503 if block else 200)
     assert block or response.content == b"True"

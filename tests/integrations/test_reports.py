@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +20,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from limits_app import CallLimit, RateLimit, ResourceLimit, conf, services
+from limits_app import CallLimit, RateLimit, ResourceLimit, services
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.ratelimit import ratelimit
-from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.integrations.site import Ask, endpoint, left, limit
-from tests.servers.redis import redis_server
-from tests.stores.redis.support import PATIENT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -164,23 +161,10 @@ def test_an_asynchronous_handler_gives_permits_back_when_the_request_of_django_c
     assert left("g", "ip:127.0.0.1") == {"slot": 1}
 
 
-@pytest.fixture
-def _on_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with redis_server() as server:
-        store = RedisStore(url=server.url, **PATIENT)
-        monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-        yield
-        store.close()
-
-
-@pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["function", "block"])
-def test_coroutines_settle_without_blocking(way: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coroutines_settle_without_blocking(way: str, fails: bool, settled: list[str]) -> None:
     services.set_resource_limits("db", [ResourceLimit("slot", 1)])
-    settled: list[str] = []
-    for verb in ("settle", "asettle"):
-        monkeypatch.setattr(RedisStore, verb, _noted(settled, verb, getattr(RedisStore, verb)))
     guarded = limited("db")
 
     async def work() -> None:
@@ -197,13 +181,9 @@ def test_coroutines_settle_without_blocking(way: str, fails: bool, monkeypatch: 
     assert services.status("db").limits["slot"]["available"] == 1
 
 
-@pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("stops", ["at_the_end", "early", "by_an_error"])
-def test_async_generators_settle_without_blocking(stops: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_async_generators_settle_without_blocking(stops: str, settled: list[str]) -> None:
     services.set_resource_limits("db", [ResourceLimit("slot", 1)])
-    settled: list[str] = []
-    for verb in ("settle", "asettle"):
-        monkeypatch.setattr(RedisStore, verb, _noted(settled, verb, getattr(RedisStore, verb)))
 
     @limited("db")
     async def rows() -> AsyncIterator[int]:
@@ -224,18 +204,12 @@ def test_async_generators_settle_without_blocking(stops: str, monkeypatch: pytes
     assert services.status("db").limits["slot"]["available"] == 1
 
 
-@pytest.mark.usefixtures("_on_redis")
 @pytest.mark.parametrize("how", ["fails", "passes_a_refusal_on"])
-def test_a_view_settles_in_a_thread(
-    how: str, settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_settles_in_a_thread(how: str, settings: Settings, serve: Serve, settled: list[str]) -> None:
     settings.MIDDLEWARE = []
     limit("slots", RateLimit("tokens", 100, 3600))
     limit("used_up", CallLimit(1, 3600))
     services.try_acquire("used_up", entity="ann")
-    where: list[str] = []
-    for verb in ("settle", "asettle"):
-        monkeypatch.setattr(RedisStore, verb, _noted(where, verb, getattr(RedisStore, verb)))
 
     @limited("slots", requested={"tokens": 7})
     async def view(request: HttpRequest) -> HttpResponse:
@@ -247,16 +221,25 @@ def test_a_view_settles_in_a_thread(
     serve({"": view})
     response = async_to_sync(AsyncClient(raise_request_exception=False).get)("/", headers={"X-Who": "ann"})
     assert response.status_code == (500 if how == "fails" else 429)
-    assert where == ["settle in a thread"]
+    assert settled == ["settle in a thread"]
     assert left("slots") == {"tokens": 100}
 
 
-def _noted(settled: list[str], verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    def noting(*args: Any) -> Any:
-        settled.append(verb if verb == "asettle" or _is_on_a_loop() else f"{verb} in a thread")
-        return method(*args)
+@pytest.fixture
+def settled(on_redis: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """By which verbs, and where, something was settled in a Redis."""
+    found: list[str] = []
 
-    return noting
+    def note(verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            found.append(verb if verb == "asettle" or _is_on_a_loop() else f"{verb} in a thread")
+            return method(*args)
+
+        return noting
+
+    for verb in ("settle", "asettle"):
+        monkeypatch.setattr(RedisStore, verb, note(verb, getattr(RedisStore, verb)))
+    return found
 
 
 def _is_on_a_loop() -> bool:

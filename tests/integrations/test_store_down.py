@@ -16,15 +16,10 @@ from limits_app.integrations.decorators import limited
 from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
-from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store
 from tests.integrations.site import Ask, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def unreachable(*args: object) -> Any:
-    raise StoreUnavailable("connection refused")
 
 
 def tell(request: HttpRequest) -> HttpResponse:
@@ -38,48 +33,37 @@ def by_policy(policy: str) -> Resource:
     return Resource.objects.get(name="api")
 
 
-@pytest.fixture
-def down(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have the store go down."""
-
-    def go() -> None:
-        for verb in ("acquire", "version", "peek", "settle"):
-            monkeypatch.setattr(registry.store(), verb, unreachable)
-
-    return go
-
-
-def test_block_is_503_with_the_time_of_the_next_probe(serve: Any, ask: Ask, down: Any, settings: Settings) -> None:
+def test_block_is_503_with_the_time_of_the_next_probe(serve: Any, ask: Ask, take_down: Any, settings: Settings) -> None:
     serve({"": fine})
     endpoint(by_policy("block"))
-    down()
+    take_down()
     for _ in range(5):
         response = ask()
         assert (response.status_code, response["Retry-After"]) == (503, "1")
         assert response["Cache-Control"] == "no-store"
 
 
-def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, down: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, take_down: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     serve({"": limited("api")(fine)})
     by_policy("block")
     monkeypatch.setattr(resilient_store(), "probe_seconds", 6.5)
-    down()
+    take_down()
     assert ask()["Retry-After"] == "7"
 
 
 @pytest.mark.parametrize("policy", ["allow", "local"])
-def test_whoever_is_let_through_can_see_that_nobody_counted(serve: Any, ask: Ask, down: Any, policy: str) -> None:
+def test_whoever_is_let_through_can_see_that_nobody_counted(serve: Any, ask: Ask, take_down: Any, policy: str) -> None:
     serve({"": tell})
     endpoint(by_policy(policy))
     assert ask(who="bob").content == b"decided"
-    down()
+    take_down()
     assert ask().content == b"degraded"
 
 
-def test_a_share_that_is_used_up_is_a_refusal_as_ever(serve: Any, ask: Ask, down: Any) -> None:
+def test_a_share_that_is_used_up_is_a_refusal_as_ever(serve: Any, ask: Ask, take_down: Any) -> None:
     serve({"": limited("api")(tell)})
     by_policy("local")
-    down()
+    take_down()
     assert [ask().status_code for _ in range(3)] == [200, 429, 429]
 
 

@@ -110,8 +110,8 @@ def _as(kind: type, get_response: Any) -> Any:
 
 @pytest.mark.parametrize("middleware", ["as_service", "as_token"])
 @pytest.mark.parametrize("view", [fine, afine], ids=["sync", "async"])
+@pytest.mark.usefixtures("default_entities")
 def test_charged_by_address(middleware: str, view: Any, ask: Ask, serve: Any, settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
     settings.MIDDLEWARE = [*MIDDLEWARE[:2], f"{__name__}.{middleware}", *MIDDLEWARE[2:]]
     serve({"": view})
     endpoint(limit("api"))
