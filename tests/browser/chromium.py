@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.servers.installing import install
+from tests.servers.machine import install
 
 __all__ = ["DESKTOP", "PHONE", "Browser", "browser"]
 

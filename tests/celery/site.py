@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from redis import Redis
 
-from tests.servers.ports import HOST
+from tests.servers.machine import HOST
 from tests.servers.redis import redis_server, until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.servers.ports import free_ports
+from tests.servers.machine import free_ports
 from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.servers.ports import HOST, free_ports
+from tests.servers.machine import HOST, free_ports
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60

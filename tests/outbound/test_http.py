@@ -23,7 +23,7 @@ from limits_app.outbound import (
 from limits_app.outbound.events import Called
 from tests.outbound.timelines import Recorder
 from tests.outbound.upstream import LimitedServer, limited_server
-from tests.servers.ports import free_ports
+from tests.servers.machine import free_ports
 
 
 @pytest.fixture

@@ -6,45 +6,26 @@ With `LIMITS_TESTS_MYSQL_PORT` in the environment, the MySQL server on that port
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
-from tests.servers.freezing import frozen
-from tests.servers.installing import install
-from tests.servers.ports import HOST, answers, free_ports
+from tests.servers.machine import HOST, ServerProcess, answers, free_ports, program
 
 __all__ = ["MariaDBServer", "mariadb_server"]
 
-PATIENCE = 30
-"""Seconds after which a server that does not answer counts as broken."""
 DATABASE = "limits"
 
 
-def program(name: str) -> str:
-    """Where one of the server's programs is."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-    if shutil.which(name, path=path) is None:
-        install("mariadb-server")
-    found = shutil.which(name, path=path)
-    assert found is not None, f"there is no MariaDB: put {name} on the path (Debian: mariadb-server)"
-    return found
-
-
-class MariaDBServer:
-    """One server, which can be stopped, killed and started again on its port."""
+class MariaDBServer(ServerProcess):
+    """One server with an empty database."""
 
     def __init__(self, directory: Path, *options: str) -> None:
+        super().__init__(directory, free_ports()[0])
         self._options = options
-        self.port = free_ports()[0]
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
-        make = [program("mariadb-install-db"), "--no-defaults", f"--datadir={directory / 'data'}"]
+        make = [program("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={directory / 'data'}"]
         # Two servers that use one directory for temporary tables may take each other's away.
         make += [f"--tmpdir={directory}", "--auth-root-authentication-method=normal"]
         make += ["--skip-test-db", "--skip-name-resolve", "--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
@@ -73,8 +54,9 @@ class MariaDBServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        command = [program("mariadbd"), "--no-defaults", f"--datadir={self._directory / 'data'}", f"--port={self.port}"]
+        command = [program("mariadbd", "mariadb-server"), "--no-defaults", f"--port={self.port}"]
         command += [
+            f"--datadir={self._directory / 'data'}",
             f"--tmpdir={self._directory}",
             f"--bind-address={HOST}",
             f"--socket={self._directory / 'socket'}",
@@ -85,33 +67,7 @@ class MariaDBServer:
         command += self._options
         if os.geteuid() == 0:
             command.append("--user=root")
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline, pause = monotonic() + PATIENCE, Event()
-        while not answers(self.port):
-            assert self._process.poll() is None, f"the server ended: {self._log.read_text()}"
-            assert monotonic() < deadline, f"the server does not answer: {self._log.read_text()}"
-            pause.wait(0.02)
-
-    def kill(self) -> None:
-        """End it at once."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(PATIENCE)
-
-    def frozen(self) -> AbstractContextManager[None]:
-        """Stop it for a while, in the middle of whatever they do."""
-        assert self._process is not None
-        return frozen(self._process.pid)
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "log"
+        self._launch(command, lambda: answers(self.port))
 
 
 class RunningServer(MariaDBServer):

@@ -8,19 +8,13 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
-from tests.servers.freezing import frozen
-from tests.servers.installing import install
-from tests.servers.ports import HOST, answers, free_ports
+from tests.servers.machine import HOST, ServerProcess, answers, free_ports, install
 
 __all__ = ["PostgresServer", "postgres_server"]
 
-PATIENCE = 30
-"""Seconds after which a server that does not answer counts as broken."""
 USER = "limits"
 _HOMES = "/usr/lib/postgresql"
 
@@ -52,17 +46,17 @@ def whoever_may() -> dict[str, object]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-class PostgresServer:
-    """One server, which can be stopped, killed and started again on its port."""
+class PostgresServer(ServerProcess):
+    """One server with an empty database."""
+
+    _end_signal = signal.SIGQUIT  # which ends all its processes at once
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self.port = free_ports()[0]
-        self._directory = directory
+        super().__init__(directory, free_ports()[0])
         self._options = options
         self._programs = programs()
         self._who = whoever_may()
         self._run("initdb", "-D", str(directory / "data"), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync")
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def settings(self) -> dict[str, object]:
@@ -80,33 +74,7 @@ class PostgresServer:
         options = ["fsync=off", "full_page_writes=off", "unix_socket_directories=", *self._options]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data")]
         command += ["-h", HOST, "-p", str(self.port), *[part for option in options for part in ("-c", option)]]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._who)  # type: ignore[call-overload]  # its own types
-        deadline, pause = monotonic() + PATIENCE, Event()
-        while not self._is_ready():
-            assert self._process.poll() is None, f"the server ended: {self._log.read_text()}"
-            assert monotonic() < deadline, f"the server does not answer: {self._log.read_text()}"
-            pause.wait(0.02)
-
-    def kill(self) -> None:
-        """End it at once, as a crash does, with all its processes."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(PATIENCE)
-
-    def frozen(self) -> AbstractContextManager[None]:
-        """Stop all its processes for a while, in the middle of whatever they do."""
-        assert self._process is not None
-        return frozen(self._process.pid)
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "log"
+        self._launch(command, self._is_ready, **self._who)
 
     def _is_ready(self) -> bool:
         if not answers(self.port):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
-from tests.servers.ports import HOST
+from tests.servers.machine import HOST
 
 __all__ = ["Proxy", "proxy"]
 

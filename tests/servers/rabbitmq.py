@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
-from tests.servers.installing import install
-from tests.servers.ports import HOST, answers, free_ports
+from tests.servers.machine import HOST, answers, free_ports, program, until_ready
 
 __all__ = ["rabbitmq_server"]
 
-PATIENCE = 60
-"""Seconds after which a server that does not answer counts as broken."""
-
-
-def program(name: str) -> str:
-    """Where one of the server's programs is."""
-    # The programs on Debian's path run for root and one other user alone; these are behind them.
-    path = f"/usr/lib/rabbitmq/bin:{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-    if shutil.which(name, path=path) is None:
-        install("rabbitmq-server")
-    found = shutil.which(name, path=path)
-    assert found is not None, f"there is no RabbitMQ: put {name} on the path (Debian: rabbitmq-server)"
-    return found
+# The programs on Debian's path run for root and one other user alone; these are behind them.
+_FOLDER = "/usr/lib/rabbitmq/bin"
 
 
 @contextmanager
@@ -40,7 +25,7 @@ def rabbitmq_server() -> Iterator[str]:
         directory = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="rabbitmq-", ignore_cleanup_errors=True))
         )
-        server = program("rabbitmq-server")
+        server, mapper = (program(name, "rabbitmq-server", _FOLDER) for name in ("rabbitmq-server", "epmd"))
         port, mapper_port, node_port = free_ports(3, below=55_000)
         environment = os.environ | {
             "HOME": str(directory),  # where the cookie is
@@ -57,14 +42,10 @@ def rabbitmq_server() -> Iterator[str]:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
-        stack.enter_context(_running([program("epmd")], environment, directory / "epmd.out"))
+        stack.enter_context(_running([mapper], environment, directory / "epmd.out"))
         log = directory / "out"
         process = stack.enter_context(_running([server], environment, log))
-        deadline, pause = monotonic() + PATIENCE, Event()
-        while not answers(port):
-            assert process.poll() is None, f"the server ended: {log.read_text()}"
-            assert monotonic() < deadline, f"the server does not answer: {log.read_text()}"
-            pause.wait(0.05)
+        until_ready(process, lambda: answers(port), log)
         yield f"amqp://guest:guest@{HOST}:{port}//"
 
 
@@ -77,4 +58,4 @@ def _running(command: list[str], environment: dict[str, str], log: Path) -> Iter
         yield process
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE)
+        process.wait(60)

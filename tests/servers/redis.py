@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,8 +18,7 @@ from typing import Any
 
 from redis import Redis
 
-from tests.servers.installing import install
-from tests.servers.ports import HOST, free_ports
+from tests.servers.machine import HOST, ServerProcess, free_ports, install
 
 __all__ = ["RedisServer", "redis_binary", "redis_cluster", "redis_sentinel", "redis_server", "until"]
 
@@ -48,34 +46,20 @@ def _on_path() -> str | None:
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
-class RedisServer:
-    """One server process, which can be stopped, killed and started again on its port."""
+class RedisServer(ServerProcess):
+    """One server, by default without a file of its data."""
 
     def __init__(self, directory: Path, *options: str, port: int | None = None, save: bool = True) -> None:
-        self.port = port or free_ports()[0]
+        super().__init__(directory, port or free_ports()[0])
         self.url = f"redis://{HOST}:{self.port}/0"
-        self._directory = directory
         self._options = options
         self._saves = save
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The running process."""
-        assert self._process is not None, "the server was not started"
-        return self._process
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         place = ["--bind", HOST, "--port", str(self.port), "--dir", str(self._directory)]
         command = [redis_binary(), *self._options, *place, *(["--save", ""] if self._saves else [])]
-        with (self._directory / f"{self.port}.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline, pause = monotonic() + PATIENCE, Event()
-        while not self._serves():
-            assert self.process.poll() is None, f"the server ended: {self.log()}"
-            assert monotonic() < deadline, f"the server does not answer: {self.log()}"
-            pause.wait(0.01)
+        self._launch(command, self._serves)
 
     def _serves(self) -> bool:
         """Whether it replies itself; that somebody does on its port says less, who may have been quicker to take it."""
@@ -86,15 +70,6 @@ class RedisServer:
                 told += piece
         return own in told or told.startswith(b"-NOAUTH")  # nobody else here has a password
 
-    def log(self) -> str:
-        """What the server has written."""
-        return (self._directory / f"{self.port}.log").read_text(errors="replace")[-2000:]
-
-    def kill(self) -> None:
-        """End it at once, also where it is frozen: then without another answer."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
     def freeze(self) -> None:
         """Stop it in the middle of whatever it does; from then on it answers nothing."""
         os.kill(self.process.pid, signal.SIGSTOP)
@@ -104,11 +79,6 @@ class RedisServer:
         """Let it go on."""
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGCONT)
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-from tests.servers.ports import HOST
+from tests.servers.machine import HOST
 
 __all__ = ["certificate", "tls"]
 

@@ -27,7 +27,7 @@ from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_st
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
-from tests.servers.ports import free_ports
+from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
 from tests.stores.redis.support import (
     PATIENT,

@@ -16,7 +16,7 @@ from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
-from tests.servers.ports import free_ports
+from tests.servers.machine import free_ports
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, record, used
