@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from itertools import islice
+from time import time
 from typing import Final
 
 from limits_app.outbound.errors import check_counts, check_periods
@@ -64,8 +65,9 @@ class Hints:
     empty_seconds: float | None = None
 
 
-def hints_of(response: Response, *, unix_seconds: float) -> Hints:
-    """Read a response that arrived at `unix_seconds`, a Unix timestamp to which dates are compared."""
+def hints_of(response: Response, *, unix_seconds: float | None = None) -> Hints:
+    """Read a response that arrived at `unix_seconds` (None: now), a Unix timestamp to which dates are compared."""
+    unix_seconds = time() if unix_seconds is None else unix_seconds
     left, policies = dict(_items(response.header("RateLimit"))), dict(_items(response.header("RateLimit-Policy")))
     quotas = list(_draft(policies, left)) or list(_legacy(response, unix_seconds))
     retry_after = _retry_after(response.header("Retry-After"), unix_seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -50,7 +49,6 @@ class LimitedClient(WrappingClient):
         report: Callable[[float], Awaitable[None]] | None = None,
         name: str = "limits",
         observer: Observer = silent,
-        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(client)
         self.name = name
@@ -58,14 +56,13 @@ class LimitedClient(WrappingClient):
         self._usage = usage
         self._report = report
         self._observer = observer
-        self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; also raises LimitTimeout when the limits do not allow the request in time."""
         async with _acquired(self._limits, request) as (acquisition, waited):
             self._observer.note(Waited(self.name, waited))
             response = await self._client.send(request)
-            pause = _pause(response, self._unix_seconds())
+            pause = _pause(response)
             if pause and self._report is not None:
                 await self._report(pause)
             acquisition.update(self._usage(request, response))
@@ -108,7 +105,6 @@ class PooledClient(Closable):
         label: str = "name",
         usage: Usage = as_requested,
         observer: Observer = silent,
-        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         names = [pool[index].config.get(label) for index in range(len(pool))]
         if names != list(members):
@@ -122,7 +118,6 @@ class PooledClient(Closable):
         self._label = label
         self._usage = usage
         self._observer = observer
-        self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; raises Unavailable when no member is available."""
@@ -152,16 +147,16 @@ class PooledClient(Closable):
             except Unavailable as error:
                 await self._pool.acool_down(self._indices[name], error.retry_after)
                 raise
-            pause = _pause(response, self._unix_seconds())
+            pause = _pause(response)
             if pause:
                 await self._pool.acool_down(self._indices[name], pause)
             acquisition.update(self._usage(request, response))
             return response
 
 
-def _pause(response: Response, unix_seconds: float) -> float | None:
+def _pause(response: Response) -> float | None:
     """Return for how many seconds the upstream has asked not to be used."""
-    hints = hints_of(response, unix_seconds=unix_seconds)
+    hints = hints_of(response)
     return hints.empty_seconds if response.ok else hints.retry_after
 
 

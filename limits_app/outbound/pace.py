@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -146,13 +145,11 @@ class PacedClient(WrappingClient):
         pace: Pace,
         *,
         tries: int = 5,
-        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         check_counts(tries=tries)
         super().__init__(client)
         self.pace = pace
         self._tries = tries
-        self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`."""
@@ -165,7 +162,7 @@ class PacedClient(WrappingClient):
                 async with self.pace.turn(timeout=timeout, ticket=ticket) as departure:
                     waited = loop.time() - start
                     response = await self._client.send(request)
-                    departure.hints = hints_of(response, unix_seconds=self._unix_seconds())
+                    departure.hints = hints_of(response)
             except QueueTimeout:
                 if response is None:
                     raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -65,10 +64,8 @@ class RetryingClient(WrappingClient):
         *,
         name: str = "upstream",
         observer: Observer = silent,
-        unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(client)
-        self._unix_seconds = unix_seconds
         self._retrier = Retrier(
             policy or RequestRetryPolicy(),
             min_wait=lambda error: error.retry_after if isinstance(error, Unavailable | UnsuccessfulResponse) else 0.0,
@@ -81,7 +78,7 @@ class RetryingClient(WrappingClient):
         async def attempt() -> Response:
             response = await self._client.send(request)
             if response.refused or (response.status in _TEMPORARY and request.may_repeat):
-                retry_after = hints_of(response, unix_seconds=self._unix_seconds()).retry_after
+                retry_after = hints_of(response).retry_after
                 raise UnsuccessfulResponse(response, retry_after or 0.0)
             return response
 

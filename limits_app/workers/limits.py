@@ -42,7 +42,7 @@ class Acquirable(Protocol):
 class PrivateSet:
     """The limits and the configuration of a limit set with `shared=False`, of which each worker makes a copy.
 
-    `limits` is None where `LIMITS["ENABLED"]` is False, so that nothing is limited.
+    `limits` is None where none are given, or `LIMITS["ENABLED"]` is False, so that nothing is limited.
     """
 
     limits: tuple[AnyLimit, ...] | None
@@ -66,14 +66,13 @@ class PrivateSet:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The checked `limits` option: at most one of the three is set."""
+    """The checked `limits` option.
 
-    private: PrivateSet | None = None
-    """What each worker makes a separate limit set of."""
-    limit_sets: tuple[LimitSet | PrivateSet, ...] = ()
-    """Limit sets, over which each worker makes a separate pool."""
-    shared: Acquirable | None = None
-    """A limit set or pool that all workers share."""
+    `given` is a set of which each worker makes a copy, a tuple of sets over which each worker makes a pool, or a set or
+    pool that all workers share.
+    """
+
+    given: PrivateSet | tuple[LimitSet | PrivateSet, ...] | Acquirable
 
     @classmethod
     def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
@@ -84,37 +83,34 @@ class WorkerLimits:
     @classmethod
     def _checked(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
         if isinstance(limits, LimitSet):
-            one = PrivateSet.of(limits)
-            return cls(private=one) if isinstance(one, PrivateSet) else cls(shared=one)
+            return cls(PrivateSet.of(limits))
         if isinstance(limits, Acquirable):
-            return cls(shared=limits)
+            return cls(limits)
         parts: Collection[object] = tuple(limits) if isinstance(limits, Iterable) else ()
         definitions = tuple(part for part in parts if isinstance(part, Limit))
         limit_sets = tuple(part for part in parts if isinstance(part, LimitSet))
         is_iterable_or_none = limits is None or isinstance(limits, Iterable)
         if is_iterable_or_none and len(definitions) == len(parts):
-            return cls(private=PrivateSet(definitions, {}) if definitions else None)
+            return cls(PrivateSet(definitions or None, {}))
         if is_iterable_or_none and len(limit_sets) == len(parts):
-            return cls(limit_sets=tuple(map(PrivateSet.of, limit_sets)))
+            return cls(tuple(map(PrivateSet.of, limit_sets)))
         raise ValueError(f"limits must be limits, a limit set, limit sets or a limit pool, not {limits!r}")
 
     def _without_limits(self) -> WorkerLimits:
         """The same sets without limits; those of resources and pools by name are without limits already."""
-        if isinstance(self.shared, LimitSet) and self.shared.version is None:
-            return WorkerLimits(private=PrivateSet(None, self.shared.config))
-        sets = self.shared if isinstance(self.shared, LimitPool) else self.limit_sets
-        if sets:
-            return WorkerLimits(limit_sets=tuple([PrivateSet(None, one.config) for one in sets]))
-        return self if self.private is None else WorkerLimits(private=PrivateSet(None, self.private.config))
+        given = self.given
+        if isinstance(given, PrivateSet) or (isinstance(given, LimitSet) and given.version is None):
+            return WorkerLimits(PrivateSet(None, given.config))
+        if isinstance(given, tuple | LimitPool):
+            return WorkerLimits(tuple([PrivateSet(None, one.config) for one in given]))
+        return self
 
     def for_worker(self, worker_index: int) -> Acquirable:
         """Return the limits of one worker; called in the thread or process of the worker."""
-        if self.shared is not None:
-            return self.shared
-        if self.limit_sets:
-            own = [one.copy() if isinstance(one, PrivateSet) else one for one in self.limit_sets]
+        if isinstance(self.given, tuple):
+            own = [one.copy() if isinstance(one, PrivateSet) else one for one in self.given]
             return LimitPool(own, worker_index=worker_index)
-        return Unlimited() if self.private is None else self.private.copy()
+        return self.given.copy() if isinstance(self.given, PrivateSet) else self.given
 
     def check_mode(self, mode: str) -> None:
         """Raise ValueError for workers in threads of this process, and a limit set that is made for mode `process`."""
@@ -139,7 +135,7 @@ class WorkerLimits:
 
     def _given_sets(self) -> list[LimitSet]:
         """The limit sets that workers do not make themselves."""
-        if isinstance(self.shared, LimitSet):
-            return [self.shared]
-        given: Iterable[object] = self.shared if isinstance(self.shared, Iterable) else self.limit_sets
+        if isinstance(self.given, LimitSet):
+            return [self.given]
+        given: Iterable[object] = self.given if isinstance(self.given, Iterable) else ()
         return [one for one in given if isinstance(one, LimitSet)]

@@ -21,8 +21,8 @@ class LimitedServer:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.port = 0
-        self.admitted: list[tuple[float, str]] = []
-        self.refused: list[tuple[float, str]] = []
+        self.admitted: list[str] = []
+        self.refused: list[str] = []
         self.seen_headers: list[dict[str, str]] = []
         self._window: deque[float] = deque()
 
@@ -84,10 +84,10 @@ class LimitedServer:
         while self._window and self._window[0] <= now - 1.0:
             self._window.popleft()
         if len(self._window) >= self.capacity:
-            self.refused.append((now, path))
+            self.refused.append(path)
             return 429
         self._window.append(now)
-        self.admitted.append((now, path))
+        self.admitted.append(path)
         return 200
 
     def _told(self) -> list[str]:
