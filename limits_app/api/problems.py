@@ -12,7 +12,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError
 from django.db.models import ProtectedError
 from django.http import Http404
 from django.utils.translation import gettext as _
-from rest_framework import exceptions, status
+from rest_framework import exceptions
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -34,37 +34,12 @@ class WrongQuery(exceptions.ValidationError):
     """400: invalid query parameters."""
 
 
-class Conflict(exceptions.APIException):
-    """409: the request conflicts with the current state."""
+class Problem(exceptions.APIException):
+    """An error with a status of its own; `wait` is after how many seconds the client may try again."""
 
-    status_code = status.HTTP_409_CONFLICT
-
-
-class PreconditionFailed(exceptions.APIException):
-    """412: the object has been changed since the version in If-Match."""
-
-    status_code = status.HTTP_412_PRECONDITION_FAILED
-
-
-class PreconditionRequired(exceptions.APIException):
-    """428: the If-Match header is missing."""
-
-    status_code = status.HTTP_428_PRECONDITION_REQUIRED
-
-
-class TooLarge(exceptions.APIException):
-    """413: the body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE."""
-
-    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-
-
-class Busy(exceptions.APIException):
-    """503: the database or the store is unavailable."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-
-    def __init__(self, detail: str, wait: int) -> None:
+    def __init__(self, status: HTTPStatus, detail: str, wait: int | None = None) -> None:
         super().__init__(detail)
+        self.status_code = status
         self.wait = wait
 
 
@@ -112,12 +87,13 @@ def _known(error: Exception) -> exceptions.APIException | None:
         case PermissionDenied():
             return exceptions.PermissionDenied()
         case RequestDataTooBig():
-            return TooLarge(str(error))
+            return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
         case ProtectedError(protected_objects=users):
             names = ", ".join(sorted(str(user) for user in users)[:_MOST_NAMED])
-            return Conflict(_("The object is still in use by: %(names)s.") % {"names": names})
+            return Problem(HTTPStatus.CONFLICT, _("The object is still in use by: %(names)s.") % {"names": names})
         case IntegrityError():
-            return Conflict(_("A concurrent change conflicts with this one. Read the object and try again."))
+            message = _("A concurrent change conflicts with this one. Read the object and try again.")
+            return Problem(HTTPStatus.CONFLICT, message)
         case _:
             return _of_limits(error)
 
@@ -125,11 +101,13 @@ def _known(error: Exception) -> exceptions.APIException | None:
 def _of_limits(error: Exception) -> exceptions.APIException | None:
     match error:
         case StoreUnavailable():
-            return Busy(_("The limits store is temporarily unavailable."), seconds_of(error))
+            message = _("The limits store is temporarily unavailable.")
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, seconds_of(error))
         case OperationalError() | InterfaceError():
-            return Busy(_("The database is temporarily unavailable."), _RETRY_SECONDS)
+            message = _("The database is temporarily unavailable.")
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, _RETRY_SECONDS)
         case CannotRevert():
-            return Conflict(str(error))
+            return Problem(HTTPStatus.CONFLICT, str(error))
         case LimitsError():
             return exceptions.ValidationError(str(error))
         case _:

@@ -11,8 +11,6 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
 from limits_app.api.permissions import REASON_HEADER
-from limits_app.api.serializers.configuration import DefinitionSerializer
-from limits_app.api.serializers.fields import StrictSerializer
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
 from limits_app.integrations.refusals import PROBLEM
 
@@ -55,8 +53,8 @@ class Problems(AutoSchema):
 
     def get_override_parameters(self) -> Any:
         """The query parameters of the view, and the headers of changes."""
-        query = getattr(self.view, "query", None) if self.method == "GET" else None
-        if query is not None and self.has_query():
+        query = getattr(self.view, "query", None)
+        if query is not None and self.method == "GET" and getattr(self.view, "action", None) != "retrieve":
             yield query
         if self.method in _WRITES:
             yield _header(REASON_HEADER, "The reason of the change, for the audit log.", required=False)
@@ -64,10 +62,6 @@ class Problems(AutoSchema):
             yield _header("If-Match", "The ETag of the version to change, or `*`.", required=True)
         if self.method == "GET" and self.is_tagged():
             yield _header("If-None-Match", "The ETag of a cached version.", required=False)
-
-    def has_query(self) -> bool:
-        """Whether the operation has query parameters; those on a single row do not."""
-        return getattr(self.view, "action", None) != "retrieve"
 
     def is_tagged(self) -> bool:
         """Whether responses have an ETag."""
@@ -107,12 +101,6 @@ class Problems(AutoSchema):
         if self.method == "GET":
             responses["304"] = {"description": "Not modified", "headers": _TAG}
 
-    def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
-        schema: Schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
-        if isinstance(serializer, StrictSerializer | DefinitionSerializer):
-            schema["additionalProperties"] = False
-        return schema
-
 
 class ApiSchema(LimitsSchemaMixin, Problems):
     """The schema class of the views of the REST API, independent of the site's default."""
@@ -122,6 +110,14 @@ def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[
     """Keep only the URLs of the REST API; a preprocessing hook of drf-spectacular."""
     package = __name__.rpartition(".")[0] + "."
     return [one for one in endpoints if one[3].cls.__module__.startswith(package)]
+
+
+def without_other_fields(result: Schema, **_options: Any) -> Schema:
+    """Describe that objects have no other fields than those that are listed; a postprocessing hook."""
+    for schema in result["components"]["schemas"].values():
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+    return result
 
 
 def _header(name: str, description: str, *, required: bool) -> OpenApiParameter:

@@ -25,6 +25,10 @@ _schema = SchemaView.as_view(
         "DESCRIPTION": "Read and change rate limits, quotas and concurrency limits.",
         "VERSION": "1",
         "PREPROCESSING_HOOKS": ["limits_app.api.schema.only_this_api"],
+        "POSTPROCESSING_HOOKS": [
+            "drf_spectacular.hooks.postprocess_schema_enums",
+            "limits_app.api.schema.without_other_fields",
+        ],
         "SCHEMA_PATH_PREFIX": "",
     },
 )

@@ -13,7 +13,7 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, services
-from limits_app.api.problems import TooLarge
+from limits_app.api.problems import Problem
 from limits_app.api.views.base import BoundedJSONParser
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
 from tests.api.site import ROOT, as_user, fill, person
@@ -215,7 +215,7 @@ def test_bodies_that_are_no_json_are_refused(root: APIClient, body: bytes, statu
 def test_no_more_of_a_body_is_read_than_the_site_admits(settings: Settings) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
     body = BytesIO(b"1" * 100)
-    with pytest.raises(TooLarge, match="10 bytes"):
+    with pytest.raises(Problem, match="10 bytes"):
         BoundedJSONParser().parse(body)
     assert body.tell() == 11
 

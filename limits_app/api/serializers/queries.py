@@ -41,10 +41,6 @@ def read(query: type[serializers.Serializer[Any]], given: QueryDict) -> dict[str
     return values
 
 
-def _search() -> serializers.CharField:
-    return serializers.CharField(required=False, max_length=255, help_text="Search terms; every term must match.")
-
-
 def _ordering(*names: str) -> serializers.ChoiceField:
     choices = [*names, *[f"-{name}" for name in names]]
     return serializers.ChoiceField(
@@ -52,8 +48,8 @@ def _ordering(*names: str) -> serializers.ChoiceField:
     )
 
 
-class ListQuery(StrictSerializer):
-    """Filters, ordering and paging of a list; every parameter that is not in `beside` is a filter."""
+class PageQuery(StrictSerializer):
+    """Filters and paging of a list; every parameter that is not in `beside` is a filter."""
 
     page = serializers.IntegerField(min_value=1, max_value=10**9, required=False)
     page_size = serializers.IntegerField(min_value=1, max_value=MAX_PAGE_SIZE, required=False)
@@ -68,24 +64,22 @@ class ListQuery(StrictSerializer):
                 yield value if isinstance(value, Q) else Q((name, value))
 
 
+class ListQuery(PageQuery):
+    """Filters, search and paging of a list."""
+
+    search = serializers.CharField(required=False, max_length=255, help_text="Search terms; every term must match.")
+
+
 class ChoiceOfRows(serializers.ChoiceField):
     """A choice that maps to a filter condition."""
 
     def __init__(self, conditions: Mapping[str, Q], **options: Any) -> None:
-        super().__init__([str(name) for name in conditions], **options)
+        super().__init__([*conditions], **options)
         self._conditions = conditions
 
     def to_internal_value(self, data: Any) -> Any:
         """Return the condition of a choice."""
         return self._conditions[super().to_internal_value(data)]
-
-
-class ScopeField(serializers.ChoiceField):
-    """A level of policies, as a filter condition."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Return the condition of a level."""
-        return in_scope(str(super().to_internal_value(data)))
 
 
 class ResourceQuery(ListQuery):
@@ -94,7 +88,6 @@ class ResourceQuery(ListQuery):
     name = Exact(required=False)
     pool = Exact(source="pool__name", required=False)
     store = Exact(required=False, allow_blank=True, help_text="Store alias; empty for the default store.")
-    search = _search()
     ordering = _ordering("name")
 
 
@@ -102,7 +95,6 @@ class PlanQuery(ListQuery):
     """Parameters of the list of plans."""
 
     name = Exact(required=False)
-    search = _search()
     ordering = _ordering("name", "priority")
 
 
@@ -114,7 +106,6 @@ class EntityQuery(ListQuery):
     plan = Exact(source="plan__name", required=False)
     blocked = serializers.BooleanField(required=False)
     unlimited = serializers.BooleanField(required=False)
-    search = _search()
     ordering = _ordering("identifier", "name")
 
 
@@ -124,11 +115,10 @@ class PolicyQuery(ListQuery):
     resource = Exact(source="resource__name", required=False)
     entity = Exact(source="entity__identifier", required=False)
     plan = Exact(source="plan__name", required=False)
-    scope = ScopeField(PolicyScope.choices, required=False)
+    scope = ChoiceOfRows({scope: in_scope(scope) for scope in PolicyScope.values}, required=False)
     holds = ChoiceOfRows(_HOLDS, required=False)
     effect = serializers.ChoiceField(PolicyEffect.choices, required=False)
     enforcement = serializers.ChoiceField(Enforcement.choices, required=False)
-    search = _search()
     ordering = _ordering("updated_at", "created_at", "valid_from")
 
 
@@ -136,7 +126,6 @@ class PoolQuery(ListQuery):
     """Parameters of the list of pools."""
 
     name = Exact(required=False)
-    search = _search()
     ordering = _ordering("name")
 
 
@@ -145,7 +134,6 @@ class EndpointQuery(ListQuery):
 
     resource = Exact(source="resource__name", required=False)
     enabled = serializers.BooleanField(required=False)
-    search = _search()
     ordering = _ordering("order", "name")
 
 
@@ -159,7 +147,6 @@ class AuditEventQuery(ListQuery):
     object_id = serializers.CharField(required=False)
     since = DateTimeField(source="when__gte", required=False)
     until = DateTimeField(source="when__lt", required=False)
-    search = _search()
     ordering = _ordering("when")
 
 
@@ -185,7 +172,7 @@ class ExplainQuery(StatusQuery):
     )
 
 
-class TimeQuery(ListQuery):
+class TimeQuery(PageQuery):
     """A time range: usage of the periods that begin in it."""
 
     period = serializers.ChoiceField(
@@ -197,7 +184,7 @@ class TimeQuery(ListQuery):
     until = DateTimeField(required=False)
 
 
-class CountedQuery(ListQuery):
+class CountedQuery(PageQuery):
     """Filters for usage and rejections."""
 
     resource = Exact(required=False)
@@ -226,6 +213,6 @@ class UsageQuery(CountedQuery, TimeQuery):
 class MeQuery(TimeQuery):
     """Parameters of the caller's own limits and usage."""
 
-    beside = (*ListQuery.beside, "period", "since", "until")
+    beside = (*PageQuery.beside, "period", "since", "until")
 
     resource = Exact(source="name", required=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from http import HTTPStatus
 from typing import IO, Any, ClassVar, Final
 
 from django.conf import settings
 from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404
+from django.shortcuts import get_object_or_404
 from django.utils.http import parse_etags
 from django.utils.translation import gettext as _
 from drf_spectacular.views import SpectacularAPIView
@@ -27,7 +29,7 @@ from rest_framework.views import APIView
 from limits_app.api import problems
 from limits_app.api.permissions import ModelPermission, Permission, changing
 from limits_app.api.schema import ApiSchema
-from limits_app.api.serializers.queries import MAX_PAGE_SIZE, ListQuery, read
+from limits_app.api.serializers.queries import MAX_PAGE_SIZE, PageQuery, read
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 
@@ -40,11 +42,12 @@ class BoundedJSONParser(JSONParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the parsed body; raises ParseError for invalid JSON and TooLarge for a body over the limit."""
+        """Return the parsed body; raises ParseError for invalid JSON, and Problem for a body over the limit."""
         most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         body: bytes = stream.read() if most is None else stream.read(most + 1)
         if most is not None and len(body) > most:
-            raise problems.TooLarge(_("The body is longer than %(bytes)d bytes.") % {"bytes": most})
+            message = _("The body is longer than %(bytes)d bytes.") % {"bytes": most}
+            raise problems.Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         try:
             parsed = json.loads(body)
             json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
@@ -68,23 +71,15 @@ def tag_of(representation: Any) -> str:
     return f'"{blake2b(JSONRenderer().render(representation), digest_size=16).hexdigest()}"'
 
 
-def is_known(request: Request, tag: str) -> bool:
-    """Whether If-None-Match contains the tag."""
-    known = [one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))]
-    return tag in known or "*" in known
-
-
 def check_match(request: Request, tag: str) -> None:
-    """Raise PreconditionRequired without If-Match, and PreconditionFailed if it names another version."""
+    """Raise Problem with the status 428 without If-Match, and with 412 if it names another version."""
     given = request.headers.get("If-Match", "").strip()
     if not given:
-        raise problems.PreconditionRequired(
-            _("Send the ETag of the version that you have read in the If-Match header.")
-        )
+        message = _("Send the ETag of the version that you have read in the If-Match header.")
+        raise problems.Problem(HTTPStatus.PRECONDITION_REQUIRED, message)
     if given != "*" and tag not in parse_etags(given):
-        raise problems.PreconditionFailed(
-            _("The object has been changed since you read it. Read it again and repeat the change.")
-        )
+        message = _("The object has been changed since you read it. Read it again and repeat the change.")
+        raise problems.Problem(HTTPStatus.PRECONDITION_FAILED, message)
 
 
 class Page(pagination.PageNumberPagination):
@@ -127,7 +122,8 @@ class ApiView(LimitsMixin, APIView):
         """Return the representation with its ETag, or 304 if the client has this version."""
         tag = tag_of(data)
         headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
-        if request.method in {"GET", "HEAD"} and is_known(request, tag):
+        known = {one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))}
+        if request.method in {"GET", "HEAD"} and known & {tag, "*"}:
             return Response(status=304, headers=headers)
         return Response(data, status=status, headers=headers)
 
@@ -165,7 +161,7 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
 
     pagination_class = Page
     filter_backends = ()
-    query: type[ListQuery] = ListQuery
+    query: type[PageQuery] = PageQuery
     search_fields: ClassVar[tuple[str, ...]] = ()
     tagged = True
 
@@ -224,22 +220,15 @@ class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
         rows = super().get_queryset()
         return rows.using(router.db_for_write(rows.model))
 
-    def found(self, pk: int) -> Any:
-        """The current row; raises Http404 if it does not exist."""
-        row = self.get_queryset().filter(pk=pk).first()
-        if row is None:
-            raise Http404
-        return row
-
     def represented(self, pk: int) -> Any:
         """The representation of the current row."""
-        return self.get_serializer(self.found(pk)).data
+        return self.get_serializer(get_object_or_404(self.get_queryset(), pk=pk)).data
 
     def locked(self, request: Request, pk: int) -> Any:
-        """The row, locked for update; raises PreconditionFailed if it is not the version of If-Match."""
+        """The row, locked for update; raises Problem if it is not the version of If-Match."""
         rows = self.get_queryset()
         rows.model.objects.using(rows.db).select_for_update().order_by("pk").filter(pk=pk).first()
-        row = self.found(pk)
+        row = get_object_or_404(rows, pk=pk)
         check_match(request, tag_of(self.get_serializer(row).data))
         return row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from django.db import router, transaction
@@ -15,7 +16,7 @@ from rest_framework.response import Response
 from limits_app import audit
 from limits_app.api import permissions
 from limits_app.api.permissions import reason_of, who
-from limits_app.api.problems import Conflict
+from limits_app.api.problems import Problem
 from limits_app.api.serializers import queries
 from limits_app.api.serializers.configuration import (
     AuditEventSerializer,
@@ -76,7 +77,8 @@ class PolicyView(ConfigurationView):
         serializer.is_valid(raise_exception=True)
         is_confirmed = self.request.query_params.get("confirm") == "true"
         if before is not None and not is_confirmed and (why := weakened(before, vars(stored))):
-            raise Conflict(f"{why} {left_without(stored)} {_('Send it with ?confirm=true if that is meant.')}")
+            confirm = _("Send it with ?confirm=true if that is meant.")
+            raise Problem(HTTPStatus.CONFLICT, f"{why} {left_without(stored)} {confirm}")
         return serializer.save()
 
 
