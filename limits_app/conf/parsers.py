@@ -22,17 +22,12 @@ _MAPPED_BITS: Final = 96
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-EntityOfRequest = Callable[["HttpRequest"], str | None]
-ApiKeyOfRequest = Callable[["HttpRequest"], str | None]
-PlanOfRequest = Callable[["HttpRequest"], str | None]
+OfRequest = Callable[["HttpRequest"], str | None]
+"""Returns the entity, the API key or the plan of a request."""
 RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
-_MOST_SECONDS: Final = 1_000_000_000
 MAX_MEGABYTES: Final = 1024 * 1024
-_MOST_TIMES: Final = 1000
-_ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_SHORT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 class StoreKind(StrEnum):
@@ -104,18 +99,33 @@ def _wrong(expected: str, value: object) -> ValueError:
     return ValueError(f"must be {expected}, not {shown(value)}")
 
 
-def alias(value: object) -> str:
-    """Parse the name of a store."""
-    if not isinstance(value, str) or not _ALIAS.fullmatch(value):
-        raise _wrong("a letter followed by at most 63 letters, digits, '_' or '-'", value)
-    return value
+def text(pattern: str, expected: str) -> Callable[[object], str]:
+    """Make a parser of texts that match a pattern."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            raise _wrong(expected, value)
+        return value
+
+    return parse
 
 
-def short_name(value: object) -> str:
-    """Parse the prefix of the keys of a site, or the name of a header."""
-    if not isinstance(value, str) or not _SHORT_NAME.fullmatch(value):
-        raise _wrong("1 to 32 letters, digits, '.', '_' or '-'", value)
-    return value
+def number(expected: str, is_allowed: Callable[[float], bool]) -> Callable[[object], float]:
+    """Make a parser of numbers, whole or not."""
+
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not is_allowed(value):
+            raise _wrong(expected, value)
+        return value
+
+    return parse
+
+
+alias: Final = text(r"[A-Za-z][A-Za-z0-9_-]{0,63}", "a letter followed by at most 63 letters, digits, '_' or '-'")
+short_name: Final = text(r"[A-Za-z0-9._-]{1,32}", "1 to 32 letters, digits, '.', '_' or '-'")
+seconds: Final = number("a number of seconds above 0 and at most 1000000000", lambda one: 0 < one <= 1_000_000_000)
+share: Final = number("a number above 0 and at most 1", lambda one: 0 < one <= 1)
+factor: Final = number("a number from 1 to 1000", lambda one: 1 <= one <= 1000)
 
 
 def directory(value: object) -> Path | None:
@@ -138,13 +148,6 @@ def whole_number(least: int, most: int) -> Callable[[object], int]:
     return parse
 
 
-def seconds(value: object) -> float:
-    """Parse a length of time."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
-        raise _wrong(f"a number of seconds above 0 and at most {_MOST_SECONDS}", value)
-    return value
-
-
 def redis_url(value: object) -> str:
     """Parse the address of a Redis server."""
     with suppress(ValueError):
@@ -157,13 +160,6 @@ def yes_or_no(value: object) -> bool:
     """Parse a switch."""
     if not isinstance(value, bool):
         raise _wrong("True or False", value)
-    return value
-
-
-def share(value: object) -> float:
-    """Parse a fraction."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise _wrong("a number above 0 and at most 1", value)
     return value
 
 
@@ -181,13 +177,6 @@ def list_of(parse: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
 def shares(value: object) -> tuple[float, ...]:
     """Parse fractions; returns them sorted and without duplicates."""
     return tuple(sorted(set(list_of(share)(value))))
-
-
-def factor(value: object) -> float:
-    """Parse a factor."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _MOST_TIMES:
-        raise _wrong(f"a number from 1 to {_MOST_TIMES}", value)
-    return value
 
 
 def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:

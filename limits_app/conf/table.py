@@ -8,14 +8,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from limits_app.conf import parsers
 from limits_app.conf.parsers import (
-    ApiKeyOfRequest,
-    EntityOfRequest,
     Exporter,
     Headers,
     Network,
+    OfRequest,
     OnUnavailable,
     OnUnresolved,
-    PlanOfRequest,
     RefusalHandler,
     StoreKind,
     StoreSettings,
@@ -57,7 +55,7 @@ IDLE_FACTOR: Final = Key[float]("IDLE_FACTOR", 7, "limits_app.E019", parsers.fac
 minute. The state of entities with specific limits does not expire."""
 UNKNOWN_KEYS: Final = Key("UNKNOWN_KEYS", UnknownKeys.WARN, "limits_app.E014", parsers.one_of(UnknownKeys))
 """What happens when a request names a limit key that its set does not have."""
-ENTITY_OF_REQUEST: Final = Key[str | EntityOfRequest](
+ENTITY_OF_REQUEST: Final = Key[str | OfRequest](
     "ENTITY_OF_REQUEST", "limits_app.integrations.identity.entity_of_request", "limits_app.E015", parsers.function
 )
 """Takes a request and returns the identifier of its entity, or None for the site itself."""
@@ -82,11 +80,11 @@ BREAKER_INTERVAL_SECONDS: Final = Key[float]("BREAKER_INTERVAL_SECONDS", 10, "li
 """Interval in which calls and failures are counted, in seconds."""
 BREAKER_PROBE_SECONDS: Final = Key[float]("BREAKER_PROBE_SECONDS", 0.5, "limits_app.E036", parsers.seconds)
 """Maximum delay between probes of an unavailable store by each process; also sent as Retry-After."""
-API_KEY_OF_REQUEST: Final = Key[str | ApiKeyOfRequest | None](
+API_KEY_OF_REQUEST: Final = Key[str | OfRequest | None](
     "API_KEY_OF_REQUEST", None, "limits_app.E050", parsers.or_none(parsers.function)
 )
 """Takes a request and returns the API key that authenticated it, or None; only a digest of the key is used."""
-PLAN_OF_REQUEST: Final = Key[str | PlanOfRequest | None](
+PLAN_OF_REQUEST: Final = Key[str | OfRequest | None](
     "PLAN_OF_REQUEST", None, "limits_app.E068", parsers.or_none(parsers.function)
 )
 """Takes a request and returns the name of its plan, or None; for entities without a plan."""
