@@ -33,6 +33,7 @@ from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish
 from limits_app.resolver.resolution import Limits
+from limits_app.services.amounts import AcquireOptions
 
 Amounts = Mapping[str, Amount]
 
@@ -103,19 +104,11 @@ class LimitedCall:
 
     def acquire(self) -> Acquisition:
         """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
-        entity, named = self._charged()
-        requested = partial(one_of_each, named)
-        return services.acquire(
-            self.rule.resource, entity=entity, requested=requested, require_usage=False, **self._options()
-        )
+        return services.acquire(self.rule.resource, **self._acquire_options(*self._charged()))
 
     async def aacquire(self) -> Acquisition:
         """`acquire` for asyncio."""
-        entity, named = await self._acharged()
-        requested = partial(one_of_each, named)
-        return await services.aacquire(
-            self.rule.resource, entity=entity, requested=requested, require_usage=False, **self._options()
-        )
+        return await services.aacquire(self.rule.resource, **self._acquire_options(*await self._acharged()))
 
     def run(self) -> Any:
         """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
@@ -209,6 +202,15 @@ class LimitedCall:
             else:
                 self.rule.report.update(response, charge)
         return report_response(limits, response, is_first=is_first)
+
+    def _acquire_options(self, entity: str | None, named: Amounts) -> AcquireOptions:
+        return {
+            "entity": entity,
+            "requested": partial(one_of_each, named),
+            "timeout": self.rule.timeout,
+            "default_limits": self.rule.default_limits,
+            "require_usage": False,
+        }
 
     def _options(self) -> _ChargeOptions:
         return {"timeout": self.rule.timeout, "default_limits": self.rule.default_limits}

@@ -100,17 +100,16 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the store that knows whether they have changed is in this process, or on this machine."""
-        return self._version is not None and not self._version.store.remote
-
     def is_current(self) -> bool:
         """Whether nothing has changed, as far as the store knows; queries it."""
         try:
             return self._version is None or self._version.store.version() == self._version.version
         except StoreUnavailable:
             return True
+
+    def is_current_here(self) -> bool:
+        """`is_current` where the store that knows it is in this process, or on this machine; otherwise False."""
+        return self._version is not None and not self._version.store.remote and self.is_current()
 
     def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
         """Return a function of the effective limits that returns the amounts of a rule, if both have the same version.
@@ -152,16 +151,6 @@ class Endpoints:
         """Return the present endpoints; queries the store, and the database once when something has changed."""
         table = self.cached()
         return table if table is not None and table.is_current() else self._load()
-
-    def has_none_for(self, request: HttpRequest) -> bool:
-        """Whether no rule matches a request, as far as this process knows without a query to another one."""
-        table = self.cached()
-        return table is not None and not table.find(request) and table.is_local and table.is_current()
-
-    def cached_rules(self, request: HttpRequest) -> tuple[Rule, ...]:
-        """Return the rules that match a request by the endpoints that were read last; queries nothing."""
-        kept = self._kept
-        return () if kept is None or kept.until < monotonic() else kept.find(request)
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""

@@ -98,7 +98,8 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
         return None
     try:
         # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
-        rules = () if limits.charges else endpoints.cached_rules(request)
+        table = None if limits.charges else endpoints.cached()
+        rules = () if table is None else table.find(request)
         if len(rules) == 1 and rules[0].is_plain:
             limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
             return None
@@ -116,10 +117,11 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     """`_enforce` for asyncio; a thread applies several rules, and those that may query the database."""
     limits = request.limits
     limits.enforced = True
-    if _is_exempt(request) or endpoints.has_none_for(request):
+    table = endpoints.cached()
+    rules = () if table is None else table.find(request)
+    if _is_exempt(request) or (table is not None and not rules and table.is_current_here()):
         return None
-    rules = () if limits.charges else endpoints.cached_rules(request)
-    if len(rules) != 1 or not rules[0].is_plain:
+    if limits.charges or len(rules) != 1 or not rules[0].is_plain:
         return await sync_to_async(_enforce)(request)
     try:
         entity = await limits.aentity()

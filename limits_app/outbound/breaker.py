@@ -70,7 +70,7 @@ def _microseconds(seconds: float) -> int:
 
 
 class Breaker:
-    """The circuit breaker of one upstream. The clock is by default that of the running event loop."""
+    """The circuit breaker of one upstream, on the clock of the running event loop."""
 
     def __init__(
         self,
@@ -78,12 +78,11 @@ class Breaker:
         *,
         name: str = "upstream",
         observer: Observer = silent,
-        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self._circuit = CircuitBreaker(
             (rules or BreakerRules()).policy(),
-            clock=Clock(loop_us) if clock is None else clock,
+            clock=Clock(loop_us),
             on_change=lambda _, state: observer.note(BreakerChanged(name, state)),
         )
 

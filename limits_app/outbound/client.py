@@ -71,7 +71,7 @@ class HttpClient(Closable):
 
     The key is sent in `key_header` after `key_prefix`, and never logged or shown. Redirects are returned and not
     followed, so that the key stays at this address; cookies are not kept.
-    Proxies of the environment are used if `trust_env`. A response takes at most the timeout of its request, from the
+    Proxies of the environment are not used. A response takes at most the timeout of its request, from the
     wait for a connection to the last byte.
     Raises TypeError for a key that is not a SecretStr, and ValueError for an invalid URL or key.
     """
@@ -86,7 +86,6 @@ class HttpClient(Closable):
         key_prefix: str = "Bearer ",
         connect_seconds: float = 5.0,
         max_connections: int = 100,
-        trust_env: bool = False,
         observer: Observer = silent,
     ) -> None:
         if key is not None:
@@ -94,7 +93,7 @@ class HttpClient(Closable):
         self._http = httpx.AsyncClient(
             base_url=_address(base_url),
             limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=_MAX_IDLE),
-            trust_env=trust_env,
+            trust_env=False,
             # No cookies: one client serves many users, whose sessions must not mix.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )

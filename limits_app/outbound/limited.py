@@ -90,7 +90,7 @@ class Pool(Limits, Protocol):
 class PooledClient(Closable):
     """Acquires from a limit pool, and sends through the client of the chosen limit set: a region, account or key.
 
-    `members` are the clients by name, in the order of the pool; `config[label]` of each set is the name of its client.
+    `members` are the clients by name, in the order of the pool; `config["name"]` of each set is the name of its client.
     A member whose circuit breaker is open, or whose line is too long, is not chosen for that time, and the next one is
     tried; so is a member that refused with a time, or that reports a limit with nothing left.
     The observer receives the chosen member and the wait.
@@ -102,20 +102,18 @@ class PooledClient(Closable):
         pool: Pool,
         members: Mapping[str, ResourceClient],
         *,
-        label: str = "name",
         usage: Usage = as_requested,
         observer: Observer = silent,
     ) -> None:
-        names = [pool[index].config.get(label) for index in range(len(pool))]
+        names = [pool[index].config.get("name") for index in range(len(pool))]
         if names != list(members):
             raise ValueError(
-                f"members must be one for each limit set, in the order of the pool, named as config[{label!r}] of the "
+                f"members must be one for each limit set, in the order of the pool, named as config['name'] of the "
                 f"set: {names}, not {list(members)}"
             )
         self._pool = pool
         self._members = dict(members)
         self._indices = {name: index for index, name in enumerate(members)}
-        self._label = label
         self._usage = usage
         self._observer = observer
 
@@ -140,7 +138,7 @@ class PooledClient(Closable):
 
     async def _send(self, request: Request) -> Response:
         async with _acquired(self._pool, request) as (acquisition, waited):
-            name = str(acquisition.config[self._label])
+            name = str(acquisition.config["name"])
             self._observer.note(Waited(name, waited))
             try:
                 response = await self._members[name].send(request)

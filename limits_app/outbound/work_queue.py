@@ -19,7 +19,6 @@ from limits_app.outbound.executor import Executor
 logger = logging.getLogger("limits_app.outbound")
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class FailurePolicy(StrEnum):
@@ -139,7 +138,7 @@ class WorkQueue(Closable, Generic[T]):
         self._open[key] = LeftItem(item, begun=True)
         self._room.release()
         try:
-            await self._retrier.acall(partial(_call, self._handle, item), {"item": item})
+            await self._retrier.acall(partial(self._handle, item), {"item": item})
             self.done += 1
         except Exception as error:  # noqa: BLE001 - the policy is for every exception
             await self._failed(FailedItem(item, error))
@@ -149,7 +148,7 @@ class WorkQueue(Closable, Generic[T]):
         self._observer.note(ItemFailed(self.name, f"{type(failed.error).__name__}: {failed.error}"))
         if callable(self._on_failure):
             try:
-                await _call(self._on_failure, failed)
+                await self._on_failure(failed)
             except Exception:
                 logger.exception("%s: on_failure has failed, and the item is kept in failures", self.name)
                 self.failures.append(failed)
@@ -160,17 +159,6 @@ class WorkQueue(Closable, Generic[T]):
             self._stopped = True
             self._retrier.pauses.end()
             self._refuse_more()
-
-
-async def _call(function: Callable[[U], Awaitable[None]], item: U) -> None:
-    """Call a function; a CancelledError that is not the cancellation of the worker becomes a RuntimeError."""
-    try:
-        await function(item)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise RuntimeError("the processing of the item was cancelled") from error
 
 
 def _policy_of(name: str) -> FailurePolicy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,50 +151,9 @@ def finalize_in_an_envelope(self: APIView, request: Request, response: Any, *arg
     return APIView.finalize_response(self, request, enveloped, *args, **kwargs)
 
 
-async def afinalize_in_an_envelope(self: APIView, *args: Any, **kwargs: Any) -> Any:
-    """The same, asynchronously."""
-    return finalize_in_an_envelope(self, *args, **kwargs)
-
-
-async def ahandle_exception(self: APIView, error: Exception) -> Response:
-    """Handle errors asynchronously."""
-    return APIView.handle_exception(self, error)
-
-
-async def afinalize_what_was_handled(self: APIView, request: Request, response: Any, *args: Any) -> Any:
-    """Finish a response that may be still to come."""
-    response = response if isinstance(response, Response) else await response
-    return APIView.finalize_response(self, request, response, *args)
-
-
-async def adispatch(self: AsyncView, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-    """Wait for what is finished asynchronously."""
-    return await (await AsyncView.dispatch(self, request, *args, **kwargs))
-
-
-@pytest.mark.parametrize(
-    ("ask", "is_async", "attributes"),
-    [
-        pytest.param("wsgi", False, {"finalize_response": finalize_in_an_envelope}, id="wsgi"),
-        pytest.param("asgi", True, {"finalize_response": finalize_in_an_envelope}, id="asgi"),
-        pytest.param(
-            "asgi", True, {"finalize_response": afinalize_in_an_envelope, "dispatch": adispatch}, id="asynchronously"
-        ),
-        pytest.param(
-            "asgi",
-            True,
-            {
-                "finalize_response": afinalize_what_was_handled,
-                "handle_exception": ahandle_exception,
-                "dispatch": adispatch,
-            },
-            id="handled_asynchronously",
-        ),
-    ],
-    indirect=["ask"],
-)
-def test_a_rejection_that_the_view_rewrites(attributes: dict[str, Any], is_async: bool, ask: Ask, put: Put) -> None:
-    seen = serve_rest(put, Once, is_async=is_async, **attributes)
+@kinds
+def test_a_rejection_that_the_view_rewrites(is_async: bool, ask: Ask, put: Put) -> None:
+    seen = serve_rest(put, Once, is_async=is_async, finalize_response=finalize_in_an_envelope)
     passed, *answers = [ask() for _ in range(3)]
     assert (passed.status_code, len(seen)) == (200, 1)
     assert passed["RateLimit"].startswith('"')
@@ -203,30 +161,6 @@ def test_a_rejection_that_the_view_rewrites(attributes: dict[str, Any], is_async
     for refused in answers:
         assert (refused.status_code, refused["Cache-Control"]) == (429, "no-store")
         assert refused["RateLimit"] == '"call_count";r=0;t=60'
-
-
-@by_wsgi
-@pytest.mark.parametrize("name", ["finalize_response", "handle_exception"])
-def test_what_a_view_has_of_its_own_is_asked(name: str, ask: Ask, put: Put) -> None:
-    def finalize_response(view: APIView, *args: Any, **kwargs: Any) -> Any:
-        response = APIView.finalize_response(view, *args, **kwargs)
-        response["X-Own"] = "mine"
-        return response
-
-    def handle_exception(view: APIView, error: Exception) -> Response:
-        return Response("own", status=429, headers={"X-Own": "mine"})
-
-    own: dict[str, Any] = {"finalize_response": finalize_response, "handle_exception": handle_exception}
-
-    def initialize_request(self: APIView, *args: Any, **kwargs: Any) -> Request:
-        setattr(self, name, partial(own[name], self))
-        return APIView.initialize_request(self, *args, **kwargs)
-
-    serve_rest(put, Once, is_async=False, initialize_request=initialize_request)
-    ask()
-    refused = ask()
-    assert (refused.status_code, refused["X-Own"]) == (429, "mine")
-    assert left("work") == {"call_count": 1, "permits": 1}
 
 
 @by_wsgi

@@ -180,18 +180,6 @@ async def test_what_could_not_be_handed_over_is_kept(caplog: pytest.LogCaptureFi
 
 
 @on_a_fake_clock
-async def test_a_hand_over_that_cancels_itself_has_failed_and_its_worker_goes_on() -> None:
-    async def give_up(failed: FailedItem[int]) -> None:
-        raise asyncio.CancelledError
-
-    async with WorkQueue(Bench(0).work, workers=1, on_failure=give_up) as queue:
-        await queue.put(0)
-        await queue.put(1)
-    assert [failed.item for failed in queue.failures] == [0]
-    assert (queue.done, queue.left) == (1, [])
-
-
-@on_a_fake_clock
 async def test_closing_in_the_middle_of_a_hand_over_leaves_the_item() -> None:
     async def never(failed: FailedItem[int]) -> None:
         await asyncio.Event().wait()
@@ -203,7 +191,7 @@ async def test_closing_in_the_middle_of_a_hand_over_leaves_the_item() -> None:
 
 
 @on_a_fake_clock
-async def test_work_that_cancels_itself_has_failed_and_its_worker_goes_on() -> None:
+async def test_work_that_cancels_itself_is_left_and_the_queue_goes_on() -> None:
     async def work(item: int) -> None:
         if item == 0:
             raise asyncio.CancelledError
@@ -211,10 +199,7 @@ async def test_work_that_cancels_itself_has_failed_and_its_worker_goes_on() -> N
     async with WorkQueue(work, workers=1) as queue:
         await queue.put(0)
         await queue.put(1)
-    assert queue.done == 1
-    assert [(failed.item, str(failed.error)) for failed in queue.failures] == [
-        (0, "the processing of the item was cancelled")
-    ]
+    assert (queue.done, queue.left, queue.failures) == (1, [LeftItem(0, begun=True)], [])
 
 
 @pytest.mark.parametrize("grace", [0.0, 3.0, 7.5, 100.0])
