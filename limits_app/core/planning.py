@@ -67,8 +67,10 @@ class Plans:
                 f"an extension must map keys to amounts, as in {{'tokens': 200}}, not {shown(requested)}"
             )
         named = self._named(requested)
-        named = [key for key in named if not (isinstance(self.limits[key], ResourceLimit) and _is_zero(requested[key]))]
-        many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
+        named = [
+            key for key in named if not (isinstance(self.limits[key], ResourceLimit) and _milli(requested[key]) == 0)
+        ]
+        many_calls = self._many_calls(named, requested)
         return self._compiled(tuple(named), frozenset(self.limits).difference(named), frozenset(), many_calls)
 
     def all(self) -> Plan:
@@ -78,10 +80,10 @@ class Plans:
     def _found(self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[Bucket]) -> Plan:
         named = self._named(requested)
         permit_keys = frozenset(self._permits.values())
-        left_out = permit_keys.intersection([key for key in named if _is_zero(requested[key])])
+        left_out = permit_keys.intersection([key for key in named if _milli(requested[key]) == 0])
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
-        many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
+        many_calls = self._many_calls(named, requested)
         plan = self._compiled(tuple(named), left_out, held, many_calls)
         # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
         metered = [key for key in named if isinstance(self.limits[key], MeteredLimit)]
@@ -120,16 +122,18 @@ class Plans:
             )
         return plan
 
-    def _is_many_calls(self, key: str, amount: object) -> bool:
-        """Return whether more than one call is requested; an invalid amount is rejected where amounts are read."""
-        try:
-            return isinstance(self.limits[key], CallLimit) and to_milli(amount, decimals=True) > MILLI
-        except ValueError:
-            return False
+    def _many_calls(self, named: Sequence[str], requested: Mapping[str, object]) -> frozenset[str]:
+        """Return the keys of call limits of which more than one call is requested."""
+        calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
+        return frozenset([key for key in calls if _milli(requested[key]) > MILLI])
 
 
-def _is_zero(amount: object) -> bool:
-    return amount == 0 and not isinstance(amount, bool)
+def _milli(amount: object) -> int:
+    """Return an amount in thousandths; -1 for an invalid one, which is rejected where amounts are read."""
+    try:
+        return to_milli(amount, decimals=True)
+    except ValueError:
+        return -1
 
 
 def plan_for(

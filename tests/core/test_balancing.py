@@ -25,11 +25,6 @@ def test_in_turns_each_is_first_and_the_others_follow_it(name: str) -> None:
     assert [tuple(in_turns.order(THREE)) for _ in range(4)] == [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 1, 2)]
 
 
-@pytest.mark.parametrize(("worker_index", "first"), [(0, 0), (1, 1), (2, 2), (3, 0), (100, 1)])
-def test_turns_begin_with_that_of_the_worker(worker_index: int, first: int) -> None:
-    assert balancer("round_robin", worker_index=worker_index).order(THREE)[0] == first
-
-
 def test_turns_are_taken_among_the_candidates_of_each_request() -> None:
     in_turns = balancer("round_robin")
     assert [tuple(in_turns.order(some)) for some in ((0, 1, 2), (1, 2), (2,), (0, 2))] == [
@@ -67,14 +62,6 @@ def test_with_weights_the_next_is_drawn_from_those_that_are_left() -> None:
     weighted = balancer("weighted", (1, 3, 1_000_000))
     seconds = Counter(weighted.order(THREE)[1] for _ in range(10_000))
     assert abs(seconds[1] - 7500) < 200
-
-
-def test_failover_is_in_the_order_of_the_pool() -> None:
-    assert [tuple(balancer("failover", worker_index=1).order(THREE)) for _ in range(2)] == [THREE, THREE]
-
-
-def test_only_the_least_loaded_is_found_by_the_store() -> None:
-    assert [balancer(name).emptiest_first for name in FIVE] == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("name", FIVE)

@@ -11,13 +11,12 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from threading import Thread
 from types import NoneType
 from typing import Any
 
 import pytest
 
-from limits_app.core.errors import InvalidLimit, LimitsError
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import (
     Blocked,
     CallLimit,
@@ -283,11 +282,6 @@ def test_a_bad_key_is_refused_with_the_rule(key: Any) -> None:
         assert text.endswith(rule)
 
 
-def test_errors_are_value_errors_of_the_package() -> None:
-    assert issubclass(InvalidLimit, ValueError)
-    assert issubclass(InvalidLimit, LimitsError)
-
-
 @pytest.mark.parametrize(
     ("method", "seconds"), [("per_second", 1), ("per_minute", 60), ("per_hour", 3600), ("per_day", 86_400)]
 )
@@ -448,17 +442,6 @@ def test_limits_of_different_kinds_differ() -> None:
     assert RateLimit("tpm", 5, 1) != RateLimit("tpm", 5, 1, GCRA)
 
 
-def test_a_definition_can_be_used_by_several_threads_at_once() -> None:
-    limit, seen = RateLimit("tpm", 5, 7.5), []
-    threads = [Thread(target=lambda: seen.append(schema_of((limit,)).rules[0].ceiling_parts)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 8
-    assert len(set(seen)) == 1
-
-
 def test_what_can_be_admitted_at_once() -> None:
     assert RateLimit("tpm", 5, 1).ceiling == 5
     assert RateLimit("tpm", 5, 1, burst=2.5).ceiling == 2.5
@@ -470,22 +453,6 @@ def test_what_can_be_admitted_at_once() -> None:
 
 def test_the_key_of_a_call_limit_is_always_the_same() -> None:
     assert CallLimit(5, 1).key == CallLimit.key == "call_count"
-
-
-def test_algorithms_say_what_they_take() -> None:
-    assert [algorithm for algorithm in RateLimitAlgorithm if algorithm.takes_burst] == [
-        TOKEN_BUCKET,
-        LEAKY_BUCKET,
-        GCRA,
-    ]
-    assert [algorithm for algorithm in RateLimitAlgorithm if algorithm.takes_decimals] == [TOKEN_BUCKET, GCRA]
-    assert [str(algorithm) for algorithm in RateLimitAlgorithm] == [
-        "token_bucket",
-        "leaky_bucket",
-        "sliding_window",
-        "fixed_window",
-        "gcra",
-    ]
 
 
 def test_a_key_must_not_be_there_twice_in_one_set() -> None:

@@ -1,163 +1,221 @@
-"""The engine: charging all or nothing, settling, leases and reset, over records without a store."""
+"""The engine over records without a store: what no store shows. The conformance suite tests it in the memory store."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 import pytest
 
 from limits_app.core import engine
 from limits_app.core.algorithms.rule import NEVER_US
-from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.record import LEASE_US, new_record, schema_of
+from limits_app.core.amounts import Amount
+from limits_app.core.counting import hour_of
+from limits_app.core.keys import scope_of
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+from limits_app.core.plan import Claim, Plan, ScopedLimits
+from limits_app.core.planning import plan_for
+from limits_app.core.record import LEASE_US, FinishedUsage, new_record, schema_of
 from tests.core.algorithms.driven import NOW, SECOND
-from tests.core.engine_steps import Scopes, leases_of
 
 TPM = RateLimit("tpm", 10, 10)
+FINER = RateLimit("tpm", 7, 60)
 WINDOW = RateLimit("window", 10, 60, RateLimitAlgorithm.FIXED_WINDOW)
 CALLS = CallLimit(5, 60)
 DB = ResourceLimit("db", 2)
+METERED: dict[str, AnyLimit] = {
+    **{str(algorithm): RateLimit("key", 10, 60, algorithm) for algorithm in RateLimitAlgorithm},
+    "month": QuotaLimit.per_month("key", 10),
+    "session": QuotaLimit.per_session("key", 10, 60),
+}
 
 
-def test_all_scopes_are_charged_or_none() -> None:
-    scopes = Scopes(TPM, parent=(CallLimit(1, 60),))
-    assert scopes.charge(tpm=4).admitted
-    before = scopes.states()
-    for record in scopes.records:
-        record.changed = False
-    rejected = scopes.charge(tpm=4)
-    assert rejected.admitted is False
-    assert scopes.states() == before
-    assert [record.changed for record in scopes.records] == [False, False]
+class OneScope:
+    """The record of one scope, and the steps of a store over it; times are microseconds after NOW."""
+
+    def __init__(self, *limits: AnyLimit, counts_usage: bool = False) -> None:
+        self.scoped = ScopedLimits(scope_of("engine", "one"), schema_of(limits, counts_usage=counts_usage))
+        self.record = new_record(self.scoped.schema)
+
+    def change(self, *limits: AnyLimit, at: int = 0) -> None:
+        """Give the scope other limits, and migrate its record."""
+        self.scoped = ScopedLimits(self.scoped.scope, schema_of(limits))
+        self.record = engine.migrate(self.record, self.scoped.schema, NOW + at)
+
+    def claim(self, **requested: Amount) -> Claim:
+        """A claim that no store has decided on."""
+        plan: Plan = plan_for([self.scoped], requested, version=None, left_out=())
+        return Claim(plan, plan.amounts(requested)[0])
+
+    def charge(self, at: int = 0, **requested: Amount) -> Claim:
+        """Decide on a claim."""
+        claim = self.claim(**requested)
+        assert engine.charge(claim, [self.record], NOW + at) is claim.admitted
+        return claim
+
+    def settle(self, claim: Claim, **changes: Amount) -> bool:
+        """Settle changes in units; permits are always returned."""
+        parts = [
+            -claim.amounts[limit.place]
+            if limit.rule.is_permit
+            else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
+            for limit in claim.plan.limits
+        ]
+        return engine.settle(claim, [self.record], NOW, parts)
+
+    def used(self) -> dict[str, Fraction]:
+        """The use of every limit in units."""
+        uses = zip(self.record.schema.rules, self.record.states, strict=True)
+        return {rule.key: Fraction(rule.used(state, NOW), rule.parts_per_unit) for rule, state in uses}
 
 
 @pytest.mark.parametrize("is_blocked", [False, True])
 def test_a_record_of_other_limits_is_saved_unless_they_block(is_blocked: bool) -> None:
-    scopes = Scopes(TPM)
-    scopes.charge(tpm=4)
-    scopes.change(Blocked() if is_blocked else CALLS)
-    assert scopes.record.changed is not is_blocked
+    scope = OneScope(TPM)
+    scope.charge(tpm=4)
+    scope.change(Blocked() if is_blocked else CALLS)
+    assert scope.record.changed is not is_blocked
 
 
-def test_an_admitted_claim_has_the_states_after_it_and_a_rejected_one_those_before() -> None:
-    scopes = Scopes(TPM, CALLS)
-    admitted = scopes.charge(tpm=10)
-    assert list(admitted.states) == scopes.record.states
-    assert scopes.record.changed
-    rejected = scopes.charge(tpm=1)
-    assert list(rejected.states) == scopes.record.states
-    assert rejected.refusal() == ([(scopes.scoped[0].key, "tpm")], SECOND)
-
-
-def test_a_blocked_scope_rejects_everything() -> None:
-    scopes = Scopes(TPM, parent=(Blocked(),))
-    claim = scopes.claim(tpm=1)
-    assert [limit.key for limit in claim.plan.limits] == ["tpm", "blocked"]
-    rejected = scopes.charge(tpm=0)
-    assert not rejected.admitted
-    assert rejected.refusal() == ([(scopes.scoped[1].key, "blocked")], NEVER_US)
-
-
-def test_permits_are_leased_to_the_holder() -> None:
-    scopes = Scopes(DB, ResourceLimit("gpu", 5, max_hold_seconds=4))
-    claim = scopes.charge(gpu=3)
-    leases = scopes.record.leases
-    assert {key: (lease.amount, lease.expires_at, min(lease.ends_at, NEVER_US)) for key, lease in leases.items()} == {
-        ("db", claim.holder): (1, NOW + LEASE_US, NEVER_US),
-        ("gpu", claim.holder): (3, NOW + 4 * SECOND, NOW + 4 * SECOND),
-    }
+@pytest.mark.parametrize("change", [0, -1, 1])
+def test_a_settled_record_is_saved_where_it_has_changed(change: int) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=4)
+    scope.record.changed = False
+    assert scope.settle(claim, tpm=change)
+    assert scope.record.changed is (change != 0)
 
 
 def test_a_rejection_saves_the_leases_that_it_has_reclaimed() -> None:
-    scopes = Scopes(DB, CallLimit(1, 3600))
-    scopes.charge(db=2)
-    scopes.record.changed = False
-    assert not scopes.charge(at=LEASE_US).admitted
-    assert scopes.record.changed
-    assert leases_of(scopes.record) == []
-    assert scopes.used() == {"db": 0, "call_count": 1}
+    scope = OneScope(DB, CallLimit(1, 3600))
+    scope.charge(db=2)
+    scope.record.changed = False
+    assert not scope.charge(at=LEASE_US).admitted
+    assert scope.record.changed
+    assert scope.record.leases == {}
+    assert scope.used() == {"db": 0, "call_count": 1}
 
 
 def test_the_lease_of_an_ended_process_is_reclaimed() -> None:
-    scopes = Scopes(DB)
-    gone, kept = scopes.charge(), scopes.charge()
-    claim = scopes.claim()
-    assert not engine.charge(claim, scopes.loaded(claim.plan), NOW, lambda holder: False)
-    assert engine.charge(claim, scopes.loaded(claim.plan), NOW, lambda holder: holder == gone.holder)
-    assert {holder for _, holder in scopes.record.leases} == {kept.holder, claim.holder}
+    scope = OneScope(DB)
+    gone, kept = scope.charge(), scope.charge()
+    claim = scope.claim()
+    assert not engine.charge(claim, [scope.record], NOW, lambda holder: False)
+    assert engine.charge(claim, [scope.record], NOW, lambda holder: holder == gone.holder)
+    assert {holder for _, holder in scope.record.leases} == {kept.holder, claim.holder}
 
 
 def test_reclaiming_returns_whether_a_state_has_changed() -> None:
-    scopes = Scopes(DB, TPM)
-    assert not engine.reclaim(scopes.record, NOW)
-    scopes.charge(tpm=1)
-    assert not engine.reclaim(scopes.record, NOW + LEASE_US - 1)
-    assert not engine.reclaim(scopes.record, NOW, lambda holder: False)
-    assert engine.reclaim(scopes.record, NOW + LEASE_US)
-    assert scopes.record.leases == {}
-
-
-def test_renewal_renews_all_permits_of_a_claim_or_none() -> None:
-    scopes = Scopes(ResourceLimit("db", 1, max_hold_seconds=5), parent=(ResourceLimit("gpu", 1),))
-    claim = scopes.charge()
-    assert not engine.renew(claim, scopes.loaded(claim.plan), NOW + 6 * SECOND)
-    assert scopes.records[1].leases["gpu", claim.holder].expires_at == NOW + LEASE_US
-    del scopes.records[1].leases["gpu", claim.holder]
-    assert not engine.renew(claim, scopes.loaded(claim.plan), NOW + 1)
-
-
-def test_peeking_leaves_out_expired_leases_and_changes_nothing() -> None:
-    scopes = Scopes(DB, TPM)
-    claim = scopes.charge(db=2, tpm=3)
-    before, scopes.record.changed = scopes.states(), False
-    for at, held in ((0, 2), (LEASE_US - 1, 2), (LEASE_US, 0)):
-        engine.peek(claim, scopes.loaded(claim.plan), NOW + at)
-        assert claim.states[0][0] == held
-        assert claim.decided_at == NOW + at
-    assert scopes.states() == before
-    assert leases_of(scopes.record) == [2]
-    assert not scopes.record.changed
-
-
-@pytest.mark.parametrize(
-    ("limit", "change", "used"),
-    [
-        pytest.param(TPM, -3, 3, id="refunded"),
-        pytest.param(TPM, 0, 6, id="unchanged"),
-        pytest.param(TPM, 7, 13, id="debt"),
-        pytest.param(RateLimit("tpm", 10, 10, RateLimitAlgorithm.LEAKY_BUCKET), -3, 6, id="not_refunded"),
-        pytest.param(RateLimit("tpm", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW), 7, 13, id="debt_in_a_window"),
-        pytest.param(QuotaLimit.per_session("tpm", 10, 60), -6, 0, id="quota"),
-        pytest.param(QuotaLimit.per_session("tpm", 10, 60, soft=True), 90, 96, id="soft"),
-    ],
-)
-def test_changes_are_settled_as_the_algorithm_does(limit: RateLimit, change: int, used: int) -> None:
-    scopes = Scopes(limit)
-    claim = scopes.charge(tpm=6)
-    scopes.record.changed = False
-    assert scopes.settle(claim, tpm=change)
-    assert scopes.used() == {"tpm": used}
-    assert scopes.record.changed is (change != 0)
+    scope = OneScope(DB, TPM)
+    assert not engine.reclaim(scope.record, NOW)
+    scope.charge(tpm=1)
+    assert not engine.reclaim(scope.record, NOW + LEASE_US - 1)
+    assert not engine.reclaim(scope.record, NOW, lambda holder: False)
+    assert engine.reclaim(scope.record, NOW + LEASE_US)
+    assert scope.record.leases == {}
 
 
 def test_a_record_is_restored_when_all_its_limits_are() -> None:
-    scopes = Scopes(TPM, WINDOW)
-    assert engine.restored_at(scopes.record) <= NOW
-    scopes.charge(tpm=5)
-    assert engine.restored_at(scopes.record) == NOW + 5 * SECOND
-    scopes.charge(window=1)
-    assert engine.restored_at(scopes.record) == NOW + 60 * SECOND
+    scope = OneScope(TPM, WINDOW)
+    assert engine.restored_at(scope.record) <= NOW
+    scope.charge(tpm=5)
+    assert engine.restored_at(scope.record) == NOW + 5 * SECOND
+    scope.charge(window=1)
+    assert engine.restored_at(scope.record) == NOW + 60 * SECOND
     assert engine.restored_at(new_record(schema_of(()))) == 0
 
 
 def test_a_record_is_never_restored_while_permits_are_held() -> None:
-    scopes = Scopes(DB)
-    claim = scopes.charge()
-    assert engine.restored_at(scopes.record) == NEVER_US
-    scopes.settle(claim)
-    assert engine.restored_at(scopes.record) <= NOW
+    scope = OneScope(DB)
+    claim = scope.charge()
+    assert engine.restored_at(scope.record) == NEVER_US
+    scope.settle(claim)
+    assert engine.restored_at(scope.record) <= NOW
 
 
 def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None:
-    scopes = Scopes(DB, TPM)
-    scopes.charge(tpm=1)
-    scopes.change(TPM)
-    assert engine.restored_at(scopes.record) == NOW + LEASE_US
+    scope = OneScope(DB, TPM)
+    scope.charge(tpm=1)
+    scope.change(TPM)
+    assert engine.restored_at(scope.record) == NOW + LEASE_US
+
+
+@pytest.mark.parametrize("kind", METERED)
+def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str) -> None:
+    scope = OneScope(METERED[kind])
+    first, second = scope.charge(key=4), scope.charge(key=1)
+    scope.change(TPM)
+    assert scope.settle(first, key=2)
+    scope.change(METERED[kind])
+    assert scope.used() == {"key": 7}
+    scope.change(TPM)
+    restored_at = engine.restored_at(scope.record)
+    assert restored_at > NOW
+    engine.reset(scope.record, ["tpm"])
+    assert scope.record.kept
+    engine.reset(scope.record, ["key"])
+    assert not scope.record.kept
+    assert scope.settle(second, key=2)
+    assert not scope.record.kept
+    scope.change(METERED[kind])
+    scope.charge(key=4)
+    scope.change(TPM)
+    assert scope.record.kept
+    scope.change(DB, at=restored_at - NOW + 60 * SECOND)
+    assert not scope.record.kept
+
+
+@pytest.mark.parametrize(
+    ("change", "used"), [(2, 8), (-2, 4), (0.5, 6.5), (-0.5, 5.5)], ids=["more", "less", "more_parts", "less_parts"]
+)
+def test_a_change_is_converted_into_other_parts(change: float, used: float) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=6)
+    scope.change(FINER)
+    assert scope.record.schema.rules[0].parts_per_unit != claim.plan.limits[0].rule.parts_per_unit
+    assert scope.settle(claim, tpm=change)
+    assert scope.used() == {"tpm": used}
+
+
+@pytest.mark.parametrize(
+    ("parts", "used"), [(1, 1), (999_999, 1), (1_000_001, 2), (-1, 0), (-1_999_999, -1), (-2_000_000, -2)]
+)
+def test_a_converted_change_is_rounded_towards_more_use(parts: int, used: int) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=6)
+    scope.change(QuotaLimit.per_session("tpm", 100, 60))
+    assert claim.plan.limits[0].rule.parts_per_unit == 1_000_000
+    assert engine.settle(claim, [scope.record], NOW, [parts])
+    assert scope.used() == {"tpm": 6 + used}
+
+
+def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
+    scope = OneScope(RateLimit("tpm", 1, 366 * 86_400, soft=True), counts_usage=True)
+    record, rule = scope.record, scope.record.schema.rules[0]
+    for _ in range(1100):
+        scope.charge(tpm=10**12)
+        assert record.usage is not None
+        assert record.usage.amounts[0] <= 2**61
+    engine.close_usage(record)
+    usage = record.finished
+    assert len(usage) > 1
+    assert {hour for hour, _ in usage} == {hour_of(NOW)}
+    total = sum(amounts["tpm"] for _, amounts in usage)
+    assert total >= 1100 * (rule.most_parts * 1000 // rule.parts_per_unit) - len(usage)
+
+
+def test_only_scopes_that_count_usage_are_counted() -> None:
+    counted, silent = OneScope(CALLS, counts_usage=True), OneScope(TPM)
+    plan = plan_for([counted.scoped, silent.scoped], ["tpm"], version=None, left_out=())
+    records = [counted.record, silent.record]
+    assert engine.charge(Claim(plan, plan.amounts({"tpm": 4})[0]), records, NOW)
+    for record in records:
+        engine.close_usage(record)
+    assert [record.finished for record in records] == [(FinishedUsage(hour_of(NOW), {"call_count": 1000}),), ()]

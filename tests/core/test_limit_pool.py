@@ -77,11 +77,6 @@ def test_among_equally_loaded_sets_turns_are_taken(store: MemoryStore) -> None:
     assert many(pool_of(store, DB, load_balancing="least_loaded", worker_index=2), 1) == "c"
 
 
-def test_weights_say_how_often(store: MemoryStore) -> None:
-    pool = pool_of(store, CallLimit(10**6, 60), load_balancing="weighted", weights=[1, 1, 1e12])
-    assert many(pool, 100) == "c" * 100
-
-
 @pytest.mark.parametrize("name", BALANCERS)
 def test_every_balancer_finds_all_there_is(name: str, store: MemoryStore) -> None:
     pool = pool_of(store, CALLS, load_balancing=name)

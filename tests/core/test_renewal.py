@@ -100,18 +100,6 @@ def test_the_next_holder_starts_renewal_where_no_thread_could_be_started(caplog:
         until(lambda: 2 in store.renewals)
 
 
-def test_a_permit_that_is_forgotten_later_comes_back_a_lease_later(store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, ONE)
-    held = limits.acquire()
-    clock.advance(100)
-    del held
-    gc.collect()
-    clock.advance(6)
-    assert not limits.try_acquire({"db": 1})
-    clock.advance(4)
-    assert limits.try_acquire({"db": 1})
-
-
 def released_in_a_task(limits: LimitSet) -> None:
     async def hold() -> None:
         async with await limits.aacquire():

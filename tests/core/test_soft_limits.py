@@ -7,16 +7,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from limits_app.core.algorithms import compile_rule
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import LEASE_US, schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.algorithms.driven import NOW, SECOND, Driven
 from tests.core.sets import limit_set, reported, used
 
 SOFT = [RateLimit("k", 10, 60, algorithm, soft=True) for algorithm in RateLimitAlgorithm] + [
@@ -26,17 +20,6 @@ SOFT = [RateLimit("k", 10, 60, algorithm, soft=True) for algorithm in RateLimitA
 every_soft_limit = pytest.mark.parametrize(
     "limit", SOFT, ids=lambda limit: str(getattr(limit, "algorithm", None) or limit.period or "session")
 )
-
-
-@every_soft_limit
-def test_what_does_not_fit_is_admitted_and_counted(limit: RateLimit, store: MemoryStore) -> None:
-    limits = limit_set(store, limit)
-    first, second = limits.try_acquire({"k": 10}), limits.try_acquire({"k": 25})
-    assert first
-    assert second
-    assert used(limits) == {"k": 35}
-    assert limits.get_stats()["k"]["available"] == 0
-    assert limits.get_stats()["k"]["utilization"] == 3.5
 
 
 @every_soft_limit
@@ -115,30 +98,6 @@ def test_what_was_used_of_more_than_debt_remembers_gives_nothing_back_too_much(s
     assert limits.try_acquire({"k": 1}).outcome.overdrawn
 
 
-def test_usage_that_is_reported_is_counted_beyond_what_debt_remembers(store: MemoryStore) -> None:
-    scope = scope_of("llm", "someone")
-    schema = schema_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts_usage=True)
-    limits = LimitSet.composed([ScopedLimits(scope, schema)], store)
-    reported(limits.try_acquire({"k": 1000}), {"k": 999})
-    batch = store.collect_counts()
-    assert batch is not None
-    assert [count.amounts for count in batch.counts] == [{"k": 999_000}]
-
-
-@every_soft_limit
-def test_a_limit_that_hardens_remembers_its_debt_and_refuses(limit: RateLimit, store: MemoryStore) -> None:
-    soft, hard = (compile_rule(one, LEASE_US) for one in (limit, replace(limit, soft=False)))
-    now = store.clock()
-    state = soft.charged(soft.start, now, 15 * soft.parts_per_unit)
-    assert state is not None
-    carried = hard.carry(soft, state, now)
-    assert hard.used(carried, now) == 15 * hard.parts_per_unit
-    assert hard.take(carried, now, 0) is None
-    again = soft.carry(hard, carried, now)
-    assert soft.used(again, now) == 15 * soft.parts_per_unit
-    assert soft.charged(again, now, 0) is not None
-
-
 def test_hard_limits_are_never_overdrawn(store: MemoryStore) -> None:
     limits = limit_set(store, RateLimit("k", 10, 60))
     reported(limits.try_acquire({"k": 5}), {"k": 20})
@@ -152,28 +111,3 @@ def test_permits_and_blocks_are_hard() -> None:
     assert not Blocked().soft
     assert "soft" not in {field.name for field in fields(ResourceLimit)}
     assert "overdrawn" in {field.name for field in fields(LimitStatus)}
-
-
-LIMITS = [
-    *[RateLimit("k", 10, 10, algorithm, soft=True) for algorithm in RateLimitAlgorithm],
-    QuotaLimit.per_session("k", 10, 10, soft=True),
-]
-every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", "quota")))
-
-
-def hardened(limit: RateLimit | QuotaLimit) -> Driven:
-    """The same limit, which refuses."""
-    return Driven(replace(limit, soft=False))
-
-
-@every_limit
-def test_what_does_not_fit_becomes_debt(limit: RateLimit | QuotaLimit) -> None:
-    soft, hard = Driven(limit), hardened(limit)
-    assert soft.take(NOW, 8)
-    assert soft.take(NOW, 25)
-    hard.settle(NOW, 33)
-    assert soft.used(NOW) == 33
-    assert soft.take(NOW, 0), "also in debt"
-    assert [soft.used(NOW + second * SECOND) for second in range(40)] == [
-        hard.used(NOW + second * SECOND) for second in range(40)
-    ]

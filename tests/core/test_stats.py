@@ -12,7 +12,6 @@ from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
-from limits_app.testing import FakeClock
 from tests.core.sets import TPM, limit_set
 
 
@@ -58,34 +57,6 @@ def test_every_field_of_every_kind(store: MemoryStore) -> None:
             "holders": 2,
         },
     }
-
-
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_the_live_state_of_every_algorithm(algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, RateLimit("k", 10, 60, algorithm))
-    seen = []
-
-    def look() -> None:
-        stats = limits.get_stats()["k"]
-        assert stats["algorithm"] == str(algorithm)
-        seen.append((stats["used"], stats["available"], stats["utilization"]))
-
-    look()
-    acquisition = limits.try_acquire({"k": 4})
-    look()
-    acquisition.update({"k": 15})
-    acquisition.release()
-    look()
-    clock.advance(90)
-    look()
-    assert seen == [(0, 10, 0), (4, 6, 0.4), (15, 0, 1.5), (0, 10, 0)]
-
-
-def test_reading_an_unused_set_keeps_no_state(store: MemoryStore) -> None:
-    limits = limit_set(store)
-    limits.get_stats()
-    limits.peek({"tpm": 1})
-    assert len(store) == 0
 
 
 def scoped(entity: str | None, *limits: AnyLimit, level: str = "entity") -> ScopedLimits:

@@ -6,12 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from threading import Event
 from typing import Any
 
 import pytest
 
-from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.errors import InvalidRequest, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.waiting import TaskWaiter
@@ -79,45 +78,6 @@ async def test_what_fits_is_admitted_at_once(store: WatchedStore) -> None:
 
 
 @in_a_loop
-async def test_first_come_first_served(store: WatchedStore, clock: FakeClock) -> None:
-    limits, admitted = limit_set(store, TEN), []
-    used_up(limits, "tpm")
-
-    async def wait(name: str, amount: int) -> None:
-        await limits.aacquire({"tpm": amount})
-        admitted.append(name)
-
-    tasks = []
-    for name, amount in [("first", 1), ("big", 9), ("small", 1), ("last", 1)]:
-        tasks.append(started(wait(name, amount)))
-        await settled()
-    seen = []
-    for _ in range(12):
-        clock.advance(1)
-        await settled()
-        seen.append(len(admitted))
-    assert admitted == ["first", "big", "small", "last"]
-    assert seen == [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3, 4]
-    await asyncio.gather(*tasks)
-
-
-@in_a_loop
-async def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
-    limits = limit_set(store, TEN)
-    used_up(limits, "tpm")
-    waiter = started(limits.aacquire({"tpm": 6}, timeout=5))
-    await settled()
-    clock.move(4_999_999)
-    await settled()
-    assert not waiter.done()
-    clock.move(1)
-    with pytest.raises(LimitTimeout, match="'tpm' has 5 of 10 left, 6 requested: retry in 1 s"):
-        await waiter
-    with pytest.raises(LimitTimeout):
-        await limits.aacquire({"tpm": 6}, timeout=0)
-
-
-@in_a_loop
 async def test_what_cannot_be_is_said_at_once(store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
     with pytest.raises(InvalidRequest, match="timeout"):
@@ -158,26 +118,6 @@ async def test_a_release_in_the_same_loop_wakes_the_first(store: WatchedStore) -
         assert not waiter.done()
     (await waiter).release()
     assert used(limits) == {"db": 0}
-
-
-@in_a_loop
-async def test_a_release_in_a_thread_wakes_a_task(store: WatchedStore) -> None:
-    limits = limit_set(store, ONE)
-    held, release = Event(), Event()
-
-    def hold() -> None:
-        with limits.acquire():
-            held.set()
-            release.wait(PATIENCE_SECONDS)
-
-    thread = Caller(hold)
-    held.wait(PATIENCE_SECONDS)
-    waiter = started(limits.aacquire())
-    await settled()
-    assert not waiter.done()
-    release.set()
-    (await waiter).release()
-    thread.result()
 
 
 @in_a_loop

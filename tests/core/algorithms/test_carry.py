@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limits_app.core.algorithms.rule import DEBT_PARTS
 from limits_app.core.algorithms.units import window_us
-from limits_app.core.limits import Blocked, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
 from tests.core.algorithms.definitions import ALGORITHMS, examples, rates
 from tests.core.algorithms.driven import MS, NOW, SECOND, Driven
 
@@ -28,47 +28,6 @@ def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgori
     assert changed.used(NOW) == 0
     assert changed.rule.restored_at(changed.state) == 0
     assert changed.fits(NOW, 20)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_permits_do_not_become_a_rate(algorithm: RateLimitAlgorithm) -> None:
-    permits = Driven(ResourceLimit("k", 3))
-    permits.take(NOW, 2)
-    changed = permits.carried_into(ten(algorithm), NOW)
-    assert changed.state == changed.rule.start
-
-
-@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
-def test_another_window_changes_how_fast_it_drains(algorithm: RateLimitAlgorithm) -> None:
-    tested = Driven(ten(algorithm, 10, 10))
-    assert tested.take(NOW, 10)
-    slower = tested.carried_into(ten(algorithm, 10, 100), NOW + SECOND)
-    assert slower.used(NOW + SECOND) == 9
-    assert not slower.fits(NOW + 11 * SECOND - 1, 2)
-    assert slower.fits(NOW + 11 * SECOND, 2)
-
-
-def test_another_fixed_window_starts_when_the_old_one_did() -> None:
-    tested = Driven(ten(FIXED_WINDOW, 10, 10))
-    assert tested.take(NOW, 10)
-    longer = tested.carried_into(ten(FIXED_WINDOW, 10, 60), NOW + 5 * SECOND)
-    assert not longer.fits(NOW + 60 * SECOND - 1, 1)
-    assert longer.fits(NOW + 60 * SECOND, 1)
-    shorter = tested.carried_into(ten(FIXED_WINDOW, 10, 2), NOW + 5 * SECOND)
-    assert shorter.fits(NOW + 5 * SECOND, 10)
-
-
-def test_another_sliding_window_knows_how_old_everything_is() -> None:
-    tested = Driven(ten(SLIDING_WINDOW, 10, 10))
-    assert tested.take(NOW, 4)
-    assert tested.take(NOW + 5 * SECOND, 6)
-    longer = tested.carried_into(ten(SLIDING_WINDOW, 10, 60), NOW + 6 * SECOND)
-    assert not longer.fits(NOW + 60 * SECOND - 1, 1)
-    assert longer.fits(NOW + 60 * SECOND, 4)
-    assert not longer.fits(NOW + 60 * SECOND, 5)
-    shorter = tested.carried_into(ten(SLIDING_WINDOW, 10, 2), NOW + 6 * SECOND)
-    assert shorter.used(NOW + 6 * SECOND) == 6
-    assert shorter.used(NOW + 7 * SECOND) == 0
 
 
 def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> None:
@@ -109,26 +68,6 @@ def credit(driven: Driven, now: int, units: float) -> None:
     driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
 
 
-@pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])
-def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Blocked) -> None:
-    driven = Driven(limit)  # type: ignore[arg-type]  # whatever can be compiled
-    state = driven.rule.take(driven.state, NOW, 1) or driven.state
-    assert driven.rule.credit(state, NOW, 1) is state
-
-
-def test_a_sliding_window_forgets_what_is_oldest() -> None:
-    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
-    for second in range(5):
-        assert window.take(NOW + second * SECOND, 2)
-    now = NOW + 5 * SECOND
-    credit(window, now, 3)
-    assert window.used(now) == 7
-    assert window.wait(now, 4) == 6 * SECOND, "the rest of what was second comes back next"
-    assert window.used(NOW + 11 * SECOND) == 6
-    credit(window, now, 7)
-    assert window.used(now) == 0
-
-
 def test_a_sliding_window_of_which_all_was_forgotten_begins_anew() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     assert window.take(NOW, 1)
@@ -147,15 +86,6 @@ def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
     assert window.take(NOW + 6 * SECOND, 7)
     assert not window.take(NOW + 12 * SECOND - 20 * MS, 1)
     assert window.take(NOW + 12 * SECOND + 10 * MS, 1)
-
-
-def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None:
-    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
-    assert window.take(NOW, 4)
-    assert window.take(NOW + SECOND, 4)
-    credit(window, NOW + 2 * SECOND, 5)
-    assert window.used(NOW + 10 * SECOND) == 3
-    assert window.used(NOW + 11 * SECOND) == 0
 
 
 @given(

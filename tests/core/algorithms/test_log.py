@@ -47,38 +47,6 @@ def test_a_stored_log_that_does_not_exist_is_empty() -> None:
     assert log.pack() == b""
 
 
-def test_entries_are_appended_at_the_end() -> None:
-    assert entries(logged((1, 5), (2, 7))) == [(1, 5), (2, 7)]
-    assert len(EMPTY_LOG) == 0
-
-
-@pytest.mark.parametrize(("drop", "expected"), [(0, [1, 2, 3, 4]), (1, [2, 3, 4]), (3, [4])])
-def test_entries_are_dropped_at_the_beginning(drop: int, expected: list[int]) -> None:
-    log = logged((1, 10), (2, 20), (3, 30)).append(4, 40, drop=drop)
-    assert entries(log) == [(time, time * 10) for time in expected]
-
-
-def test_a_log_never_changes() -> None:
-    log = logged((1, 5), (2, 7))
-    log.append(3, 9, drop=1)
-    log.rebased(5)
-    assert entries(log) == [(1, 5), (2, 7)]
-
-
-def test_totals_can_start_anew() -> None:
-    assert entries(logged((1, 5), (2, 7), (3, 70)).rebased(5)) == [(1, 0), (2, 2), (3, 65)]
-
-
-@pytest.mark.parametrize(("time", "expected"), [(0, 0), (1, 1), (2, 1), (3, 2), (9, 3), (10, 3)])
-def test_it_counts_what_is_not_later(time: int, expected: int) -> None:
-    assert logged((1, 1), (3, 2), (9, 3)).count_until(time) == expected
-
-
-@pytest.mark.parametrize(("total", "expected"), [(1, 0), (5, 0), (6, 1), (7, 1), (8, 2), (70, 2), (71, 3)])
-def test_it_finds_where_a_total_is_reached(total: int, expected: int) -> None:
-    assert logged((1, 5), (2, 7), (3, 70)).first_with(total) == expected
-
-
 @pytest.mark.parametrize("log", [EMPTY_LOG, logged((1, 5)), logged((NOW, 2**52), (NOW + 1, 2**53 - 1))])
 def test_what_is_packed_can_be_unpacked(log: Log) -> None:
     packed = log.pack()
@@ -113,15 +81,6 @@ def test_the_log_is_as_fine_as_a_thousandth_of_the_window() -> None:
         assert tested.take(now, 1)
         longest = max(longest, len(tested.state[-1]))
     assert longest >= 1000
-
-
-@pytest.mark.parametrize("amount", [1, 300_000])
-def test_an_entry_stands_for_any_amount(amount: int) -> None:
-    tested = Driven(RateLimit("k", 300_000, 60, SLIDING_WINDOW))
-    assert tested.take(NOW, amount)
-    assert tested.take(NOW + SECOND, 300_000 - amount)
-    assert tested.used(NOW + SECOND) == 300_000
-    assert len(tested.state[-1]) <= 1
 
 
 def test_running_totals_start_anew_before_they_grow_out_of_a_double() -> None:

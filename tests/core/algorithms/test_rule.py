@@ -46,14 +46,6 @@ def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
     assert rule.take(rule.start, NOW, rule.ceiling_parts + 1) is None
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=repr)
-def test_a_rule_knows_its_limit(limit: Limit) -> None:
-    rule = compile_rule(limit, LEASE_US)
-    assert rule.limit is limit
-    assert rule.key == limit.key
-    assert rule.is_permit is isinstance(limit, ResourceLimit)
-
-
 @pytest.mark.parametrize(
     ("limit", "parameters"),
     [
@@ -101,15 +93,6 @@ def test_a_state_counts_permits_and_holders_apart() -> None:
     assert tested.state[:2] == (4, 1)
 
 
-def test_a_number_is_never_less_than_the_clock_so_that_it_grows_after_the_state_was_forgotten() -> None:
-    tested = Driven(ResourceLimit("db", 1))
-    tested.take(NOW, 1)
-    before = tested.state[2]
-    forgotten = Driven(ResourceLimit("db", 1))
-    forgotten.take(NOW + 1, 1)
-    assert forgotten.state[2] > before
-
-
 def test_releasing_keeps_the_number() -> None:
     tested = Driven(ResourceLimit("db", 1))
     tested.take(NOW, 1)
@@ -143,12 +126,6 @@ def test_the_wait_is_until_the_first_lease_may_run_out() -> None:
     assert tested.rule.restored_at(tested.state) == NOW + LEASE_US
 
 
-def test_the_wait_counts_permits_and_not_holders() -> None:
-    tested = Driven(ResourceLimit("db", 2))
-    tested.take(NOW, 2)
-    assert tested.wait(NOW, 1) == LEASE_US
-
-
 def test_an_earlier_lease_is_remembered_when_the_clock_goes_back() -> None:
     tested = Driven(ResourceLimit("db", 3))
     tested.take(NOW, 1)
@@ -167,17 +144,6 @@ def test_the_first_lease_counts_anew_when_nothing_is_held_any_more() -> None:
     assert tested.state[3] == NOW + HOUR + LEASE_US
 
 
-def test_permits_survive_a_change_of_their_limit_and_nothing_else_does() -> None:
-    tested = Driven(ResourceLimit("db", 3))
-    tested.take(NOW, 2)
-    assert tested.carried_into(ResourceLimit("db", 1), NOW).state == tested.state
-    assert not tested.carried_into(ResourceLimit("db", 2), NOW).fits(NOW, 1)
-    assert tested.carried_into(ResourceLimit("db", 3), NOW).fits(NOW, 1)
-    rate = Driven(RateLimit("db", 3, 60))
-    rate.take(NOW, 2)
-    assert rate.carried_into(ResourceLimit("db", 3), NOW).state == (0, 0, 0, 0)
-
-
 @pytest.mark.parametrize("amount", [0, 1, 10**12])
 def test_blocked_admits_nothing_ever(amount: int) -> None:
     tested = Driven(Blocked())
@@ -191,11 +157,3 @@ def test_blocked_admits_nothing_ever(amount: int) -> None:
     assert tested.state == ()
     assert tested.rule.restored_at(tested.state) == 0
     assert not tested.take(NOW + 366 * 24 * HOUR, amount)
-
-
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_nothing_is_carried_into_blocked_or_out_of_it(algorithm: RateLimitAlgorithm) -> None:
-    rate = Driven(RateLimit("k", 3, 60, algorithm))
-    rate.take(NOW, 2)
-    assert rate.carried_into(Blocked(), NOW).state == ()
-    assert Driven(Blocked()).carried_into(rate.rule.limit, NOW).state == rate.rule.start
