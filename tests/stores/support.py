@@ -18,6 +18,7 @@ from time import monotonic
 import pytest
 
 from limits_app.core.clock import Clock, system_us
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
@@ -25,6 +26,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
+from limits_app.testing import FakeClock
 
 PATIENCE = 30
 """Seconds after which something that should have happened counts as missing."""
@@ -119,6 +121,23 @@ class Lookout(Clock):
         """The time; a waiter reads it between joining the line and going to sleep, and so may others."""
         if self.store is not None and self.store.line.busy:
             self.somebody_waits.set()
+        return super().__call__()
+
+
+class ActingClock(FakeClock):
+    """A clock that does something once when it is read, as a signal handler or a finalizer may."""
+
+    deed: Callable[[], object] | None = None
+    failure: StoreUnavailable | None = None
+    """Why the store did not do it."""
+
+    def __call__(self) -> int:
+        deed, self.deed = self.deed, None
+        if deed is not None:
+            try:
+                deed()
+            except StoreUnavailable as error:
+                self.failure = error
         return super().__call__()
 
 

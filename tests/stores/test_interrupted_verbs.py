@@ -183,6 +183,10 @@ def renew(ledger: Ledger, number: int) -> tuple[bool, list[Acquisition]]:
     return interrupted(number, lambda: ledger.store.renew([acquired.claim])), [acquired]
 
 
+def peek(ledger: Ledger, number: int) -> tuple[bool, list[Acquisition]]:
+    return interrupted(number, ledger.limits.get_stats), [ledger.acquire()]
+
+
 def wait(ledger: Ledger, number: int) -> tuple[bool, list[Acquisition]]:
     """Wait for a permit that is free; an interrupted wait leaves nothing charged."""
     admitted: list[Acquisition] = []
@@ -204,7 +208,7 @@ def wait_in_vain(ledger: Ledger, number: int) -> tuple[bool, list[Acquisition]]:
     return interrupted(number, work), held
 
 
-VERBS: list[Verb] = [acquire, acquire_first, try_acquire, settle, renew, wait, wait_in_vain]
+VERBS: list[Verb] = [acquire, acquire_first, try_acquire, settle, renew, peek, wait, wait_in_vain]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of an interrupted finalizer

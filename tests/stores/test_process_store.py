@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing.connection import Connection
@@ -12,7 +10,6 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of, short_key
 from limits_app.core.limit_set import LimitSet
@@ -29,7 +26,6 @@ from limits_app.stores.process.waking import Waking
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, collected, counting, taken
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
-from tests.stores.test_memory_store import VERBS, Collecting, Interrupting, leave_behind
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -231,38 +227,6 @@ def test_more_scopes_than_are_remembered_are_looked_after(
         assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
         held.release()
     assert len(process_store._reclaimed_at) <= 3
-
-
-@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-def test_an_interruption_changes_nothing_and_leaves_the_file_free(
-    tmp_path: Path, verb: Callable[[LimitSet, Acquisition], object]
-) -> None:
-    clock = Interrupting()
-    store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
-    limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 2))
-    acquired = limits.try_acquire({"x": 4})
-    clock.wanted = True
-    with pytest.raises(KeyboardInterrupt):
-        verb(limits, acquired)
-    assert (used(limits, "x"), holders(limits)) == (4, 1)
-    acquired.cancel()
-    assert (used(limits, "x"), holders(limits)) == (acquired.acquisitions["x"].used or 0, 0)
-    store.close()
-
-
-def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_released(tmp_path: Path) -> None:
-    clock = Collecting()
-    store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
-    limits = limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2))
-    gc.disable()
-    try:
-        leave_behind(limits)
-        clock.wanted = True
-        assert limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2)).try_acquire({"x": 10})
-    finally:
-        gc.enable()
-    assert (used(limits, "x"), holders(limits)) == (10, 1)
-    store.close()
 
 
 def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClock) -> None:

@@ -14,15 +14,13 @@ from pytest_django import DjangoDbBlocker
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
-from limits_app.stores import codecs
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database import connections as store_connections
 from limits_app.stores.database.transaction import ServerClock
-from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, limits_in
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
-from tests.stores.support import limits_of, used
+from tests.stores.support import ActingClock, limits_of, used
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -92,26 +90,17 @@ def test_old_and_idle_connections_are_closed(file_store: DatabaseStore, monkeypa
     assert not pool._idle
 
 
-class Interrupting(FakeClock):
-    """A clock in whose reading somebody presses Ctrl-C."""
-
-    armed = False
-
-    def __call__(self) -> int:
-        if self.armed:
-            raise KeyboardInterrupt
-        return super().__call__()
-
-
 def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_again(open_store: Open) -> None:
-    clock = Interrupting()
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock = ActingClock()
     store = open_store(clock=clock)
     limits = limits_of(store, CallLimit(9, YEAR, FIXED))
     assert limits.try_acquire()
-    clock.armed = True
+    clock.deed = interrupt
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
-    clock.armed = False
     assert not store._pool._idle
     assert used(limits) == 1
 
@@ -133,13 +122,6 @@ def test_nothing_to_reset_and_nothing_to_limit_is_all_right(open_store: Open) ->
 
 def test_the_clock_can_be_read_before_anything_was_asked(open_store: Open) -> None:
     assert abs(open_store().clock() - time_ns() // 1000) < 60_000_000
-
-
-def test_layouts_that_are_remembered_are_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
-    for most in range(1, 4):
-        assert limits_of(file_store, CallLimit(most, YEAR)).try_acquire()
-    assert used(limits_of(file_store, CallLimit(3, YEAR, FIXED))) == 3
 
 
 def test_the_clock_of_a_server_is_asked_for_once_and_never_ahead() -> None:
