@@ -11,7 +11,7 @@ import pytest
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.conformance.concurrency import switch_interval
-from tests.stores.support import PATIENCE, holders, limits_of
+from tests.stores.support import PATIENCE, limits_of
 
 THREADS = 8
 DAY = 86_400
@@ -87,30 +87,6 @@ def test_statistics_are_never_torn(store: Store) -> None:
             future.result(PATIENCE)
 
 
-def test_permits_are_never_held_by_more_than_there_are(store: Store) -> None:
-    limits, inside, most, guard = limits_of(store, ResourceLimit("db", 3)), 0, 0, Barrier(THREADS)
-    lock = Event()
-
-    def work(_: int) -> int:
-        nonlocal inside, most
-        mine = limits_of(store, ResourceLimit("db", 3))
-        guard.wait(PATIENCE)
-        admitted = 0
-        for _ in range(150):
-            with mine.try_acquire() as held:
-                if held:
-                    inside += 1
-                    most = max(most, inside)
-                    admitted += 1
-                    lock.is_set()
-                    inside -= 1
-        return admitted
-
-    with ThreadPoolExecutor(THREADS) as executor:
-        assert sum(executor.map(work, range(THREADS))) > 0
-    assert holders(limits) == 0
-
-
 def test_everybody_who_waits_for_a_permit_gets_it(store: Store) -> None:
     order: list[int] = []
 
@@ -125,21 +101,3 @@ def test_everybody_who_waits_for_a_permit_gets_it(store: Store) -> None:
         for future in futures:
             future.result(PATIENCE)
     assert sorted(order) == sorted(list(range(THREADS)) * 10)
-
-
-def test_scopes_of_several_limits_are_locked_without_a_deadlock(store: Store) -> None:
-    from limits_app.core.keys import scope_of
-    from limits_app.core.limit_set import LimitSet
-    from limits_app.core.plan import ScopedLimits
-    from limits_app.core.record import schema_of
-
-    parts = [
-        ScopedLimits(scope_of("tests", who), schema_of((CallLimit(500, DAY),), store.lease_us)) for who in ("a", "b")
-    ]
-    sets = [LimitSet.composed(parts, store), LimitSet.composed(reversed(parts), store)]
-
-    def work(number: int) -> int:
-        return sum(bool(sets[number % 2].try_acquire()) for _ in range(100))
-
-    with ThreadPoolExecutor(THREADS) as executor:
-        assert sum(executor.map(work, range(THREADS))) == 500

@@ -162,22 +162,6 @@ def test_a_release_that_is_interrupted_at_any_point_is_settled_exactly_once(
         assert 10 < number < 999
 
 
-def test_a_charge_that_is_interrupted_at_any_point_is_known_to_have_been_made_or_was_not_made(tmp_path: Path) -> None:
-    with closing(ProcessStore(tmp_path, map_megabytes=1, clock=lambda: 10**15)) as store:
-        limits = limits_of(store, RateLimit("x", 10**6, 3600))
-        for number in range(1, 1000):
-            before, acquired = used(limits, "x"), limits.prepare({"x": 5})
-            try:
-                with interrupted_after_call(number):
-                    store.acquire(acquired.claim)
-            except Interrupted:
-                charged = 5 if acquired.claim.admitted else 0
-                assert used(limits, "x") == int(str(before)) + charged
-            else:
-                break
-        assert 10 < number < 999
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what an interruption left open
 def test_signals_that_raise_at_random_points_leave_the_store_usable(tmp_path: Path) -> None:
     copy_context().run(interrupt_at_random, tmp_path)

@@ -151,20 +151,6 @@ class TestWithoutAllocation:
             ProcessStore(tmp_path, map_megabytes=2)
         assert files_module.data_file(tmp_path / "state").stat().st_size == 2 * MEGABYTE
 
-    def test_a_new_file_that_was_left_unfinished_is_made_again(self, tmp_path: Path) -> None:
-        new = tmp_path / "state" / "new"
-        new.mkdir(parents=True, mode=0o700)
-        (new / "data.mdb").write_bytes(b"unfinished")
-        with closing(ProcessStore(tmp_path, map_megabytes=1)) as store:
-            assert limits_of(store, MANY).try_acquire()
-
-    def test_an_unreadable_file_is_set_aside(self, tmp_path: Path) -> None:
-        (tmp_path / "state").mkdir(mode=0o700)
-        files_module.data_file(tmp_path / "state").write_bytes(b"SQLite format 3\0" * 1000)
-        with closing(ProcessStore(tmp_path, map_megabytes=1)) as store:
-            assert limits_of(store, MANY).try_acquire()
-        assert len(list((tmp_path / "state").glob("data.mdb.unreadable-*"))) == 1
-
 
 def test_without_locks_permits_return_when_their_leases_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 from itertools import count
-from multiprocessing.connection import Connection
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +11,6 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.test import override_settings
-from pytest_django import DjangoDbBlocker
 
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -25,8 +22,8 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import give_back, taken
 from tests.forking import exit_code_of_child
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, Settings, database, opened
-from tests.stores.support import ActingClock, holders, limits_of, running, used
+from tests.stores.database.databases import ALIAS, database
+from tests.stores.support import ActingClock, holders, limits_of, used
 
 DAY = 86_400
 _DIFFERENT = count(1)
@@ -42,31 +39,12 @@ def test_what_a_request_rolls_back_takes_no_count_with_it(open_store: Open) -> N
     assert [bool(limits.try_acquire()) for _ in range(2)] == [True, False]
 
 
-def test_stores_that_write_in_turn_admit_exactly_what_fits(open_store: Open) -> None:
-    stores = [open_store(), open_store()]
-    turns = [0, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0] * 4
-    for algorithm in RateLimitAlgorithm:
-        sets = [limits_of(store, RateLimit("units", 30, 366 * DAY, algorithm), entity=algorithm) for store in stores]
-        assert sum(bool(sets[turn].try_acquire({"units": 1})) for turn in turns) == 30
-
-
 def test_a_record_that_was_cut_short_counts_as_unused_and_is_written_again(open_store: Open) -> None:
     limits = limits_of(open_store(), CallLimit(2, DAY))
     assert limits.try_acquire()
     rows = apps.get_model("limits_app", "ScopeState").objects.using(ALIAS)
     rows.update(states=bytes(rows.get().states)[:-1])
     assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
-
-
-def test_a_permit_that_another_process_holds_is_not_there(open_store: Open) -> None:
-    one, other = (limits_of(open_store(), ResourceLimit("db", 1)) for _ in range(2))
-    for _ in range(3):
-        held = one.try_acquire()
-        assert held
-        assert not other.try_acquire()
-        held.release()
-        with other.try_acquire() as got:
-            assert got
 
 
 def test_random_timelines_are_decided_as_in_memory(open_store: Open) -> None:
@@ -197,33 +175,3 @@ def test_a_database_that_is_not_there_or_of_another_kind_is_named() -> None:
         pytest.raises(ImproperlyConfigured, match="sqlite"),
     ):
         DatabaseStore(ALIAS)
-
-
-def test_missing_tables_are_named(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> None:
-    with (
-        django_db_blocker.unblock(),
-        database({"ENGINE": "django.db.backends.sqlite3", "NAME": f"{tmp_path}/empty.sqlite3"}, bare=True),
-    ):
-        store = DatabaseStore(ALIAS)
-        with pytest.raises(StoreUnavailable, match="limits_app_"):
-            limits_of(store, CallLimit(1, DAY)).try_acquire()
-        store.close()
-
-
-def _hold(pipe: Connection, settings: Settings) -> None:
-    limits = limits_of(opened(settings), ResourceLimit("db", 1))
-    with limits.try_acquire() as held:
-        pipe.send(bool(held))
-        pipe.recv()
-    pipe.send("given back")
-
-
-def test_a_waiter_gets_what_another_process_gives_back(open_store: Open, settings: Settings) -> None:
-    limits = limits_of(open_store(), ResourceLimit("db", 1))
-    with running(_hold, settings, method="spawn") as other:
-        assert other.hear() is True
-        assert not limits.try_acquire()
-        other.pipe.send("let go")
-        with limits.acquire(timeout=20) as held:
-            assert held
-        assert other.hear() == "given back"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from redis import Redis
 from redis.cluster import RedisCluster
 
 from limits_app.core.amounts import Amount
@@ -51,16 +52,6 @@ def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLi
     return ScopedLimits(scope_of("tests", entity), schema_of(limits, store.lease_us))
 
 
-def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:
-    """A set over one scope."""
-    return LimitSet.composed([scoped(store, *limits, entity=entity)], store, version=version)
-
-
-def used(limits: LimitSet, key: str = "call_count") -> object:
-    """How much of a limit is taken."""
-    return limits.get_stats()[key]["used"]
-
-
 def claimed(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> Claim:
     """A claim on which no store has decided."""
     return limits.prepare(requested).claim
@@ -74,6 +65,11 @@ def changes_of(claim: Claim, used: Mapping[str, int]) -> list[int]:
         else used.get(limit.key, amount // limit.rule.parts_per_unit) * limit.rule.parts_per_unit - amount
         for limit, amount in zip(claim.plan.limits, claim.amounts, strict=True)
     ]
+
+
+def scripts_run(client: Redis) -> int:
+    """How many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
 
 def record(store: RedisStore, limits: LimitSet) -> bytes:

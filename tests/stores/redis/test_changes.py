@@ -12,7 +12,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.calls import Command
-from tests.stores.redis.support import changes_of, limits_of, scoped, used
+from tests.stores.redis.support import changes_of, scoped
+from tests.stores.support import limits_of, used
 
 HOUR = 3600
 

@@ -29,18 +29,8 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import (
-    PATIENT,
-    changes_of,
-    claimed,
-    cluster_client,
-    limits_of,
-    prefix,
-    record,
-    scoped,
-    used,
-)
-from tests.stores.support import PATIENCE
+from tests.stores.redis.support import PATIENT, changes_of, claimed, cluster_client, prefix, record, scoped
+from tests.stores.support import PATIENCE, limits_of, used
 
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]

@@ -18,7 +18,8 @@ from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
-from tests.stores.redis.support import Keeper, prefix, record, scoped, used
+from tests.stores.redis.support import Keeper, prefix, record, scoped
+from tests.stores.support import used
 
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)

@@ -19,8 +19,8 @@ from limits_app.stores.redis import RedisStore
 from tests.servers.machine import free_ports
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, record, used
-from tests.stores.support import PATIENCE, until
+from tests.stores.redis.support import Keeper, calm_down, hurry, record
+from tests.stores.support import PATIENCE, limits_of, until, used
 from tests.threads import no_more_threads
 
 HOUR = 3600

@@ -17,7 +17,8 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import limits_of, store_on, used
+from tests.stores.redis.support import store_on
+from tests.stores.support import limits_of, used
 
 CAPACITY: Final = 20
 WINDOW_US: Final = 1_000_000_000

@@ -17,7 +17,8 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import taken
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import PATIENT, changes_of, limits_of, used
+from tests.stores.redis.support import PATIENT, changes_of
+from tests.stores.support import limits_of, used
 
 DAY = 86_400
 

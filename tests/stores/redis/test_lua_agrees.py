@@ -10,11 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import (
-    CallLimit,
     Limit,
     QuotaLimit,
     QuotaPeriod,
@@ -330,22 +328,3 @@ def test_a_log_that_has_wrapped_many_times_still_counts_exactly(
 def test_totals_that_grow_without_end_stay_exact(redis: RedisServer) -> None:
     limit = RateLimit("units", 10**12, 1, RateLimitAlgorithm.SLIDING_WINDOW)
     _agree(redis, limit, [(400_000, 4 * 10**11)] * 6000)
-
-
-def test_an_empty_set_with_a_version_asks_for_nothing_but_the_version(redis: RedisServer) -> None:
-    store = store_on(redis)
-    limits = LimitSet.composed([], store, version=store.version())
-    assert limits.try_acquire()
-    store.advance_version()
-    with pytest.raises(StaleConfiguration):
-        limits.try_acquire()
-    store.close()
-
-
-def test_calls_are_limited_without_being_named(redis: RedisServer) -> None:
-    store = store_on(redis)
-    limits = LimitSet.composed(
-        [ScopedLimits(scope_of("agrees", "x"), schema_of((CallLimit(2, 3600),), store.lease_us))], store
-    )
-    assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
-    store.close()

@@ -24,16 +24,11 @@ from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, changes_of, limits_of, prefix, record, scoped, store_on, used
-from tests.stores.support import until
+from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run, store_on
+from tests.stores.support import limits_of, until, used
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
-
-
-def scripts_run(client: Redis) -> int:
-    """How many scripts the server has run."""
-    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
 
 @pytest.mark.parametrize("people", [1, 3])

@@ -12,15 +12,15 @@ from redis import Redis
 
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
 from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer, redis_server
 from tests.servers.tls import certificate, tls
-from tests.stores.redis.support import PATIENT, calm_down, changes_of, claimed, hurry, limits_of, prefix, used
-from tests.stores.support import until
+from tests.stores.redis.support import PATIENT, calm_down, changes_of, claimed, hurry, prefix
+from tests.stores.support import limits_of, until, used
 
 HOUR = 3600
 TOKENS = RateLimit("tokens", 100, HOUR)
@@ -56,17 +56,6 @@ def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
     assert used(limits, "db") == 0
 
 
-def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
-    limits = limits_of(store, CallLimit(1, HOUR, RateLimitAlgorithm.FIXED_WINDOW))
-
-    async def ask(times: int) -> list[bool]:
-        return [await store.aacquire(claimed(limits)) for _ in range(times)]
-
-    assert asyncio.run(ask(3)) == [True, False, False]
-    assert not limits.try_acquire()
-    assert asyncio.run(ask(1)) == [False]
-
-
 def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
     old = limits_of(store, RateLimit("tokens", 10, HOUR))
     new = limits_of(store, RateLimit("tokens", 20, HOUR))
@@ -82,28 +71,6 @@ def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
 
     asyncio.run(change())
     assert used(new, "tokens") == pytest.approx(10, abs=0.1)
-
-
-def test_records_that_were_lost_are_defined_anew(
-    store: RedisStore, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.verbs._SECONDS_BETWEEN_DEFINITIONS", 0)
-    limits = limits_of(store, TOKENS)
-    claim = claimed(limits, {"tokens": 5})
-    with Redis(port=redis.port) as client:
-        for verb in (store.aacquire(claim), store.asettle(claim, [-claim.amounts[0]])):
-            client.flushall()
-            asyncio.run(verb)
-            assert len(list(client.scan_iter(f"{store.prefix}definitions:*"))) == 1
-
-
-def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
-    limits = limits_of(store, QuotaLimit.per_month("tokens", 100))
-    claim = claimed(limits, {"tokens": 10})
-    for verb in (store.aacquire(claim), store.asettle(claim, [5])):
-        store._clock.learn(0)
-        asyncio.run(verb)
-    assert used(limits, "tokens") == 15
 
 
 def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: Callable[[], object]) -> None:

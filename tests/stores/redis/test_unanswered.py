@@ -20,7 +20,8 @@ from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore, verbs
 from limits_app.stores.redis.exactly_once import Unanswered
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import Keeper, calm_down, changes_of, claimed, hurry, limits_of, used
+from tests.stores.redis.support import Keeper, calm_down, changes_of, claimed, hurry
+from tests.stores.support import limits_of, used
 
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)
