@@ -19,11 +19,10 @@ NEEDED: Final = ("docs", "project", "tests", "CHANGELOG.md", "README.md", "manag
 TESTS: Final = (
     "tests/core",
     "tests/stores/test_concurrency.py",
+    "tests/stores/test_conformance.py",
     "tests/stores/test_conformance_suite.py",
     "tests/stores/test_forking.py",
-    "tests/stores/test_memory_conformance.py",
     "tests/stores/test_memory_store.py",
-    "tests/stores/test_process_conformance.py",
     "tests/stores/test_process_store.py",
     "tests/stores/test_reentrance.py",
     "tests/stores/test_sharing.py",

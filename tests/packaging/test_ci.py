@@ -57,7 +57,7 @@ def test_the_mysql_job_selects_tests_and_gives_them_the_port_of_its_server() -> 
     assert JOBS["mysql"]["env"] == {"LIMITS_TESTS_MYSQL_PORT": "3306"}
     assert "LIMITS_TESTS_MYSQL_PORT" in (ROOT / "tests" / "servers" / "mariadb.py").read_text()
     assert "binary_logging" in (ROOT / "tests" / "configuration" / "test_migrating.py").read_text()
-    assert "class TestMariaDB" in (ROOT / "tests" / "stores" / "test_database_conformance.py").read_text()
+    assert "class TestMariaDB" in (ROOT / "tests" / "stores" / "test_server_conformance.py").read_text()
 
 
 SOUND = {"name": "django", "version": "5.2", "vulns": []}

@@ -12,6 +12,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 from tests.servers.mariadb import MariaDBServer, mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
+from tests.servers.redis import RedisServer, redis_cluster, redis_server
 from tests.stores.database.databases import Settings, sqlite_in
 from tests.stores.support import Lookout
 
@@ -73,3 +74,17 @@ def mariadb() -> Iterator[MariaDBServer]:
     """A MariaDB server."""
     with mariadb_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """A Redis server."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[list[RedisServer]]:
+    """A Redis cluster of three servers."""
+    with redis_cluster() as servers:
+        yield servers

@@ -30,7 +30,7 @@ from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
 from limits_app.testing.conformance.concurrency import in_threads, switch_interval
 from tests.servers.redis import redis_server
-from tests.stores.database import racing
+from tests.stores.database.databases import VENDORS, patient_stores
 from tests.stores.redis.support import PATIENT, prefix
 from tests.stores.support import PATIENCE, limits_of, running
 
@@ -68,9 +68,7 @@ def redis() -> Iterator[Opener]:
 STORES: Final[dict[str, Callable[[], AbstractContextManager[Opener]]]] = {
     "process": process,
     "redis": redis,
-    "postgres": racing.postgres,
-    "sqlite": racing.sqlite,
-    "mariadb": racing.mariadb,
+    **{vendor: partial(patient_stores, vendor) for vendor in VENDORS},
 }
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Event
+from random import Random
+from threading import Event, Lock
 from time import monotonic
 
 import pytest
@@ -172,3 +173,42 @@ def entries(store: ProcessStore, prefix: bytes) -> list[bytes]:
 def files(store: ProcessStore, suffix: str) -> list[Path]:
     """The files in the directory of a store that end so."""
     return sorted((store.directory / "state").glob(f"*{suffix}"))
+
+
+class Loser:
+    """Loses a share of the replies to some commands, and as many in a row as `next` says.
+
+    Unless they arrive, the commands themselves are lost.
+    """
+
+    def __init__(self, command: bytes) -> None:
+        self.command = command
+        self.share = 0.0
+        self.next = 0
+        self.arrives = True
+        self._random = Random(1)
+        self._lock = Lock()
+
+    def __call__(self, command: bytes) -> bool:
+        """Return whether the reply to a command is lost."""
+        with self._lock:
+            if self.command not in command:
+                return False
+            if self.next:
+                self.next -= 1
+                return True
+            lost = self._random.random() < self.share
+        if lost and not self.arrives:
+            raise ConnectionError  # the proxy closes both connections before it has sent the command
+        return lost
+
+
+def again(verb: Callable[[], object]) -> None:
+    """Call something until it is known to be done."""
+    for _ in range(20):
+        try:
+            verb()
+        except StoreUnavailable:
+            continue
+        return
+    raise AssertionError("it never succeeds")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,15 @@ from limits_app.core.modes import HOOKS
 from limits_app.core.store import CountingStore
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.process import ProcessStore
+from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
 from tests.servers.redis import redis_server
-from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
+from tests.stores.database.databases import ALIAS, PATIENT, database, sqlite_in
 from tests.stores.redis.support import store_on
 
 ENTITY = "user:alice@example.org"
 HOUR_US = 3_600_000_000
 PARTS = [b"alice", b"example.org"]
-
-
-def use(store: CountingStore, times: Sequence[int], moments: list[int]) -> None:
-    """Count usage in each of some hours."""
-    limits = counting(store, CallLimit(100, 60), QuotaLimit("x", 100, "month"), entity=ENTITY)
-    for hour in times:
-        moments[0] += hour * HOUR_US
-        limits.try_acquire({"x": 1}).release()
 
 
 def named(store: CountingStore) -> set[str | None]:
@@ -44,41 +37,43 @@ def named(store: CountingStore) -> set[str | None]:
     return found
 
 
-def test_the_file_of_the_process_store_has_no_identifiers(tmp_path: Path) -> None:
-    moments = [1_800_000_000_000_000]
-    with closing(ProcessStore(tmp_path, map_megabytes=1, clock=lambda: moments[0])) as store:
-        use(store, [0, 1], moments)
-        store.collect_counts()
-        use(store, [1], moments)
-        content = (tmp_path / "state" / "data.mdb").read_bytes()
-        assert not any(part in content for part in PARTS)
+@contextmanager
+def kept(kind: str, clock: FakeClock, directory: Path) -> Iterator[tuple[CountingStore, Callable[[], bytes]]]:
+    """A store, and what reads everything that it keeps."""
+    match kind:
+        case "process":
+            with closing(ProcessStore(directory, map_megabytes=1, clock=clock)) as store:
+                yield store, (directory / "state" / "data.mdb").read_bytes
+        case "redis":
+            with (
+                redis_server() as server,
+                closing(store_on(server, clock=clock)) as store,
+                Redis(port=server.port) as client,
+            ):
+                yield store, lambda: b"".join([key + (client.dump(key) or b"") for key in client.scan_iter()])
+        case _:
+            with (
+                database(sqlite_in(directory)),
+                closing(DatabaseStore(ALIAS, clock=clock, **PATIENT)) as store,
+            ):
+                yield store, lambda: b"".join([path.read_bytes() for path in directory.glob("limits.sqlite3*")])
+
+
+@pytest.mark.parametrize("kind", ["process", "redis", "database"])
+def test_a_store_has_no_identifiers(
+    kind: str, clock: FakeClock, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> None:
+    with django_db_blocker.unblock(), kept(kind, clock, tmp_path) as (store, content):
+        limits = counting(store, CallLimit(100, 60), QuotaLimit("x", 100, "month"), entity=ENTITY)
+        for hours, collects in ((0, False), (1, True), (1, False)):
+            clock.move(hours * HOUR_US)
+            limits.try_acquire({"x": 1}).release()
+            if collects:
+                store.collect_counts()
+        found = content()
+        assert found
+        assert not any(part in found for part in PARTS)
         assert named(store) == {ENTITY}
-
-
-def test_redis_has_no_identifiers(tmp_path: Path) -> None:
-    moments = [1_800_000_000_000_000]
-    with redis_server() as server, closing(store_on(server, clock=lambda: moments[0])) as store:
-        use(store, [0, 1], moments)
-        store.collect_counts()
-        use(store, [1], moments)
-        with Redis(port=server.port) as client:
-            content = b"".join([key + (client.dump(key) or b"") for key in client.scan_iter()])
-        assert content
-        assert not any(part in content for part in PARTS)
-        assert named(store) == {ENTITY}
-
-
-def test_a_database_store_has_no_identifiers(sqlite: Settings, django_db_blocker: DjangoDbBlocker) -> None:
-    moments = [1_800_000_000_000_000]
-    with django_db_blocker.unblock(), database(sqlite):
-        store = DatabaseStore(ALIAS, clock=lambda: moments[0], **PATIENT)
-        use(store, [0, 1], moments)
-        store.collect_counts()
-        use(store, [1], moments)
-        content = b"".join([path.read_bytes() for path in Path(sqlite["NAME"]).parent.glob("limits.sqlite3*")])
-        assert not any(part in content for part in PARTS)
-        assert named(store) == {ENTITY}
-        store.close()
 
 
 @pytest.mark.parametrize("name", ["", "user:7", "Łódź \ud800", "x" * 255, None])

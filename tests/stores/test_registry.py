@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.limits import CallLimit
-from limits_app.stores.database import open_database_store
+from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import ProcessStore
+from limits_app.stores.process import ProcessStore, open_process_store
+from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.registry import process_store, shared_store, state_directory, store
 from tests.stores.support import limits_of
 
@@ -103,3 +105,21 @@ def test_without_a_directory_each_site_of_each_user_has_its_own() -> None:
     assert "one" not in one.name
     with override_settings(LIMITS={"STATE_DIR": "/somewhere/else"}):
         assert state_directory() == Path("/somewhere/else")
+
+
+NOWHERE = "redis://127.0.0.1:1"
+
+MAKE: list[Callable[..., object]] = [MemoryStore, DatabaseStore, open_database_store]
+MAKE_IN: list[Callable[..., object]] = [ProcessStore, open_process_store]
+MAKE_AT: list[Callable[..., object]] = [RedisStore, RedisClusterStore, open_redis_store]
+
+
+@pytest.mark.parametrize("lease_seconds", [0, -1, 1e-7, float("nan"), "10", None])
+@pytest.mark.parametrize("make", [*MAKE, *MAKE_IN, *MAKE_AT])
+def test_a_store_that_would_lend_permits_for_no_time_is_not_made(
+    make: Callable[..., object], lease_seconds: Any, tmp_path: Path
+) -> None:
+    place = {"directory": tmp_path / "state"} if make in MAKE_IN else {"url": NOWHERE} if make in MAKE_AT else {}
+    with pytest.raises(InvalidRequest, match=r"lease_seconds must be between 0\.001 seconds and 366 days"):
+        make(**place, lease_seconds=lease_seconds)
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from limits_app.testing import FakeClock
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy, proxy
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
-from tests.stores.database.losing import Loser
+from tests.stores.support import Loser
 
 Open = Callable[..., DatabaseStore]
 
@@ -47,7 +47,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def loser() -> Loser:
-    return Loser()
+    return Loser(b"COMMIT\0")
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
 from typing import Any
 
 import django
@@ -14,6 +17,7 @@ from django.db import connections
 from django.db.models import Model
 from django.test import override_settings
 
+from limits_app.core.store import Store
 from limits_app.stores.database import DatabaseStore, open_database_store
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
@@ -22,6 +26,8 @@ ALIAS = "limits"
 PATIENT = {"connect_timeout": 30.0}
 """For stores on machines that are busy with other tests."""
 VENDORS = ("sqlite", "postgres", "mariadb")
+_LOCK_SECONDS = 60.0
+"""For sixteen threads on two cores that stand in line for a lock."""
 Settings = dict[str, Any]
 _PREPARED: set[str] = set()
 
@@ -134,6 +140,39 @@ def opened(settings: Settings) -> DatabaseStore:
     """The store in a database, in whatever process."""
     use(settings)
     return open_database_store(ALIAS, **PATIENT)
+
+
+class PatientStores:
+    """Opens stores that wait for their turn as long as it takes; those of this process are closed after the block."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._opened: list[DatabaseStore] = []
+
+    def __call__(self) -> Store:
+        use(self._settings)
+        self._opened.append(DatabaseStore(ALIAS, lock_timeout=_LOCK_SECONDS, **PATIENT))
+        return self._opened[-1]
+
+    def __enter__(self) -> PatientStores:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for store in self._opened:
+            store.close()
+
+
+@contextmanager
+def patient_stores(vendor: str) -> Iterator[PatientStores]:
+    """Stores in a database of their own."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    with (
+        TemporaryDirectory() as directory,
+        served(vendor, Path(directory)) as settings,
+        database(settings),
+        PatientStores(settings) as opener,
+    ):
+        yield opener
 
 
 def count_entries() -> int:

@@ -20,8 +20,7 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS
-from tests.stores.database.losing import Loser, again
-from tests.stores.support import until
+from tests.stores.support import Loser, again, until
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW

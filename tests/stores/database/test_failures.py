@@ -31,8 +31,7 @@ from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.proxy import Proxy
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, database, opened
-from tests.stores.database.losing import Loser, again
-from tests.stores.support import PATIENCE, holders, limits_of, running, until, used
+from tests.stores.support import PATIENCE, Loser, again, holders, limits_of, running, until, used
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW

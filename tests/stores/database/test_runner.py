@@ -1,20 +1,29 @@
-"""Steps that are rolled back for others: they are tried again after a pause, and not indefinitely."""
+"""Steps that are rolled back are tried again after a pause and not indefinitely; late replies; records as bytes."""
 
 from __future__ import annotations
 
+from array import array
 from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
-from limits_app.stores.database import commit_log, runner
+from limits_app.core.record import Lease
+from limits_app.stores.database import commit_log, runner, servers
 from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
 from limits_app.stores.database.connections import Failure
-from limits_app.stores.database.records import RecordTable
+from limits_app.stores.database.records import RecordTable, pack_leases, pack_logs, unpack_leases, unpack_log
 from limits_app.stores.database.runner import Housekeeping, TransactionRunner
+from limits_app.stores.database.servers import ReplyTimer
+from tests.stores.support import PATIENCE, until
+from tests.threads import no_more_threads
 
 
 class Deadlock(Exception):
@@ -87,3 +96,79 @@ def test_doubts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         doubts.add(claim, "acquire", Doubt(Commit(1, number), None))  # type: ignore[arg-type]  # by its identity
     assert len(doubts) == 2
     assert (claims[0], "acquire") not in doubts
+
+
+class Waiting:
+    """A connection that waits for a reply."""
+
+    def __init__(self) -> None:
+        self.interrupted = Event()
+
+    def interrupt(self) -> None:
+        assert not self.interrupted.is_set()
+        self.interrupted.set()
+
+
+def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_INTERVAL_US", 1000)
+    monkeypatch.setattr(servers, "_IDLE_ROUNDS", 3)
+    timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
+    with timer.closing:  # so that the timer cannot look in between
+        timer.start(early, 0)
+        timer.stop(early)
+    for _ in range(2):  # the second time, its thread has ended
+        late.interrupted.clear()
+        timer.start(late, 0)
+        timer.start(patient, PATIENCE)
+        assert late.interrupted.wait(PATIENCE)
+        timer.stop(late)
+        timer.stop(patient)
+        until(lambda: timer._task._thread is None)
+    assert not early.interrupted.is_set()
+    assert not patient.interrupted.is_set()
+
+
+def test_without_a_thread_replies_have_no_timeout_until_there_is_one() -> None:
+    timer, waiting = ReplyTimer(), Waiting()
+    with no_more_threads():
+        timer.start(waiting, 0)
+    timer.check()
+    assert waiting.interrupted.is_set()
+
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+ENTRIES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=9)
+LEASES = st.dictionaries(
+    st.tuples(st.text("abz_-", min_size=1, max_size=64), st.binary(min_size=8, max_size=8)),
+    st.tuples(NUMBERS, NUMBERS, NUMBERS),
+    max_size=9,
+)
+DAY_US = 86_400_000_000
+
+
+def log(*entries: tuple[int, int]) -> Log:
+    return Log(array("q", [time for time, _ in entries]), array("q", [total for _, total in entries]))
+
+
+@settings(max_examples=60)
+@given(st.lists(ENTRIES, max_size=3))
+def test_logs_are_read_as_they_were_written(entries: list[list[tuple[int, int]]]) -> None:
+    logs = [log(*some) for some in entries]
+    packed = pack_logs(logs)
+    assert [unpack_log(packed, index) for index in range(len(logs))] == [one.pack() for one in logs]
+    assert unpack_log(packed, len(logs)) is None
+
+
+@pytest.mark.parametrize(("window_us", "amount", "most"), [(100_000_000, 5, 6), (DAY_US, 5, 7), (DAY_US, 40_000, 9)])
+def test_a_full_log_takes_less_than_half_of_the_bytes_of_its_numbers(window_us: int, amount: int, most: int) -> None:
+    start, step = 1_800_000_000_000_000, window_us // 1024 + 7
+    full = log(*[(start + number * step, 1 + number * amount) for number in range(1024)])
+    assert len(pack_logs([full])) <= most * 1024 + 64
+
+
+@settings(max_examples=60)
+@given(LEASES)
+def test_leases_are_read_as_they_were_written(leases: dict[tuple[str, bytes], tuple[int, int, int]]) -> None:
+    packed = pack_leases({name: Lease(*lease) for name, lease in leases.items()})
+    read = unpack_leases(packed)
+    assert {name: (lease.amount, lease.expires_at, lease.ends_at) for name, lease in read.items()} == leases

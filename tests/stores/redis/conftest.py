@@ -7,23 +7,9 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from limits_app.stores.redis import RedisStore
-from tests.servers.redis import RedisServer, redis_cluster, redis_server
-from tests.stores.redis.support import store_on
-
-
-@pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    """A server that all tests share; each has a prefix of its own."""
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[list[RedisServer]]:
-    """A cluster of three servers that all tests share."""
-    with redis_cluster() as servers:
-        yield servers
+from limits_app.stores.redis import RedisClusterStore, RedisStore
+from tests.servers.redis import RedisServer
+from tests.stores.redis.support import PATIENT, prefix, store_on
 
 
 @pytest.fixture
@@ -32,6 +18,14 @@ def store(redis: RedisServer) -> Iterator[RedisStore]:
     store = store_on(redis)
     yield store
     redis.resume()
+    store.close()
+
+
+@pytest.fixture
+def cluster_store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
+    """A store on the cluster with keys of its own."""
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)
+    yield store
     store.close()
 
 

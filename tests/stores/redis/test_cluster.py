@@ -37,10 +37,8 @@ PEOPLE = [f"person {number}" for number in range(6)]
 
 
 @pytest.fixture
-def store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
-    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)
-    yield store
-    store.close()
+def store(cluster_store: RedisClusterStore) -> RedisClusterStore:
+    return cluster_store
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)

@@ -18,7 +18,7 @@ from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
-from tests.stores.redis.support import Keeper, prefix, record, scoped
+from tests.stores.redis.support import Keeper, record, scoped
 from tests.stores.support import used
 
 YEAR = 366 * 86_400
@@ -28,10 +28,8 @@ SECONDS = 0.1
 
 
 @pytest.fixture
-def store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
-    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), connect_seconds=10, reply_seconds=10)
-    yield store
-    store.close()
+def store(cluster_store: RedisClusterStore) -> RedisClusterStore:
+    return cluster_store
 
 
 @pytest.fixture

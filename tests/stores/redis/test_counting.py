@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,25 +19,12 @@ from limits_app.stores.redis.opening import TAGS, tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected, counting, in_scope, settle, taken, total
 from tests.servers.proxy import proxy
-from tests.servers.redis import RedisServer, redis_cluster
+from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, claimed, prefix, record, scripts_run, store_on
 
 HOUR = 3600
 CALLS = CallLimit(1000, HOUR)
 TOKENS = RateLimit("tokens", 10, HOUR)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[list[RedisServer]]:
-    with redis_cluster() as servers:
-        yield servers
-
-
-@pytest.fixture
-def clustered(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
-    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)
-    yield store
-    store.close()
 
 
 def keys(client: Redis, store: RedisStore) -> list[bytes]:
@@ -255,22 +241,22 @@ def by_tag(store: RedisClusterStore, *limits: RateLimit | ResourceLimit) -> list
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_what_is_given_back_since_a_later_server_refused_was_never_counted(
-    clustered: RedisClusterStore, algorithm: RateLimitAlgorithm
+    cluster_store: RedisClusterStore, algorithm: RateLimitAlgorithm
 ) -> None:
-    sets = by_tag(clustered, RateLimit("tokens", 10, HOUR, algorithm), ResourceLimit("db", 9))
-    family = LimitSet.composed([one for limits in sets for one in limits.scoped], clustered)
+    sets = by_tag(cluster_store, RateLimit("tokens", 10, HOUR, algorithm), ResourceLimit("db", 9))
+    family = LimitSet.composed([one for limits in sets for one in limits.scoped], cluster_store)
     assert taken(sets[-1], {"tokens": 10, "db": 1}).admitted
     for before in (0, 1):
         if before:
             assert taken(sets[0], {"tokens": before, "db": 1}).admitted
         assert not taken(family, {"tokens": 5, "db": 2}).admitted
-    assert {key[1:2] + key[4:]: amount for key, amount in collected(clustered).items()} == {
+    assert {key[1:2] + key[4:]: amount for key, amount in collected(cluster_store).items()} == {
         (sets[-1].scoped[0].scope.entity, "tokens"): 10_000,
         (sets[-1].scoped[0].scope.entity, "db"): 1_000,
         (sets[0].scoped[0].scope.entity, "tokens"): 1_000,
         (sets[0].scoped[0].scope.entity, "db"): 1_000,
     }
-    assert clustered.collect_counts() is None
+    assert cluster_store.collect_counts() is None
 
 
 def test_an_hour_that_ends_on_a_refusal_of_several_servers_is_counted_as_it_was(cluster: list[RedisServer]) -> None:
@@ -291,18 +277,18 @@ def test_an_hour_that_ends_on_a_refusal_of_several_servers_is_counted_as_it_was(
     store.close()
 
 
-def test_whoever_collects_until_a_batch_is_not_full_has_seen_all_servers(clustered: RedisClusterStore) -> None:
+def test_whoever_collects_until_a_batch_is_not_full_has_seen_all_servers(cluster_store: RedisClusterStore) -> None:
     people = [f"person {number}" for number in range(40)]
     for who in people:
-        taken(counting(clustered, CALLS, entity=who))
+        taken(counting(cluster_store, CALLS, entity=who))
     found, is_full = Counter[str | None](), True
     while is_full:
-        batch = clustered.collect_counts()
+        batch = cluster_store.collect_counts()
         assert batch is not None
         found.update(count.entity for count in batch.counts)
         # There is always something new beside what was collected.
-        taken(counting(clustered, CALLS, entity=batch.counts[0].entity or ""))
-        clustered.forget_counts(batch.name)
+        taken(counting(cluster_store, CALLS, entity=batch.counts[0].entity or ""))
+        cluster_store.forget_counts(batch.name)
         is_full = batch.is_full
     assert set(found) == set(people)
     assert found.total() <= len(people) + 1

@@ -33,12 +33,6 @@ def store(redis: RedisServer, clock: FakeClock) -> Iterator[RedisStore]:
     with_clock.close()
 
 
-@pytest.fixture
-def client(redis: RedisServer) -> Iterator[Redis]:
-    with Redis(port=redis.port) as client:
-        yield client
-
-
 def log_of(store: RedisStore, limits: LimitSet) -> bytes:
     """The key of the log."""
     return store._names.log(short_key(limits.scoped[0].scope.key), LIMIT.key)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from random import Random
-from threading import Lock
 
 import pytest
 from redis import Redis
@@ -18,34 +16,14 @@ from limits_app.testing.conformance.contract import taken
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, changes_of
-from tests.stores.support import limits_of, used
+from tests.stores.support import Loser, limits_of, used
 
 DAY = 86_400
 
 
-class Loser:
-    """Loses a share of the replies to scripts, and as many in a row as it is told."""
-
-    def __init__(self, share: float) -> None:
-        self.random = Random(1)
-        self.share = share
-        self.lock = Lock()
-        self.next = 0
-
-    def __call__(self, command: bytes) -> bool:
-        """Whether the reply to a command is lost."""
-        with self.lock:
-            if b"EVALSHA" not in command:
-                return False
-            if self.next:
-                self.next -= 1
-                return True
-            return self.random.random() < self.share
-
-
 @pytest.fixture
 def loser() -> Loser:
-    return Loser(0)
+    return Loser(b"EVALSHA")
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
-"""The memory store passes the conformance suite, with many more definitions than the other stores."""
+"""The stores of one machine pass the conformance suite, the memory store with many more definitions than others."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -8,10 +12,12 @@ from limits_app.core.amounts import Amount
 from limits_app.core.limits import RateLimit
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.algorithms import CHECKS
 from limits_app.testing.conformance.contract import ALGORITHMS, DRAINING, KEY, YEAR
 from limits_app.testing.conformance.counting import Counting
+from tests.stores.support import count_entries
 
 WHOLE: list[tuple[Amount, float]] = [
     (1, 1),
@@ -70,3 +76,25 @@ def test_definitions_of_every_size_are_exact(limit: RateLimit) -> None:
     clock = FakeClock()
     for check in CHECKS:
         check(MemoryStore(clock=clock), clock, limit)
+
+
+class TestProcessStore(Counting, StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+        self.made = 0
+
+    def make_store(self, clock: FakeClock) -> ProcessStore:
+        self.made += 1
+        return ProcessStore(self.directory / str(self.made), clock=clock, map_megabytes=4)
+
+    def close_store(self, store: Store) -> None:
+        assert isinstance(store, ProcessStore)
+        store.close()
+
+    def count_entries(self, store: Store) -> int:
+        assert isinstance(store, ProcessStore)
+        return count_entries(store)
+
+    def open_store(self) -> Callable[[], Store]:
+        return partial(open_process_store, self.directory / "shared", map_megabytes=4)
