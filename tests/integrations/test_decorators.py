@@ -77,24 +77,12 @@ class DecoratedAsyncClassView(View):
 
 
 class MethodView(View):
-    @method_decorator(limited("api"))
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return fine(request)
-
-
-class AsyncMethodView(View):
-    @method_decorator(limited("api"))
-    async def get(self, request: HttpRequest) -> HttpResponse:
-        return fine(request)
-
-
-class PlainMethodView(View):
     @limited("api")
     def get(self, request: HttpRequest) -> HttpResponse:
         return fine(request)
 
 
-class PlainAsyncMethodView(View):
+class AsyncMethodView(View):
     @limited("api")
     async def get(self, request: HttpRequest) -> HttpResponse:
         return fine(request)
@@ -115,8 +103,6 @@ VIEWS = {
     "async_class_view_with_other_decorators": DecoratedAsyncClassView.as_view(),
     "method": MethodView.as_view(),
     "async_method": AsyncMethodView.as_view(),
-    "plain_method": PlainMethodView.as_view(),
-    "plain_async_method": PlainAsyncMethodView.as_view(),
     "decorated_class_view": limited("api")(ClassView.as_view()),
     "decorated_async_class_view": limited("api")(AsyncClassView.as_view()),
     "partial": limited("api")(partial(fine, extra=1)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.http import StreamingHttpResponse
 from django.test import Client
 from django.urls import path
@@ -487,3 +489,23 @@ def test_what_a_view_says_itself_stays(described: type[APIView]) -> None:
 def test_views_without_throttles_of_ours_have_none(described: type[APIView]) -> None:
     described.throttle_classes = ()
     assert list(operations(described)["get"]["responses"]) == ["200"]
+
+
+@pytest.mark.usefixtures("on_redis")
+@pytest.mark.parametrize("several", [False, True], ids=["one_throttle", "two_throttles"])
+def test_a_hundred_are_a_hundred(several: bool) -> None:
+    hourly = of(rates, "UserRateThrottle", scope="hourly", rate=f"{100}/hour")
+    daily = of(rates, "UserRateThrottle", scope="daily", rate="1000/day")
+    limit("unrelated", CallLimit(1, 60))
+    view = view_of(hourly, *([daily] if several else []))
+
+    def one(_: int) -> int:
+        try:
+            status: int = ask(view, 1).status_code
+            return status
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(20) as pool:
+        seen = Counter(pool.map(one, range(2_000)))
+    assert seen == {200: 100, 429: 2_000 - 100}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -278,57 +278,52 @@ def test_no_headers_during_an_outage(ask: Ask, serve: Any, settings: Settings, t
     assert (response.status_code, told(response)) == (200, {})
 
 
-def refuse(request: HttpRequest, error: Exception) -> HttpResponse | None:
+def refuse(request: HttpRequest, error: Exception) -> HttpResponse:
     """What a site says instead."""
-    if "X-Plain" in request.headers:
-        return None
-    name = type(error).__name__
-    return HttpResponse(f"no: {name}", status=420, headers={"Cache-Control": "max-age=60"})
+    return HttpResponse(f"no: {type(error).__name__}", status=420, headers={"Cache-Control": "max-age=60"})
 
 
-def test_a_site_may_say_no_in_its_own_way(ask: Ask, serve: Any, settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": f"{__name__}.refuse"}
-    serve({"": fine})
+async def arefuse(request: HttpRequest, error: Exception) -> HttpResponse:
+    """The same from a coroutine."""
+    return refuse(request, error)
+
+
+class Word(str):
+    """No response."""
+
+    __slots__ = ()
+
+
+def template(name: str) -> Callable[[HttpRequest, Exception], HttpResponse]:
+    return lambda request, _error: TemplateResponse(request, name, {"title": "no: "}, status=420)
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "logged"),
+    [
+        pytest.param(f"{__name__}.refuse", 420, 0, id="a_path"),
+        pytest.param(arefuse, 420, 0, id="a_coroutine"),
+        pytest.param(template("limits_app/429.html"), 420, 0, id="a_template"),
+        pytest.param(lambda request, error: None, 429, 0, id="nothing"),
+        pytest.param(template("nowhere.html"), 429, 2, id="a_template_that_is_missing"),
+        pytest.param(lambda request, error: 1 / 0, 429, 2, id="an_error"),
+        pytest.param(lambda request, error: Word("no"), 429, 1, id="no_response"),
+    ],
+)
+def test_a_site_may_say_no_in_its_own_way(
+    handler: Any, status: int, logged: int, ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": handler}
+    serve({})
     endpoint(limit("api"))
-    ask()
-    refused = ask()
-    assert (refused.status_code, refused.content) == (420, b"no: LimitExceeded")
-    assert (refused["Retry-After"], refused["Cache-Control"]) == ("60", "no-store")
-    assert told(refused)["RateLimit"] == '"call_count";r=0;t=60'
-    assert ask(X_Plain="1").status_code == 429
-
-
-def test_a_failing_refusal_handler(ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda request, error: 1 / 0}
-    serve({"": fine})
-    endpoint(limit("api"))
-    ask()
-    assert ask().status_code == 429
-    assert "LIMITS['REFUSAL_HANDLER']" in caplog.text
-
-
-def test_a_coroutine_may_say_no_too(ask: Ask, serve: Any, settings: Settings) -> None:
-    async def say_no(request: HttpRequest, error: Exception) -> HttpResponse:
-        return HttpResponse("come back later", status=420)
-
-    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": say_no}
-    serve({"": fine})
-    endpoint(limit("api", CallLimit(1, 60)))
-    ask()
-    refused = ask()
-    assert (refused.status_code, refused.content, refused["Retry-After"]) == (420, b"come back later", "60")
-
-
-def test_a_handler_without_response(ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    class Word(str):
-        __slots__ = ()
-
-    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda request, error: Word("no")}
-    serve({"": fine})
-    endpoint(limit("api", CallLimit(1, 60)))
     _report_once.cache_clear()
-    assert [ask().status_code for _ in range(3)] == [200, 429, 429]
-    assert caplog.text.count("must return a response or None, not Word") == 1
+    assert ask().status_code == 404
+    for refused in (ask(), ask()):
+        assert refused.status_code == status
+        assert (b"no: " if status == 420 else b"Too many requests") in refused.content
+        assert (refused["Retry-After"], refused["Cache-Control"]) == ("60", "no-store")
+        assert told(refused)["RateLimit"] == '"call_count";r=0;t=60'
+    assert caplog.text.count("LIMITS['REFUSAL_HANDLER']") == logged
 
 
 def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, serve: Any) -> None:
@@ -359,10 +354,18 @@ def test_headers_that_another_middleware_sets_stay(client: Client, serve: Any, s
     assert client.get("/")["RateLimit"] == '"gateway";r=0;t=9'
 
 
-def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, serve: Any, settings: Settings) -> None:
+@pytest.fixture
+def shared_cache(settings: Settings) -> Iterator[None]:
+    """A cache of whole responses, around the limits."""
     cache, fetch = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
     settings.MIDDLEWARE = [cache, *MIDDLEWARE, fetch]
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "told"}}
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "headers"}}
+    yield
+    caches["default"].clear()
+
+
+@pytest.mark.usefixtures("shared_cache")
+def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, serve: Any) -> None:
     limit("api", CallLimit(10, 60))
     serve({"": limited("api")(fine)})
     assert "RateLimit" in ask(who="ann")
@@ -370,13 +373,10 @@ def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, s
     assert "Age" in found
     assert "RateLimit" not in found
     assert "RateLimit-Policy" not in found
-    caches["default"].clear()
 
 
-def test_a_cached_response_has_the_headers_of_its_client(ask: Ask, serve: Any, settings: Settings) -> None:
-    cache, fetch = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
-    settings.MIDDLEWARE = [cache, *MIDDLEWARE, fetch]
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "paid"}}
+@pytest.mark.usefixtures("shared_cache")
+def test_a_cached_response_has_the_headers_of_its_client(ask: Ask, serve: Any) -> None:
     endpoint(limit("api", CallLimit(10, 60)))
     serve({"": fine})
     assert [ask(who=who)["RateLimit"] for who in ("ann", "ann", "bob")] == [
@@ -384,13 +384,12 @@ def test_a_cached_response_has_the_headers_of_its_client(ask: Ask, serve: Any, s
         '"call_count";r=8;t=12',
         '"call_count";r=9;t=6',
     ]
-    caches["default"].clear()
 
 
+@pytest.mark.usefixtures("shared_cache")
 @pytest.mark.parametrize("guarded", [False, True])
 def test_a_cached_page_is_charged_to_each_client(ask: Ask, serve: Any, settings: Settings, *, guarded: bool) -> None:
     settings.MIDDLEWARE = MIDDLEWARE if guarded else []
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "kept"}}
     limit("api", CallLimit(2, 60))
     made: list[object] = []
 
@@ -405,18 +404,3 @@ def test_a_cached_page_is_charged_to_each_client(ask: Ask, serve: Any, settings:
         f'"call_count";r={left};t={seconds}' for left, seconds in ((1, 30), (1, 30), (0, 60), (0, 60))
     ]
     assert len(made) == 1
-    caches["default"].clear()
-
-
-@pytest.mark.parametrize(("template", "status"), [("limits_app/429.html", 420), ("nowhere.html", 429)])
-def test_a_handler_may_return_a_template(ask: Ask, serve: Any, settings: Settings, template: str, status: int) -> None:
-    def say_no(request: HttpRequest, error: Exception) -> HttpResponse:
-        return TemplateResponse(request, template, {"title": "No"}, status=420)
-
-    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": say_no}
-    serve({})
-    endpoint(limit("api", CallLimit(1, 60)))
-    assert ask().status_code == 404
-    refused = ask()
-    assert refused.status_code == status
-    assert refused.content

@@ -64,30 +64,6 @@ def site(serve: Any) -> None:
     serve({"": fine, "async/": afine})
 
 
-def test_an_acquire_by_name_is_one_round_trip(trips: Trips) -> None:
-    limit("api", PLENTY)
-    assert limits.try_acquire("api", entity="ann")
-    trips()
-    for _ in range(10):
-        with limits.acquire("api", entity="ann"):
-            pass
-    assert trips() == 10
-
-
-def test_an_acquire_by_name_with_something_to_settle_is_two(trips: Trips) -> None:
-    limit("api", *THREE)
-
-    def once() -> None:
-        with limits.acquire("api", entity="ann", requested={"tokens": 10}) as acquisition:
-            acquisition.update({"tokens": 5})
-
-    once()
-    trips()
-    for _ in range(10):
-        once()
-    assert trips() == 20
-
-
 def test_totals_of_the_entity_and_the_system_are_charged_in_the_round_trip_of_the_resource(trips: Trips) -> None:
     limit("api", PLENTY)
     limits.set_entity_limits("ann", [PLENTY], counted="total")
@@ -97,23 +73,6 @@ def test_totals_of_the_entity_and_the_system_are_charged_in_the_round_trip_of_th
     levels = [[one.level for one in limits.acquire("api", entity="ann").outcome.passed] for _ in range(10)]
     assert trips() == 10
     assert levels == [["resource", "entity_total", "system_total"]] * 10
-
-
-def test_tasks_ask_as_often_as_threads(trips: Trips) -> None:
-    limit("api", PLENTY)
-
-    async def ask(times: int) -> None:
-        for _ in range(times):
-            async with await limits.aacquire("api", entity="ann"):
-                pass
-
-    async def once_and_again() -> int:
-        await ask(2)  # the first of them prepares the script, the second connects
-        trips()
-        await ask(10)
-        return trips()
-
-    assert async_to_sync(once_and_again)() == 10
 
 
 @pytest.mark.usefixtures("site")
