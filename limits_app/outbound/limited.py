@@ -9,6 +9,7 @@ from typing import Protocol
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
+from limits_app.core.limit_set import LimitSet
 from limits_app.outbound.client import Closable, ResourceClient, WrappingClient
 from limits_app.outbound.errors import Closed, Unavailable, Unsendable
 from limits_app.outbound.events import Observer, Waited, silent
@@ -69,18 +70,13 @@ class LimitedClient(WrappingClient):
             return response
 
 
-class _Configured(Protocol):
-    @property
-    def config(self) -> dict[str, object]: ...
-
-
 class Pool(Limits, Protocol):
     """The part of a limit pool that a PooledClient uses."""
 
     def __len__(self) -> int:
         """Return the number of limit sets."""
 
-    def __getitem__(self, index: int, /) -> _Configured:
+    def __getitem__(self, index: int, /) -> LimitSet:
         """Return a limit set."""
 
     async def acool_down(self, index: int, seconds: float) -> None:
