@@ -30,7 +30,7 @@ _schema = SchemaView.as_view(
             "limits_app.api.schema.without_other_fields",
         ],
         "SCHEMA_PATH_PREFIX": "",
-    },
+    }
 )
 
 _v1 = [

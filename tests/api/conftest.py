@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from django.contrib.auth.models import User
 from pytest_django import Settings
+from rest_framework.test import APIClient
 
 from limits_app import conf
 from limits_app.integrations.endpoints import endpoints
@@ -13,6 +15,7 @@ from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.api.site import as_user, person
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +30,15 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     yield clock
     resolver.clear()
     endpoints.clear()
+
+
+@pytest.fixture
+def user(db: None) -> User:
+    """A superuser."""
+    return person("root", is_superuser=True)
+
+
+@pytest.fixture
+def root(user: User) -> APIClient:
+    """The client of a superuser."""
+    return as_user(user)

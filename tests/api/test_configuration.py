@@ -16,17 +16,12 @@ from limits_app import CallLimit, services
 from limits_app.api.problems import Problem
 from limits_app.api.views.base import BoundedJSONParser
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
-from tests.api.site import ROOT, as_user, fill, person
+from tests.api.site import ROOT, fill
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CALLS = {"kind": "call", "capacity": 5, "window_seconds": 60}
 KINDS = ["resources", "entities", "policies", "pools", "endpoints"]
-
-
-@pytest.fixture
-def root() -> APIClient:
-    return as_user(person("root", is_superuser=True))
 
 
 def errors(response: Any) -> dict[str, str]:
@@ -57,11 +52,7 @@ def test_changes_are_audited_with_who_and_why(root: APIClient) -> None:
     root.patch(where, {"blocked": True}, format="json", headers={"If-Match": "*"})
     root.delete(where, headers={"If-Match": "*"})
     told = [(one.verb, one.actor, one.source, one.reason) for one in AuditEvent.objects.order_by("number")]
-    assert told == [
-        ("create", "root", "api", "Größe"),
-        ("update", "root", "api", ""),
-        ("delete", "root", "api", ""),
-    ]
+    assert told == [("create", "root", "api", "Größe"), ("update", "root", "api", ""), ("delete", "root", "api", "")]
 
 
 def test_a_change_holds_from_the_next_acquire_on(root: APIClient) -> None:

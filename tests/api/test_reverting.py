@@ -14,11 +14,6 @@ from tests.api.site import ROOT, as_user, person
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def root() -> APIClient:
-    return as_user(person("root", is_superuser=True))
-
-
 def last() -> AuditEvent:
     event = AuditEvent.objects.first()
     assert event is not None

@@ -13,16 +13,11 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, services
 from limits_app.models import AuditEvent, Policy, Resource
-from tests.api.site import ROOT, as_user, person
+from tests.api.site import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LIMIT = {"kind": "call", "capacity": 5, "window_seconds": 60}
-
-
-@pytest.fixture
-def root() -> APIClient:
-    return as_user(person("root", is_superuser=True))
 
 
 @pytest.mark.parametrize("page", ["resources/", "me/", "status/?resource=api", "boosts/"])
@@ -77,8 +72,7 @@ def test_a_moment_with_an_offset_is_that_moment_also_where_the_site_has_none(roo
 
 @pytest.mark.usefixtures("wall")
 @pytest.mark.parametrize(
-    ("begins", "ends"),
-    [("0001-01-01T00:00:00", "2030-01-01T00:00:00"), ("2026-01-01T00:00:00", "9999-12-31T23:59:59")],
+    ("begins", "ends"), [("0001-01-01T00:00:00", "2030-01-01T00:00:00"), ("2026-01-01T00:00:00", "9999-12-31T23:59:59")]
 )
 def test_a_policy_may_hold_from_or_to_the_end_of_the_calendar(begins: str, ends: str, root: APIClient) -> None:
     sent = {"valid_from": begins, "valid_until": ends, "limits": [LIMIT]}

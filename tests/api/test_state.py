@@ -23,33 +23,12 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.throttle import Unavailable
 from limits_app.integrations.refusals import refusal
-from limits_app.models import (
-    AuditEvent,
-    Bucket,
-    Denial,
-    Endpoint,
-    Limit,
-    Period,
-    Policy,
-    Pool,
-    PoolMember,
-    Resource,
-)
+from limits_app.models import AuditEvent, Bucket, Denial, Endpoint, Limit, Period, Policy, Pool, PoolMember, Resource
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, fill, person, used
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def user() -> User:
-    return person("root", is_superuser=True)
-
-
-@pytest.fixture
-def root(user: User) -> APIClient:
-    return as_user(user)
 
 
 def test_the_plan_of_a_request_is_a_parameter(root: APIClient) -> None:

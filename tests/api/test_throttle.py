@@ -19,7 +19,7 @@ from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.api.site import ROOT, as_user, person
+from tests.api.site import ROOT
 from tests.services.failing import FailingStore, recover_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,16 +33,6 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
     recover_by(clock, monkeypatch)
     return store
-
-
-@pytest.fixture
-def user() -> User:
-    return person("root", is_superuser=True)
-
-
-@pytest.fixture
-def root(user: User) -> APIClient:
-    return as_user(user)
 
 
 def system_policy(**fields: str) -> Policy:

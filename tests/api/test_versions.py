@@ -15,16 +15,11 @@ from rest_framework.test import APIClient
 
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent, Limit, Policy, Resource
-from tests.api.site import ROOT, as_user, person
+from tests.api.site import ROOT, as_user
 from tests.stores.database.databases import site_on
 
 ROUNDS = 10
 BLOCKED = {"resource": "api", "effect": "blocked"}
-
-
-@pytest.fixture
-def root(db: None) -> APIClient:
-    return as_user(person("root", is_superuser=True))
 
 
 def policy() -> Policy:

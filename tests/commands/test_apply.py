@@ -77,10 +77,7 @@ WRONG: Final = {
         "name: !!binary aGk=",
         "line 1: tag:yaml.org,2002:binary is not allowed here: write text, numbers, lists and mappings",
     ),
-    "a long number": (
-        f"version: {'9' * 5000}",
-        "is too long for a number or a date: put it in quotes",
-    ),
+    "a long number": (f"version: {'9' * 5000}", "is too long for a number or a date: put it in quotes"),
     "a long number in base 60": (
         f"version: {':'.join(['59'] * 200_000)}",
         "is too long for a number or a date: put it in quotes",

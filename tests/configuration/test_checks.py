@@ -152,10 +152,7 @@ def test_a_database_behind_a_pool_of_transactions_is_reported(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, pooled: bool, found: list[str]
 ) -> None:
     there = connections.configure_settings(
-        {
-            "default": {},
-            "there": {"ENGINE": "django.db.backends.postgresql", "DISABLE_SERVER_SIDE_CURSORS": pooled},
-        }
+        {"default": {}, "there": {"ENGINE": "django.db.backends.postgresql", "DISABLE_SERVER_SIDE_CURSORS": pooled}}
     )["there"]
     monkeypatch.setitem(connections.settings, "there", there)
     settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}

@@ -30,3 +30,9 @@ def test_only_what_was_sent_after_a_change_and_answered_before_the_next_one_coun
     change = Change("5 to 10 calls", ADMITTED, since=1.0, until=2.0)
     seen = change.seen_by(PROCESS, [other, response(ADMITTED, 1.2, 1.3)])
     assert (seen.right, seen.answers) == (right, of)
+
+
+def test_a_process_that_never_obeys_a_change_has_no_first_right_response() -> None:
+    change = Change("5 to 10 calls", ADMITTED, since=1.0, until=2.0)
+    assert change.seen_by(PROCESS, [response(REFUSED, 1.2, 1.3)]).first_right == 0
+    assert change.seen_by(PROCESS, []).problems()

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from project.demo.changing import Change
 from project.demo.report import Changed, Crowded, Permits, Report, Spent, table
-from project.demo.traffic import ADMITTED, REFUSED, Response
 
 EXACT = Report(
     crowded=[Crowded("amber", "150 a year", 220, 150, 150, 70), Crowded("elder", "blocked", 5, 0, 0, 5)],
@@ -96,19 +94,3 @@ def test_what_is_not_exact_is_said(part: str, change: dict[str, Any], problem: s
 def test_a_process_that_served_nothing_is_said() -> None:
     (said,) = replace(EXACT, served={11: 225}).problems()
     assert said == "2 server processes should have responded, not 1"
-
-
-def response(status: int, started: float, process: int = 11) -> Response:
-    return Response("amber", status, process, started, started + 0.5)
-
-
-def test_a_change_is_judged_by_the_answers_of_each_process_to_what_was_sent_after_it() -> None:
-    change = Change("40 to 90", ADMITTED, since=10, until=20)
-    responses = [response(REFUSED, 9), response(REFUSED, 12), response(ADMITTED, 11), response(REFUSED, 20)]
-    assert change.seen_by(11, [*responses, response(ADMITTED, 15, 12)]) == Changed("40 to 90", 11, 1, 1500, 1, 2)
-
-
-def test_a_process_that_never_obeys_a_change_has_no_first_right_answer() -> None:
-    change = Change("40 to 90", ADMITTED, since=10, until=20)
-    assert change.seen_by(11, [response(REFUSED, 12), response(REFUSED, 13)]).first_right == 0
-    assert change.seen_by(11, []).problems()

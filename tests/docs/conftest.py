@@ -23,10 +23,7 @@ NUMBERS: Final = count(1)
 
 @pytest.fixture
 def site(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    transactional_db: None,
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional_db: None
 ) -> Iterator[ModuleType]:
     """A module in which a page's code runs, and whose `urlpatterns` are those of the site.
 

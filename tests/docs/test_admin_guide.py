@@ -7,12 +7,7 @@ from typing import Final
 
 from tests.docs.pages import DOCS, ROOT
 
-DJANGO: Final = {
-    "add pool",
-    "by when",
-    "go",
-    "past 7 days",
-}
+DJANGO: Final = {"add pool", "by when", "go", "past 7 days"}
 """Labels of Django's admin."""
 CODE: Final = re.compile(r"`[^`]*`")
 LABEL: Final = re.compile(r"\*{1,2}([^*\n]+)\*{1,2}")

@@ -155,12 +155,5 @@ def _data(event: AuditEvent) -> dict[str, object]:
 
 AUDIT: Final = Subcommand(
     "show, verify and revert recorded changes",
-    verbs={
-        "list": _list,
-        "show": _show,
-        "verify": _verify,
-        "protect": _protect,
-        "sign": _sign,
-        "revert": _revert,
-    },
+    verbs={"list": _list, "show": _show, "verify": _verify, "protect": _protect, "sign": _sign, "revert": _revert},
 )

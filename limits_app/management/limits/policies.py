@@ -283,11 +283,7 @@ ENTITY_POLICIES: Final = _scope(
     ON,
     write=(limits.set_entity_limits, limits.delete_entity_limits),
     which=Q(entity__isnull=False),
-    set_examples=(
-        "budget=5M/month@Europe/Berlin",
-        "tpm=100k/min --on openai/gpt-4 --extends",
-        "tokens=1M/day --total",
-    ),
+    set_examples=("budget=5M/month@Europe/Berlin", "tpm=100k/min --on openai/gpt-4 --extends", "tokens=1M/day --total"),
     plan=_set_plan,
 )
 PLAN_POLICIES: Final = _scope(

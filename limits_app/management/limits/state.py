@@ -15,15 +15,7 @@ from limits_app.core.errors import NeverAdmissible
 from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import LimitStatus, Outcome, Stats
 from limits_app.integrations.endpoints import rules_for_path
-from limits_app.management.limits.arguments import (
-    REQUESTED,
-    RESOURCE,
-    WHOM,
-    amounts,
-    argument,
-    positive,
-    seconds,
-)
+from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
 from limits_app.management.limits.output import Output, Table, printable
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
@@ -90,11 +82,7 @@ def _outcome(options: Namespace) -> Outcome:
         asked = _requested(options) or (lambda limits: limits.ones)  # 1 of every limit, as in views
         default_limits = latest_code_limits(options.resource)
         return limits.check(
-            options.resource,
-            entity=options.entity,
-            requested=asked,
-            default_limits=default_limits,
-            plan=options.plan,
+            options.resource, entity=options.entity, requested=asked, default_limits=default_limits, plan=options.plan
         )
     except NeverAdmissible as error:
         return error.outcome
