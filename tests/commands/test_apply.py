@@ -116,90 +116,34 @@ WRONG: Final = {
         "entities: {u: {metadata: [1]}}",
         "line 1: entities.u.metadata: Must be an object with fields, not [1].",
     ),
-    "both": (
-        "entities: {u: {blocked: true, unlimited: true}}",
-        "line 1: entities.u.blocked: An entity cannot be both unlimited and blocked: choose one.",
-    ),
-    "an unknown effect": (
-        "policies: [{effect: block}]",
-        "line 1: policies[0].effect: 'block' is not a valid choice: did you mean “blocked”?",
-    ),
-    "no limits": (
-        "policies: [{resource: a}]",
-        "line 1: policies[0].limits: Add at least one limit, or choose the effect “unlimited” or “b",
-    ),
-    "limits of the blocked": (
-        "policies: [{effect: blocked, limits: [x=1/s]}]",
-        "line 1: policies[0].limits[0]: A policy with the effect “blocked” cannot have limits: remove this one, ",
-    ),
-    "the blocked extend": (
-        "policies: [{effect: blocked, extends: true}]",
-        "line 1: policies[0].extends: A policy that extends a broader one must have the effect",
-    ),
     "a limit that cannot be": (
         "policies:\n- limits:\n  - x=1/mn",
         "line 3: policies[0].limits[0]: 'x=1/mn': time 'mn' must look",
-    ),
-    "limits in one text": ("policies: [{limits: x=1/s}]", "line 1: policies[0].limits: Write a list, not 'x=1/s'."),
-    "a limit twice": (
-        "policies: [{limits: [x=1/s, x=2/s]}]",
-        "line 1: policies[0].limits[1]: Another limit has the key “x”: keep one of them, or give one another key.",
-    ),
-    "shared by one": (
-        "policies: [{entity: u, limits: ['x=1/s:shared']}]",
-        "line 1: policies[0].limits[0].shared: Only limits of a resource or of the system can be sh",
-    ),
-    "shared in a member": (
-        "pools: {p: {members: {m: {limits: ['x=1/s:shared']}}}}",
-        "line 1: pools.p.members.m.limits[0].shared: Limits of pool members are always shared",
     ),
     "a written secret": (
         "pools: {p: {members: {m: {config: {api_key: abc}}}}}",
         "pools.p.members.m.config: Do not store secrets",
     ),
-    "no balancer": (
-        "pools: {p: {load_balancing: round robin}}",
-        "line 1: pools.p.load_balancing: 'round robin' is not a valid choice: did you mean “round_robin”?",
-    ),
     "an end alone": (
         "policies: [{valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
         "line 1: policies[0]: Write “valid_from” too, so that applying the file again changes nothing.",
-    ),
-    "an end first": (
-        "policies: [{valid_from: 2026-01-02T00:00:00Z, valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
-        "line 1: policies[0].valid_until: The start must be before the end.",
     ),
     "no time zone": (
         "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
-    "a moment after the last one": (
-        "policies:\n- limits: [x=1/s]\n  valid_from: '9999-12-31T23:59:59-14:00'",
-        "line 3: policies[0].valid_from: Write a date and time of the years 1 to 9999 in UTC, not '",
-    ),
     "no moment": (
         "policies: [{valid_from: soon, limits: [x=1/s]}]",
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
-    "the 30th of February": (
-        "policies: [{valid_from: '2026-02-30T00:00:00Z', limits: [x=1/s]}]",
-        "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
-    ),
-    "strange hours": ("policies: [{weekly_hours: sometimes, limits: [x=1/s]}]", "policies[0].weekly_hours: "),
     "a policy twice": (
         "policies:\n- limits: [x=1/s]\n- limits: [y=1/s]",
         "line 3: policies[1]: policy system is there already, in line 2",
     ),
-    "an endpoint of nothing": ("endpoints: [{name: e}]", "endpoints[0].limits: Enter either limits or a resource."),
     "an endpoint without a name": (
         "endpoints: [{path: /a/, resource: a}]",
         "line 1: endpoints[0].name: This field cannot be blank.",
     ),
-    "an endpoint without resource": (
-        "endpoints: [{name: e, path: /a/}]",
-        "line 1: endpoints[0].limits: Enter either limits or a resource.",
-    ),
-    "no method": ("endpoints: [{name: e, path: /a/, resource: a, methods: FETCH}]", "'FETCH' is not an HTTP method"),
     "a pool that is not there": ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),
     "a circle": ("entities: {a: {parent: b}, b: {parent: a}}", "entity a is its own ancestor: choose another parent"),
     "a long line": (
