@@ -102,7 +102,7 @@ pictures: $(STAMP)  ## take the pictures of the docs in a browser
 	LIMITS_PICTURES=1 $(PY) -m pytest --no-cov tests/browser $(ARGS)
 
 newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
-	$(PY) -m tests.packaging.newcomer
+	$(PY) -m pytest --no-cov --durations=1 tests/packaging/test_newcomer.py
 
 matrix: $(STAMP)  ## run tests with each Python that is here and each supported Django; pass options as ARGS="--python ..."
 	$(PY) -m tests.packaging.matrix $(ARGS)

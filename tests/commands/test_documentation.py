@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,17 +14,20 @@ from limits_app.core import notation
 from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.management.limits.subcommand import ExitCode
 from tests.commands.running import run
-from tests.docs.pages import DOCS, ROOT, WITH_CODE, blocks, rows
+from tests.docs.pages import DOCS, ROOT, WITH_CODE, blocks, name, rows
 
 PAGE: Final = DOCS / "commands.md"
+PAGES: Final = [PAGE, *(DOCS / f"{page}.md" for page in ("limits-as-a-file", "simulate", "doctor"))]
 PROMPT: Final = "$ python manage.py limits "
 ECHO: Final = ' || echo "exit code $?"'
+FILE: Final = re.compile(
+    r"this is `(\w+\.(?:yaml|csv))`:\n\n```\w+\n(.*?)^```", re.IGNORECASE | re.MULTILINE | re.DOTALL
+)
 
 
-def steps() -> Iterator[tuple[str, str | None]]:
-    """Everything on the page that runs, in order: commands with what they say, and Python, which says nothing."""
-    both = [*blocks(PAGE, "console"), *blocks(PAGE, "python")]
-    for block in sorted(both, key=lambda block: block.line):
+def steps(page: Path) -> Iterator[tuple[str, str | None]]:
+    """Everything on a page that runs, in order: commands with what they say, and Python, which says nothing."""
+    for block in blocks(page, "console", *(["python"] if page == PAGE else [])):
         if block.language == "python":
             yield block.text, None
             continue
@@ -31,9 +36,15 @@ def steps() -> Iterator[tuple[str, str | None]]:
             yield command, said.rstrip("\n") + "\n" if said.strip() else ""
 
 
-def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_runs_from_top_to_bottom_and_says_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     same = doctest.OutputChecker().check_output
-    for step, expected in steps():
+    monkeypatch.chdir(tmp_path)
+    for file, text in FILE.findall(page.read_text()):
+        (tmp_path / file).write_text(text)
+    for step, expected in steps(page):
         if expected is None:
             exec(step, {})  # noqa: S102 - it is our own documentation
             continue
@@ -41,10 +52,16 @@ def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows() -> None:
         said = ran.shown
         if step.endswith(ECHO):
             assert ran.code, f"{step} did not fail"
-            said += f"exit code {ran.code}\n"
+            said = f"{said.rstrip()}\nexit code {ran.code}\n"
         else:
             assert not ran.code, f"{step} ended with {ran.code}: {said}"
-        assert same(expected, said, doctest.ELLIPSIS), f"{step} says\n{said}"
+        assert same(expected, said.rstrip("\n") + "\n" if said else "", doctest.ELLIPSIS), f"{step} says\n{said}"
+
+
+def test_every_finding_is_on_the_page() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "limits_app/services/doctor").glob("*.py"))
+    listed = {row[0].strip("`") for row in rows(DOCS / "doctor.md", "Doctor")}
+    assert listed == set(re.findall(r"limits_app\.D[0-9]{3}", source))
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

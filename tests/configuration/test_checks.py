@@ -26,6 +26,7 @@ from tests.services.failing import FailingStore
 
 MEMORY = {"default": {"KIND": "memory"}}
 REDIS = "django_redis.cache.RedisCache"
+POSTGRES = "django.db.backends.postgresql"
 LIMITS = "limits_app.integrations.middleware.LimitsMiddleware"
 USERS = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
@@ -130,14 +131,6 @@ def test_a_cache_hides_outages(settings: Settings, cache: dict[str, Any], everyw
     assert ids(checks.check_hazards()) == found
 
 
-@pytest.mark.parametrize(("name", "found"), [(":memory:", ["W049"]), ("/var/lib/limits.sqlite3", [])])
-def test_in_memory_database(settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, found: list[str]) -> None:
-    settings.LIMITS = {"STORES": {"default": {"KIND": "database"}}}
-    monkeypatch.setitem(connection.settings_dict, "NAME", name)
-    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
-    assert ids(checks.check_hazards()) == found
-
-
 @pytest.mark.parametrize(("has_locks", "found"), [(False, ["W057"]), (True, [])])
 def test_a_process_store_without_file_locks(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, has_locks: bool, found: list[str]
@@ -147,32 +140,21 @@ def test_a_process_store_without_file_locks(
     assert ids(checks.check_hazards()) == found
 
 
-@pytest.mark.parametrize(("pooled", "found"), [(True, ["W052"]), (False, [])])
-def test_a_database_behind_a_pool_of_transactions_is_reported(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, pooled: bool, found: list[str]
-) -> None:
-    there = connections.configure_settings(
-        {"default": {}, "there": {"ENGINE": "django.db.backends.postgresql", "DISABLE_SERVER_SIDE_CURSORS": pooled}}
-    )["there"]
-    monkeypatch.setitem(connections.settings, "there", there)
-    settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}
-    assert ids(checks.check_hazards()) == found
-    assert checks.check_deployment() == []
-    del connections["there"]
-
-
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
         ({}, []),
+        ({"NAME": ":memory:"}, ["W049"]),
+        ({"ENGINE": POSTGRES, "DISABLE_SERVER_SIDE_CURSORS": True}, ["W052"]),
+        ({"ENGINE": POSTGRES, "DISABLE_SERVER_SIDE_CURSORS": False}, []),
         ({"ATOMIC_REQUESTS": True}, ["W056"]),
         ({"OPTIONS": {"transaction_mode": "immediate"}}, ["W056"]),
         ({"OPTIONS": {"transaction_mode": "EXCLUSIVE"}}, ["W056"]),
         ({"OPTIONS": {"transaction_mode": "DEFERRED"}}, []),
-        ({"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}, []),
+        ({"ENGINE": POSTGRES, "ATOMIC_REQUESTS": True}, []),
     ],
 )
-def test_a_file_that_the_transactions_of_requests_lock_is_reported(
+def test_a_database_that_does_not_suit_a_store_is_reported(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], found: list[str]
 ) -> None:
     file = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/limits.sqlite3"}
@@ -180,6 +162,7 @@ def test_a_file_that_the_transactions_of_requests_lock_is_reported(
     monkeypatch.setitem(connections.settings, "there", there)
     settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}
     assert ids(checks.check_hazards()) == found
+    assert ids(checks.check_deployment()) == ([] if "ENGINE" in changes else ["W053"])
     del connections["there"]
 
 

@@ -1,4 +1,4 @@
-"""The complete project of the page about Celery: its files are written, and its commands are given."""
+"""The projects and the stores that pages show work: with Celery, with FastAPI and behind a sentinel."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
+from limits_app import limits
+from limits_app.core.limits import CallLimit
 from tests.docs.pages import DOCS, ROOT, blocks, file_of
-from tests.servers.redis import redis_server
+from tests.servers.redis import redis_sentinel, redis_server
 
 PAGE = DOCS / "celery.md"
 SECTION = "A complete project"
@@ -47,3 +51,24 @@ def test_two_tasks_are_done_and_the_third_one_waits(tmp_path: Path) -> None:
             os.killpg(shell.pid, signal.SIGKILL)
     assert lines[-1] == "RETRY SUCCESS SUCCESS"
     assert lines[-1] in printed.read_text()
+
+
+def test_limit_sets_limit_fastapi_without_settings() -> None:
+    code = [block.text for block in blocks(DOCS / "howto" / "fastapi.md", "python")]
+    without_django = code[: next(number for number, text in enumerate(code) if "django.setup()" in text)]
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-c", "\n".join(without_django)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_store_behind_a_sentinel_counts(settings: Settings, transactional_db: None) -> None:
+    block = next(one for one in blocks(DOCS / "stores.md", "python") if "SentinelClient" in one.text)
+    shown: dict[str, Any] = {}
+    exec(block.text, shown)  # noqa: S102 - it is our own documentation
+    with redis_sentinel() as (*_, sentinel):
+        shown["CACHES"]["default"]["OPTIONS"]["SENTINELS"] = [("127.0.0.1", sentinel.port)]
+        settings.CACHES, settings.LIMITS = shown["CACHES"], shown["LIMITS"]
+        twice = CallLimit(2, 3_600)
+        admitted = [limits.try_acquire("mail", default_limits=[twice]).successful for _ in range(3)]
+    assert admitted == [True, True, False]
