@@ -60,8 +60,9 @@ def test_an_explanation_of_amounts_that_nobody_limits_is_refused(root: APIClient
     wrong = root.get(f"{ROOT}explain/?resource=llm&requested=frob:1&requested=tpm:1")
     assert wrong.status_code == 400
     [told] = wrong.data["errors"]
-    assert told == {"parameter": "requested", "detail": "Unknown limit key frob; must be one of call_count, tpm."}
-    assert root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:1").data["dropped"] == ["tpm"]
+    assert told == {"parameter": "requested", "detail": "No limit has the key frob; must be one of: call_count, tpm"}
+    dropped = root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:1")
+    assert dropped.data["errors"][0]["detail"] == "No limit has the key tpm; must be one of: call_count"
 
 
 def test_an_explanation_of_who_is_blocked_or_of_what_nobody_limits_takes_any_amounts(root: APIClient) -> None:

@@ -181,10 +181,10 @@ def test_a_screen_of_a_terminal_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         out, _, _ = opened(kind=Terminal)
-        with out.screen() as screen:
-            screen.draw(Table(TABLE.columns, ()), "11:58")
-            screen.draw(TABLE, "12:00\x1b")
-            screen.draw(TABLE, "12:02")
+        with out.screen() as draw:
+            draw(Table(TABLE.columns, ()), "11:58")
+            draw(TABLE, "12:00\x1b")
+            draw(TABLE, "12:02")
     drawn = "".join(all_of(master))
     os.close(master)
     assert "12:00\\x1b" in drawn
@@ -205,7 +205,7 @@ def test_programs_give_commands_as_all_others() -> None:
 
 def test_elsewhere_what_is_drawn_follows_each_other() -> None:
     out, written, told = opened()
-    with out.screen() as screen:
-        screen.draw(TABLE, "12:00")
-        screen.draw(TABLE, "12:02")
+    with out.screen() as draw:
+        draw(TABLE, "12:00")
+        draw(TABLE, "12:02")
     assert (written.getvalue().count("longer"), told.getvalue()) == (2, "12:00\n12:02\n")

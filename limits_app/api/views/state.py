@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
-from itertools import chain
 from typing import Any, Final, cast
 
 from django.utils.translation import gettext as _
@@ -22,13 +21,13 @@ from limits_app.api.serializers.fields import validated
 from limits_app.api.views.base import ApiView, ListView
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.limits import Blocked
+from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.outcome import Stats
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
+from limits_app.services.amounts import known_amounts
 from limits_app.services.candidates import policy_of_id
 from limits_app.services.usage import uses
 from limits_app.usage.reading import Use, denied
@@ -59,9 +58,13 @@ class ExplainView(ApiView):
     def get(self, request: Request) -> Response:
         """Explain the decision about a request without consuming anything."""
         given = queries.read(self.query, request.query_params)
-        requested = dict(map(_amount, given.pop("requested"))) if "requested" in given else None
+        if (requested := given.pop("requested", None)) is not None:
+            scope = (given["resource"], given.get("entity"))
+            try:
+                requested = known_amounts(*scope, dict(map(_amount, requested)), given.get("plan"))
+            except InvalidRequest as error:
+                raise WrongQuery({"requested": [str(error)]}) from error
         explanation = services.explain(**given, requested=requested)
-        _check_keys(requested or (), explanation)
         return Response({**explanation.as_dict(), "text": explanation.text()})
 
 
@@ -241,20 +244,6 @@ class BoostView(ApiView):
 def _amount(text: str) -> tuple[str, Amount]:
     key, _colon, amount = text.rpartition(":")
     return key, cast(Amount, amount_of(Decimal(amount)))
-
-
-def _check_keys(requested: Iterable[str], explanation: services.Explanation) -> None:
-    """Raise WrongQuery for keys without a limit, unless the resource has no limits at all."""
-    members = () if explanation.pool is None else explanation.pool.members
-    decided = (*explanation.outcome.violations, *explanation.outcome.passed)
-    known = {status.key for status in (*decided, *chain.from_iterable(member.limits for member in members))}
-    known |= {limit.key for link in explanation.chain for one in link.verdicts for limit in one.policy.limits}
-    known |= {limit.effective.limit.key for link in explanation.chain for limit in link.limits}
-    known.discard(Blocked.key)
-    unknown = [key for key in requested if key not in known]
-    if known and unknown:
-        values = {"keys": ", ".join(unknown), "known": ", ".join(sorted(known))}
-        raise WrongQuery({"requested": [_("Unknown limit key %(keys)s; must be one of %(known)s.") % values]})
 
 
 def _used(entity: str | None, given: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -23,13 +23,11 @@ T = TypeVar("T")
 
 EFFECTS: Final = ("blocked", "unlimited")
 AGES: Final = "as a date (2026-01-31), a time (2026-01-31T12:00), an age (36h, 30d), today or yesterday"
-
-
 _DAYS_AGO: Final = {"today": 0, "yesterday": 1}
 _CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
-def _read(read: Callable[[str], T]) -> Callable[[str], T]:
+def _reading(read: Callable[[str], T]) -> Callable[[str], T]:
     """Convert InvalidLimit of a parser into an argparse error."""
 
     def converted(text: str) -> T:
@@ -41,19 +39,31 @@ def _read(read: Callable[[str], T]) -> Callable[[str], T]:
     return converted
 
 
-def _checked_key(text: str) -> str:
+resource_name: Final = _reading(check_resource)
+entity_name: Final = _reading(check_entity)
+limit: Final = _reading(parse_limit)
+seconds: Final = _reading(parse_seconds)
+
+
+@_reading
+def key(text: str) -> str:
+    """A key of a limit."""
     check_key(text)
     return text
 
 
-def _asked(text: str) -> tuple[str, Amount]:
-    name, equals, amount = text.partition("=")
+@_reading
+def amount(text: str) -> tuple[str, Amount]:
+    """A key and an amount, such as tpm=500."""
+    name, equals, number = text.partition("=")
     if not equals:
         raise InvalidLimit(f"{text!r} must be a key and an amount, such as tpm=500")
-    return _checked_key(name), parse_amount(amount)
+    return key(name), parse_amount(number)
 
 
-def _moment(text: str) -> datetime:
+@_reading
+def moment(text: str) -> datetime:
+    """A date or a time."""
     try:
         found = parse_datetime(text)
     except ValueError as error:
@@ -68,9 +78,11 @@ def _moment(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is out of range: must be in the years 1 to 9999 in UTC") from None
 
 
-def _age(text: str) -> datetime:
+@_reading
+def age(text: str) -> datetime:
+    """A date, a time or an age."""
     if text[:4].isdigit() and "-" in text:
-        return _moment(text)
+        return moment(text)
     if text in _DAYS_AGO:
         midnight = localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
         return in_site_time(midnight - timedelta(days=_DAYS_AGO[text]))
@@ -82,54 +94,49 @@ def _age(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is out of range: it is before the year 1") from None
 
 
-def _minute(text: str) -> datetime:
+@_reading
+def minute(text: str) -> datetime:
     """A minute of the last 24 hours, or a time."""
     found = _CLOCK.fullmatch(text)
     if found is None:
-        return _past(text)
+        return past(text)
     latest = localtime(datetime.now(UTC))
     at = latest.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
     return in_site_time(at if at <= latest else at - timedelta(days=1))
 
 
-def _past(text: str) -> datetime:
-    found = _age(text)
+@_reading
+def past(text: str) -> datetime:
+    """As `age`, but not in the future."""
+    found = age(text)
     if found > now():
         raise InvalidLimit(f"{text!r} must be in the past: give it {AGES}")
     return found
 
 
-def _ahead(text: str) -> datetime:
+@_reading
+def ahead(text: str) -> datetime:
+    """The time after a duration."""
     try:
         return in_site_time(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
     except OverflowError:
         raise InvalidLimit(f"{text!r} is out of range: it ends after the year 9999") from None
 
 
-def _positive(text: str) -> int:
+@_reading
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
         raise InvalidLimit(f"{text!r} must be a whole number of at least 1")
     return int(text)
 
 
-def _percent(text: str) -> int:
+@_reading
+def percent(text: str) -> int:
+    """A whole number up to 100."""
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
         raise InvalidLimit(f"{text!r} must be 0 to 100 percent")
     return int(text)
-
-
-resource_name = _read(check_resource)
-entity_name = _read(check_entity)
-key = _read(_checked_key)
-limit = _read(parse_limit)
-seconds = _read(parse_seconds)
-moment = _read(_moment)
-age = _read(_age)
-past = _read(_past)
-minute = _read(_minute)
-ahead = _read(_ahead)
-positive = _read(_positive)
-percent = _read(_percent)
 
 
 def argument(*names: str, **options: Any) -> Argument:
@@ -162,7 +169,7 @@ WHOM: Final = (
 )
 REQUESTED: Final = argument(
     "requested",
-    type=_read(_asked),
+    type=amount,
     nargs="*",
     default=[],
     metavar="KEY=AMOUNT",

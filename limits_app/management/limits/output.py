@@ -6,13 +6,13 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from django.core.management.base import CommandError, OutputWrapper
 
@@ -133,16 +133,28 @@ class Output:
             raise CommandError("Nothing was changed.", returncode=1)
 
     @contextmanager
-    def screen(self) -> Iterator[Screen]:
-        """Provide a screen that is redrawn in place if stdout is a terminal; otherwise output is appended."""
+    def screen(self) -> Iterator[Callable[[Table, str], None]]:
+        """Provide a function that shows a table below a head line: on a terminal, in place of the one before."""
         if not self.is_rich or self.form is not Format.TABLE:
-            yield Screen(self, None)
+            yield self._append
             return
-        from rich.console import Console
+        from rich.console import Console, Group
         from rich.live import Live
+        from rich.text import Text
+
+        from limits_app.management.limits.drawing import Drawn
 
         with Live(console=Console(), auto_refresh=False, screen=True) as live:
-            yield Screen(self, live)
+
+            def draw(table: Table, head: str) -> None:
+                drawn = Drawn(table.columns, table.as_text(), table.numeric())
+                live.update(Group(Text(printable(head)), drawn), refresh=True)
+
+            yield draw
+
+    def _append(self, table: Table, head: str) -> None:
+        self.note(head)
+        self.show(table)
 
     def _show_to_people(self, table: Table, text: str | None) -> None:
         if text is not None:
@@ -155,29 +167,6 @@ class Output:
             self.write(rendered(Drawn(table.columns, table.as_text(), table.numeric())))
         else:
             self.write(_plainly(table))
-
-
-class Screen:
-    """The screen of `top`."""
-
-    def __init__(self, output: Output, live: Any) -> None:
-        self._output = output
-        self._live = live
-
-    def draw(self, table: Table, head: str) -> None:
-        """Replace the contents with a head line and a table."""
-        if self._live is None:
-            self._output.note(head)
-            self._output.show(table)
-            return
-        from rich.console import Group
-        from rich.text import Text
-
-        from limits_app.management.limits.drawing import Drawn
-
-        self._live.update(
-            Group(Text(printable(head)), Drawn(table.columns, table.as_text(), table.numeric())), refresh=True
-        )
 
 
 def _plainly(table: Table) -> str:

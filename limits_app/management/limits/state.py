@@ -180,11 +180,11 @@ def top(options: Namespace, out: Output) -> None:
 
 def _refresh(options: Namespace, out: Output) -> NoReturn:
     pause = Event()  # never set: waiting for it is a sleep that Ctrl-C interrupts
-    with out.screen() as screen:
+    with out.screen() as draw:
         while True:
             states = limits.overview(_pairs(options.scopes))
             head = f"{datetime.now(UTC):%H:%M:%S} UTC" + (": a store is unavailable" if _unknown(states) else "")
-            screen.draw(_tightest(states, options.lines), head)
+            draw(_tightest(states, options.lines), head)
             pause.wait(options.interval)
 
 
