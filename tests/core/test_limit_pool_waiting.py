@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import used, used_up
-from tests.core.watched import Caller, WatchedStore
+from tests.core.watched import Caller, WatchedStore, in_a_loop, settled
 
 TEN = RateLimit("tpm", 10, 10)
 """One unit per second."""
@@ -304,59 +303,40 @@ def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: Watched
     assert all(held)
 
 
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-async def settled() -> None:
-    """Let all tasks go on until each of them waits."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def test_tasks_wait_for_the_earliest_too(store: WatchedStore, clock: FakeClock) -> None:
+@in_a_loop
+async def test_tasks_wait_for_the_earliest_too(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN)
-
-    async def scenario() -> None:
-        waiter = asyncio.create_task(pool.aacquire({"tpm": 3}))
-        await settled()
-        clock.advance(3)
-        async with await waiter as held:
-            assert held.config == {"name": "b"}
-            held.update({"tpm": 3})
-
-    run(scenario)
+    waiter = asyncio.create_task(pool.aacquire({"tpm": 3}))
+    await settled()
+    clock.advance(3)
+    async with await waiter as held:
+        assert held.config == {"name": "b"}
+        held.update({"tpm": 3})
     assert not store.line.busy
 
 
-def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedStore) -> None:
+@in_a_loop
+async def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedStore) -> None:
     pool = two(store, DB, CallLimit(1, 10))
-
-    async def scenario() -> None:
-        first = await pool.aacquire()
-        second = await pool.atry_acquire()
-        assert [first.config["name"], second.config["name"]] == ["a", "b"]
-        assert first.claim in store.renewer.held()
-        assert not await pool.atry_acquire({"db": 1})
-        with pytest.raises(LimitTimeout):
-            await pool.aacquire({"db": 1}, timeout=0)
-        first.release()
-
-    run(scenario)
+    first = await pool.aacquire()
+    second = await pool.atry_acquire()
+    assert [first.config["name"], second.config["name"]] == ["a", "b"]
+    assert first.claim in store.renewer.held()
+    assert not await pool.atry_acquire({"db": 1})
+    with pytest.raises(LimitTimeout):
+        await pool.aacquire({"db": 1}, timeout=0)
+    first.release()
 
 
-def test_a_task_that_is_cancelled_leaves_nothing_behind(store: WatchedStore) -> None:
+@in_a_loop
+async def test_a_task_that_is_cancelled_leaves_nothing_behind(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
     held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
-
-    async def scenario() -> None:
-        waiter = asyncio.create_task(pool.aacquire({"db": 1}))
-        await settled()
-        waiter.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiter
-
-    run(scenario)
+    waiter = asyncio.create_task(pool.aacquire({"db": 1}))
+    await settled()
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
     assert not store.line.busy
     for one in held:
         one.release()
@@ -367,18 +347,15 @@ def served(held: Acquisition) -> object:
     return held.config["name"]
 
 
-def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
+@in_a_loop
+async def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
     held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
     thread = Caller(pool.acquire, {"db": 1})
     store.until_waiting(1)
-
-    async def scenario() -> None:
-        task = asyncio.create_task(pool.aacquire({"db": 1}))
-        await settled()
-        assert len(store.watched.waiting) == 2
-        held[1].release()
-        held[0].release()
-        assert {served(await task), served(thread.result())} == {"a", "b"}
-
-    run(scenario)
+    task = asyncio.create_task(pool.aacquire({"db": 1}))
+    await settled()
+    assert len(store.watched.waiting) == 2
+    held[1].release()
+    held[0].release()
+    assert {served(await task), served(thread.result())} == {"a", "b"}

@@ -6,9 +6,8 @@ import asyncio
 import contextvars
 import copy
 import gc
-import multiprocessing
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
@@ -24,6 +23,8 @@ from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, TPM, limit_set, used
+from tests.core.watched import in_a_loop
+from tests.forking import exit_code_of_child
 
 ONE = ResourceLimit("db", 1)
 
@@ -238,44 +239,36 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_the_same_task_takes_no_implicit_permit_again(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        async with await limits.aacquire():
-            async with await limits.aacquire(), await limits.atry_acquire():
-                assert used(limits) == {"db": 1}
+@in_a_loop
+async def test_the_same_task_takes_no_implicit_permit_again(limits: LimitSet) -> None:
+    async with await limits.aacquire():
+        async with await limits.aacquire(), await limits.atry_acquire():
             assert used(limits) == {"db": 1}
-        assert used(limits) == {"db": 0}
+        assert used(limits) == {"db": 1}
+    assert used(limits) == {"db": 0}
 
-    run(scenario())
+
+@in_a_loop
+async def test_a_child_task_is_another_holder(limits: LimitSet) -> None:
+    async with await limits.aacquire():
+        assert not await asyncio.create_task(limits.atry_acquire())
+        async with asyncio.TaskGroup() as group:
+            child = group.create_task(limits.atry_acquire())
+        assert not child.result()
 
 
-def test_a_child_task_is_another_holder(limits: LimitSet) -> None:
-    async def scenario() -> None:
+@in_a_loop
+async def test_a_thread_of_a_task_is_another_holder(limits: LimitSet) -> None:
+    async with await limits.aacquire():
+        assert not await asyncio.to_thread(limits.try_acquire)
+
+
+@in_a_loop
+async def test_a_sync_call_inside_a_task_belongs_to_the_task(limits: LimitSet) -> None:
+    with limits.acquire():
         async with await limits.aacquire():
-            assert not await asyncio.create_task(limits.atry_acquire())
-            async with asyncio.TaskGroup() as group:
-                child = group.create_task(limits.atry_acquire())
-            assert not child.result()
-
-    run(scenario())
-
-
-def test_a_thread_of_a_task_is_another_holder(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        async with await limits.aacquire():
-            assert not await asyncio.to_thread(limits.try_acquire)
-
-    run(scenario())
-
-
-def test_a_sync_call_inside_a_task_belongs_to_the_task(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        with limits.acquire():
-            async with await limits.aacquire():
-                assert limits.try_acquire().acquisitions == {}
-            assert not await asyncio.create_task(limits.atry_acquire())
-
-    run(scenario())
+            assert limits.try_acquire().acquisitions == {}
+        assert not await asyncio.create_task(limits.atry_acquire())
 
 
 def test_a_task_holds_nothing_of_its_thread(limits: LimitSet) -> None:
@@ -286,14 +279,12 @@ def test_a_task_holds_nothing_of_its_thread(limits: LimitSet) -> None:
         run(scenario())
 
 
-def test_a_callback_of_the_loop_is_no_task(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        seen: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        async with await limits.aacquire():
-            asyncio.get_running_loop().call_soon(lambda: seen.set_result(bool(limits.try_acquire())))
-            assert not await seen
-
-    run(scenario())
+@in_a_loop
+async def test_a_callback_of_the_loop_is_no_task(limits: LimitSet) -> None:
+    seen: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async with await limits.aacquire():
+        asyncio.get_running_loop().call_soon(lambda: seen.set_result(bool(limits.try_acquire())))
+        assert not await seen
 
 
 def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet) -> None:
@@ -306,21 +297,8 @@ def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet
         sys.set_asyncgen_hooks(*before)
 
 
-@pytest.fixture
-def forked() -> Iterator[Any]:
-    """Processes that are forked."""
-    return multiprocessing.get_context("fork")  # type: ignore[return-value]  # pytest takes values too
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_holds_nothing_of_what_its_parent_holds(limits: LimitSet, forked: Any) -> None:
-    heard, said = forked.Pipe(duplex=False)
-
-    def ask() -> None:
-        said.send(bool(limits.try_acquire()))
-
+def test_a_forked_child_holds_nothing_of_what_its_parent_holds(limits: LimitSet) -> None:
     with limits.acquire():
-        child = forked.Process(target=ask)
-        child.start()
-        assert heard.recv() is False, "the copy of the state still counts the permit of the parent"
-        child.join()
+        # The copy of the state still counts the permit of the parent.
+        assert exit_code_of_child(lambda: int(bool(limits.try_acquire()))) == 0

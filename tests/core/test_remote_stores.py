@@ -19,7 +19,7 @@ from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
 from tests.core.sets import used as exactly_used
-from tests.core.watched import PATIENCE_SECONDS
+from tests.core.watched import PATIENCE_SECONDS, in_a_loop
 
 TPM = RateLimit("tpm", 10, 3600)
 DB = ResourceLimit("db", 1)
@@ -90,80 +90,65 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_a_task_acquires_reports_and_releases(far: FarStore) -> None:
+@in_a_loop
+async def test_a_task_acquires_reports_and_releases(far: FarStore) -> None:
     limits = limit_set(far, CallLimit(5, 3600), TPM, DB)
-
-    async def scenario() -> None:
-        async with await limits.atry_acquire({"tpm": 8}) as acquisition:
-            assert acquisition
-            acquisition.update({"tpm": 5})
-        async with await limits.aacquire({"tpm": 2}, timeout=0) as acquisition:
-            acquisition.update({"tpm": 2})
-
-    run(scenario())
-    assert used(limits) == {"call_count": 2, "tpm": 7, "db": 0}
+    async with await limits.atry_acquire({"tpm": 8}) as acquisition:
+        assert acquisition
+        acquisition.update({"tpm": 5})
+    async with await limits.aacquire({"tpm": 2}, timeout=0) as acquisition:
+        acquisition.update({"tpm": 2})
+    assert await asyncio.to_thread(used, limits) == {"call_count": 2, "tpm": 7, "db": 0}
 
 
-def test_an_empty_set_touches_nothing(far: FarStore) -> None:
+@in_a_loop
+async def test_an_empty_set_touches_nothing(far: FarStore) -> None:
     limits = LimitSet(store=far)
-
-    async def scenario() -> None:
-        async with await limits.aacquire() as acquisition, await limits.atry_acquire():
-            assert acquisition
-        await acquisition.arelease()
-        await acquisition.acancel()
-        assert await limits.aacquire()
-
-    run(scenario())
+    async with await limits.aacquire() as acquisition, await limits.atry_acquire():
+        assert acquisition
+    await acquisition.arelease()
+    await acquisition.acancel()
+    assert await limits.aacquire()
     assert len(far) == 0
 
 
-def test_a_refusal_says_why(far: FarStore) -> None:
+@in_a_loop
+async def test_a_refusal_says_why(far: FarStore) -> None:
     limits = limit_set(far, TPM)
-
-    async def scenario() -> None:
-        assert await limits.atry_acquire({"tpm": 10})
-        refused = await limits.atry_acquire({"tpm": 1})
-        assert refused.outcome.violations[0].key == "tpm"
-        async with refused:
-            pass
-        with pytest.raises(LimitTimeout):
-            await limits.aacquire({"tpm": 1}, timeout=0)
-        with pytest.raises(LimitTimeout):
-            await limits.aacquire({"tpm": 1}, timeout=0.01)
-
-    run(scenario())
+    assert await limits.atry_acquire({"tpm": 10})
+    refused = await limits.atry_acquire({"tpm": 1})
+    assert refused.outcome.violations[0].key == "tpm"
+    async with refused:
+        pass
+    with pytest.raises(LimitTimeout):
+        await limits.aacquire({"tpm": 1}, timeout=0)
+    with pytest.raises(LimitTimeout):
+        await limits.aacquire({"tpm": 1}, timeout=0.01)
 
 
-def test_more_than_can_ever_be_admitted_is_an_error_at_once(far: FarStore) -> None:
+@in_a_loop
+async def test_more_than_can_ever_be_admitted_is_an_error_at_once(far: FarStore) -> None:
     limits = limit_set(far, TPM)
-
-    async def scenario() -> None:
-        for acquire in (limits.aacquire, limits.atry_acquire):
-            with pytest.raises(NeverAdmissible) as raised:
-                await acquire({"tpm": 11})
-            assert raised.value.outcome.never
-
-    run(scenario())
+    for acquire in (limits.aacquire, limits.atry_acquire):
+        with pytest.raises(NeverAdmissible) as raised:
+            await acquire({"tpm": 11})
+        assert raised.value.outcome.never
 
 
-def test_a_task_waits_until_another_one_releases(far: FarStore) -> None:
+@in_a_loop
+async def test_a_task_waits_until_another_one_releases(far: FarStore) -> None:
     limits = limit_set(far, DB)
-
-    async def scenario() -> None:
-        held = await limits.atry_acquire()
-        waiter = asyncio.create_task(limits.aacquire(timeout=60))
-        behind = asyncio.create_task(limits.aacquire(timeout=0.05))
-        with pytest.raises(LimitTimeout) as raised:
-            await behind
-        assert raised.value.outcome.violations[0].key == "db"
-        await held.arelease()
-        await held.arelease()
-        assert await waiter
-        await (await waiter).acancel()
-
-    run(scenario())
-    assert used(limits) == {"db": 0}
+    held = await limits.atry_acquire()
+    waiter = asyncio.create_task(limits.aacquire(timeout=60))
+    behind = asyncio.create_task(limits.aacquire(timeout=0.05))
+    with pytest.raises(LimitTimeout) as raised:
+        await behind
+    assert raised.value.outcome.violations[0].key == "db"
+    await held.arelease()
+    await held.arelease()
+    assert await waiter
+    await (await waiter).acancel()
+    assert await asyncio.to_thread(used, limits) == {"db": 0}
     assert not far.line.busy
 
 
@@ -189,60 +174,48 @@ def test_a_waiter_that_is_cancelled_when_it_is_admitted_has_it_or_leaves_nothing
         assert not far.line.busy
 
 
-def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:
+@in_a_loop
+async def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:
     limits = limit_set(far, DB)
-
-    async def scenario() -> None:
-        held = await limits.atry_acquire()
-        waiter = asyncio.create_task(limits.aacquire())
-        await asyncio.to_thread(far.line.came.wait, PATIENCE_SECONDS)
-        waiter.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiter
-        await held.arelease()
-
-    run(scenario())
-    assert used(limits) == {"db": 0}
+    held = await limits.atry_acquire()
+    waiter = asyncio.create_task(limits.aacquire())
+    await asyncio.to_thread(far.line.came.wait, PATIENCE_SECONDS)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    await held.arelease()
+    assert await asyncio.to_thread(used, limits) == {"db": 0}
     assert not far.line.busy
 
 
-def test_what_is_not_reported_is_an_error_after_everything_was_released(far: FarStore) -> None:
+@in_a_loop
+async def test_what_is_not_reported_is_an_error_after_everything_was_released(far: FarStore) -> None:
     limits = limit_set(far, TPM, DB)
-
-    async def scenario() -> None:
-        with pytest.raises(UsageNotReported, match="tpm"):
-            async with await limits.atry_acquire({"tpm": 3}):
-                pass
-
-    run(scenario())
-    assert used(limits) == {"tpm": 3, "db": 0}
+    with pytest.raises(UsageNotReported, match="tpm"):
+        async with await limits.atry_acquire({"tpm": 3}):
+            pass
+    assert await asyncio.to_thread(used, limits) == {"tpm": 3, "db": 0}
 
 
-def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
+@in_a_loop
+async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
     limits = limit_set(far, TPM)
-
-    async def scenario() -> None:
-        far.down = True
-        async with await limits.atry_acquire({"tpm": 3}) as acquisition:
-            acquisition.update({"tpm": 3})
-        far.down = False
-        async with await limits.atry_acquire({"tpm": 3}) as acquisition:
-            acquisition.update({"tpm": 1})
-
-    run(scenario())
-    assert used(limits) == {"tpm": 4}
+    far.down = True
+    async with await limits.atry_acquire({"tpm": 3}) as acquisition:
+        acquisition.update({"tpm": 3})
+    far.down = False
+    async with await limits.atry_acquire({"tpm": 3}) as acquisition:
+        acquisition.update({"tpm": 1})
+    assert await asyncio.to_thread(used, limits) == {"tpm": 4}
 
 
-def test_a_block_that_raises_gives_back(far: FarStore) -> None:
+@in_a_loop
+async def test_a_block_that_raises_gives_back(far: FarStore) -> None:
     limits = limit_set(far, TPM, DB)
-
-    async def scenario() -> None:
-        with pytest.raises(KeyError):
-            async with await limits.atry_acquire({"tpm": 3}):
-                raise KeyError
-
-    run(scenario())
-    assert used(limits) == {"tpm": 0, "db": 0}
+    with pytest.raises(KeyError):
+        async with await limits.atry_acquire({"tpm": 3}):
+            raise KeyError
+    assert await asyncio.to_thread(used, limits) == {"tpm": 0, "db": 0}
 
 
 def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
@@ -281,7 +254,8 @@ def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
     assert used(limits) == {"tpm": 4}
 
 
-def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
+@in_a_loop
+async def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
     class Releasing(FarStore):
         """A store in which a second release begins while the first one is on its way."""
 
@@ -295,14 +269,10 @@ def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
 
     store = Releasing()
     limits = limit_set(store, TPM, DB)
-    acquisition = limits.try_acquire({"tpm": 8})
-
-    async def scenario() -> None:
-        await acquisition.acancel()
-
-    run(scenario())
+    acquisition = await limits.atry_acquire({"tpm": 8})
+    await acquisition.acancel()
     assert store.settled == 1
-    assert used(limits) == {"tpm": 0, "db": 0}
+    assert await asyncio.to_thread(used, limits) == {"tpm": 0, "db": 0}
 
 
 def test_threads_use_the_usual_verbs(far: FarStore) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+from tests.forking import exit_code_of_child
 from tests.stores.support import until
 from tests.threads import no_more_threads
 
@@ -326,32 +326,20 @@ def test_many_threads_that_start_to_hold_at_once_start_one_renewer() -> None:
             acquisition.release()
 
 
-def in_a_child(work: Any) -> Any:
-    """Do something in a forked child, and bring its result home."""
-    forking = multiprocessing.get_context("fork")
-    heard, said = forking.Pipe(duplex=False)
-    child = forking.Process(target=lambda: said.send(work()))
-    child.start()
-    assert heard.poll(PATIENCE_SECONDS)
-    result = heard.recv()
-    child.join(PATIENCE_SECONDS)
-    assert not child.is_alive()
-    return result
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def test_a_forked_child_has_nothing_to_renew(store: MemoryStore, clock: FakeClock) -> None:
     limits = limit_set(store, ONE)
 
-    def ask() -> tuple[bool, bool]:
-        before = bool(limits.try_acquire({"db": 1}))
+    def acquire_when_the_lease_has_ended() -> int:
+        assert not limits.try_acquire({"db": 1})
         clock.advance(11)
-        return before, bool(limits.try_acquire({"db": 1}))
+        assert limits.try_acquire({"db": 1})
+        return 0
 
     with limits.acquire():
-        assert in_a_child(ask) == (False, True)
+        assert exit_code_of_child(acquire_when_the_lease_has_ended) == 0
         clock.advance(11)
         assert not limits.try_acquire({"db": 1})
 
@@ -359,30 +347,30 @@ def test_a_forked_child_has_nothing_to_renew(store: MemoryStore, clock: FakeCloc
 def test_a_forked_child_renews_what_it_holds_itself() -> None:
     limits = limit_set(MemoryStore(lease_seconds=1.5), ResourceLimit("db", 2))
 
-    def hold() -> bool:
+    def hold() -> int:
         with limits.acquire({"db": 1}):
-            try:
+            with pytest.raises(LimitTimeout):
                 limits.acquire({"db": 2}, timeout=2)
-            except LimitTimeout:
-                return limits.get_stats()["db"]["used"] == 1
-        return False
+            assert limits.get_stats()["db"]["used"] == 1
+        return 0
 
     with limits.acquire():
-        assert in_a_child(hold)
+        assert exit_code_of_child(hold) == 0
 
 
 def test_a_forked_child_has_no_waiters(clock: FakeClock) -> None:
     store = WatchedStore(clock=clock)
     limits = limit_set(store, DB)
 
-    def look() -> tuple[bool, list[str]]:
+    def look() -> int:
         limits.acquire({"db": 0}).release()
-        return store.line.busy, store.line.scopes()
+        assert not store.line.busy
+        return len(store.line.scopes())
 
     held = limits.acquire({"db": 3})
     waiter = Caller(limits.acquire, {"db": 1})
     store.until_waiting(1)
-    assert in_a_child(look) == (False, [])
+    assert exit_code_of_child(look) == 0
     held.release()
     waiter.result().release()
 
@@ -401,7 +389,7 @@ def test_only_objects_that_live_are_notified_of_a_fork() -> None:
     on_fork(dropped)
     del dropped
     gc.collect()
-    assert in_a_child(lambda: Told.forks) == 1
+    assert exit_code_of_child(lambda: Told.forks) == 1
     assert Told.forks == 0
     assert kept
 

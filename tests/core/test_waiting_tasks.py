@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, Res
 from limits_app.core.waiting import TaskWaiter
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used, used_up
-from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+from tests.core.watched import Caller, WatchedStore, in_a_loop, settled
 
 TEN = RateLimit("tpm", 10, 10)
 """One unit per second."""
@@ -27,22 +26,6 @@ ONE = ResourceLimit("db", 1)
 @pytest.fixture
 def store(clock: FakeClock) -> WatchedStore:
     return WatchedStore(clock=clock)
-
-
-def in_a_loop(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
-    @wraps(scenario)
-    def test(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(scenario(*args, **options), PATIENCE_SECONDS))
-
-    return test
-
-
-async def settled() -> None:
-    """Let all tasks go on until each of them waits."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
 from threading import Condition, Thread
 from typing import Any
 
@@ -94,3 +96,19 @@ class Caller(Thread):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def in_a_loop(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @wraps(scenario)
+    def test(*args: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(scenario(*args, **options), PATIENCE_SECONDS))
+
+    return test
+
+
+async def settled() -> None:
+    """Let all tasks go on until each of them waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
