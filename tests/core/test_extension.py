@@ -239,6 +239,19 @@ def test_permits_of_an_extension_count_as_held_inside_the_block(store: MemorySto
         assert used(limits) == {"db": 1}
 
 
+def test_permits_of_an_extension_are_renewed_and_returned_with_the_first(clock: FakeClock, store: MemoryStore) -> None:
+    limits = limit_set(store, DB)
+    acquisition = limits.try_acquire()
+    first = acquisition.fences["db"]
+    acquisition.extend({"db": 2})
+    assert acquisition.fences["db"] > first
+    clock.advance(60)
+    assert not limits.try_acquire()
+    acquisition.release()
+    assert used(limits) == {"db": 0}
+    assert not acquisition.lost_lease
+
+
 def test_a_lost_lease_is_reported(clock: FakeClock, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     limits = limit_set(store, TPM, DB)
     acquisition = limits.try_acquire({"tpm": 1, "db": 0})

@@ -38,14 +38,12 @@ from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
 from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
-from limits_app.testing.conformance.settling import Extending, Settling  # noqa: E402
+from limits_app.testing.conformance.settling import Settling  # noqa: E402
 
 __all__ = ["StoreConformance", "StoreOperations"]
 
 
-class StoreOperations(
-    Atomicity, Choosing, Settling, Extending, Quotas, Leases, Permits, Changes, Versions, Waking, Bounds, Races
-):
+class StoreOperations(Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Versions, Waking, Bounds, Races):
     """All topics but the arithmetic of algorithms, for a second backend of a store that passes `StoreConformance`."""
 
 

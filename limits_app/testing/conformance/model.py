@@ -33,9 +33,6 @@ class Model(Protocol):
     def used(self, now: int) -> Fraction | None:
         """How much is taken now; None where a store may still count an amount that has just been restored."""
 
-    def reset(self) -> None:
-        """Forget all use."""
-
 
 @dataclass
 class BucketModel:
@@ -64,9 +61,6 @@ class BucketModel:
         elif self.refunds:
             self.level = max(self.level + change, Fraction(0))
 
-    def reset(self) -> None:
-        self.level, self.last = Fraction(0), 0
-
 
 @dataclass
 class ArrivalModel:
@@ -94,9 +88,6 @@ class ArrivalModel:
         moved = max(self.arrival, Fraction(self.last)) + change * self.window / self.capacity
         self.arrival = max(moved, Fraction(self.last))
 
-    def reset(self) -> None:
-        self.arrival, self.last = Fraction(0), 0
-
 
 @dataclass
 class FixedWindowModel:
@@ -121,9 +112,6 @@ class FixedWindowModel:
     def settle(self, now: int, change: Fraction) -> None:
         if change > 0:
             self.charge(now, change)
-
-    def reset(self) -> None:
-        self.count, self.start = Fraction(0), 0
 
 
 @dataclass
@@ -156,9 +144,6 @@ class SlidingWindowModel:
     def settle(self, now: int, change: Fraction) -> None:
         if change > 0:
             self.charge(now, change)
-
-    def reset(self) -> None:
-        self.log.clear()
 
 
 @dataclass
@@ -207,7 +192,7 @@ class LooseModel:
 
     def __init__(self, limit: RateLimit) -> None:
         self.exact = model_of(limit)
-        self.charge, self.settle, self.reset = self.exact.charge, self.exact.settle, self.exact.reset
+        self.charge, self.settle = self.exact.charge, self.exact.settle
         self.late = 2 * max(_exact(limit.capacity), Fraction(1)) / 1000
 
     def admits(self, now: int, amount: Fraction) -> bool | None:

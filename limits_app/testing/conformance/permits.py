@@ -39,13 +39,6 @@ RELEASES: dict[str, Callable[[Acquisition], None]] = {
 class Permits(Contract):
     """Counting permits and their holders, while scopes are forgotten and leases end."""
 
-    def test_no_more_are_held_than_the_limit_has(self, store: Store) -> None:
-        limits = limits_of(store, ResourceLimit("db", 3))
-        claims = [taken(limits) for _ in range(5)]
-        assert [claim.admitted for claim in claims] == [True, True, True, False, False]
-        give_back(limits, claims[1])
-        assert admissions(limits, 2) == [True, False]
-
     def test_holders_and_permits_are_counted(self, store: Store) -> None:
         limits = limits_of(store, ResourceLimit("db", 10), CallLimit(100, 60))
         first, second = taken(limits, {"db": 4}), taken(limits)
@@ -134,16 +127,6 @@ class Leases(Contract):
         clock.move(1)
         assert holders(limits) == 0
         assert admissions(limits, 2) == [True, False]
-
-    def test_each_permit_has_its_own_lease(self, store: Store, clock: FakeClock) -> None:
-        limits = limits_of(store, ResourceLimit("db", 3))
-        for _ in range(3):
-            assert taken(limits).admitted
-            clock.move(store.lease_us // 4)
-        clock.move(store.lease_us // 4)
-        assert admissions(limits, 2) == [True, False]
-        clock.move(store.lease_us // 4)
-        assert available(limits, "db") == 1
 
     def test_a_renewed_lease_lasts_a_whole_lease_from_then_on(self, store: Store, clock: FakeClock) -> None:
         parts = [scoped(store, ResourceLimit("db", 1), entity=name) for name in ("one", "two")]

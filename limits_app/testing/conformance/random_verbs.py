@@ -210,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
         reset(self.single[who], keys)
         for key in RATES:
             if keys is None or key in keys:
-                self.models[ENTITIES[who], key].reset()
+                self.models[ENTITIES[who], key] = self.model(self.limits[key])
 
     @rule(number=st.sampled_from([1, 5, 30]))
     def newcomers_come(self, number: int) -> None:
