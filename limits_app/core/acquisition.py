@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from limits_app.core.amounts import Amount, check_amounts, shown
+from limits_app.core.amounts import Amount, shown
 from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.extension import LimitsSource, aextend, extend
 from limits_app.core.leases import enter_block, leave_block
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import LimitUse, Outcome, outcome_of, units_of
-from limits_app.core.plan import Claim, Plan
+from limits_app.core.plan import Claim
 from limits_app.core.reported import charged_for, record_usage, requested_of, shares, units_used, unreported_keys
 from limits_app.core.runtime import PROCESS
 from limits_app.core.store import is_remote
@@ -316,38 +316,3 @@ class Acquisition:
             missing = unreported_keys(self)
             if missing:
                 raise UsageNotReported(missing)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class FreeAcquisition(Acquisition):
-    """The acquisition of an empty set, which all callers share: it holds nothing, so there is nothing to settle."""
-
-    def __init__(self, limit_set: LimitSet, plan: Plan) -> None:
-        super().__init__(limit_set, Claim(plan, ()))
-        self.claim.admitted = True
-
-    def update(self, usage: Mapping[str, Amount]) -> None:
-        """Record nothing; InvalidRequest for invalid usage."""
-        check_amounts("usage", usage)
-
-    def extend(self, requested: Mapping[str, Amount]) -> None:
-        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
-        check_amounts("requested", requested)
-        keys: Iterable[object] = requested
-        for key in keys:
-            self.limit_set.skip_unknown(key)
-
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
-        """`extend` for asyncio."""
-        self.extend(requested)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the block; there is nothing to release."""
-
-    def _release(self, *, refunds_unreported: bool) -> None:
-        """Release nothing."""
-
-    async def _arelease(self, *, refunds_unreported: bool) -> None:
-        """Release nothing."""

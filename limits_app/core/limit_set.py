@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Self
+from typing import Self
 from weakref import ref
 
-from limits_app.core.acquisition import Acquisition, FreeAcquisition
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
@@ -18,20 +17,14 @@ from limits_app.core.extension import cancel_all
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
 from limits_app.core.limits import AnyLimit, Limit
-from limits_app.core.modes import HOOKS, Mode, check_store, checked_mode, store_for
+from limits_app.core.modes import Mode, check_store, checked_mode, store_for
 from limits_app.core.notation import checked_limits
 from limits_app.core.outcome import Outcome, Stats, stats_of
 from limits_app.core.plan import Claim, Plan, ScopedLimits
 from limits_app.core.planning import Plans
 from limits_app.core.record import schema_of
+from limits_app.core.special_acquisitions import FreeAcquisition, TrackedAcquisition
 from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.core.tracked import TrackedAcquisition
-
-logger = logging.getLogger("limits_app")
-
-_MOST_WARNINGS: Final = 256
-_WARNED: Final[set[object]] = set()
-"""The warnings that this process has given about sets with the name of a resource."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -113,7 +106,6 @@ class LimitSet:
         self.resource: str | None = None
         self.identity: Hashable = None
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
-        self._warned: set[object] = set()
         self._plans = Plans(self.scoped, version, self.skip_unknown)
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._plans.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
@@ -306,28 +298,10 @@ class LimitSet:
         return acquisition
 
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:
-        """Warn once that a key is not one of the request's limits; InvalidRequest where the settings say so.
-
-        With `reported`, the key is one of a usage report, and has its own warning. That is never an error,
-        since it would discard amounts that were really used.
-        The sets of all entities on a resource warn once together: the number of entities is not bounded.
-        """
-        raises = not reported and HOOKS.unknown_keys_raise()
-        if self.accepts_all:
-            return
-        if reported and key in self._plans.limits:
-            message = f"key {shown(key)} was not requested: its usage is not recorded"
-        else:
-            known = ", ".join(self._plans.limits) or "none"
-            skipped = "" if raises else " and is skipped"
-            message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {known}"
-        if raises:
-            raise InvalidRequest(message)
-        name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
-        warned = self._warned if name is None else _WARNED
-        if (name, reported, key) not in warned and len(warned) < _MOST_WARNINGS:
-            warned.add((name, reported, key))
-            logger.warning(message)
+        """Warn once that a key is not one of the request's limits; InvalidRequest where the settings say so."""
+        if not self.accepts_all:
+            name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
+            self._plans.unknown_keys.report(key, name, reported=reported)
 
     def _acquire_free(
         self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
@@ -340,11 +314,6 @@ class LimitSet:
             for key in keys:
                 self.skip_unknown(key)
         return free
-
-
-def forget_warnings() -> None:
-    """Forget which warnings were logged, so that each is logged again."""
-    _WARNED.clear()
 
 
 class Unlimited(LimitSet):

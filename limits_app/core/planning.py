@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from limits_app.core.amounts import MILLI, check_amounts, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
+from limits_app.core.modes import HOOKS
 from limits_app.core.plan import Bucket, Plan, PlannedLimit, ScopedLimits
 
+logger = logging.getLogger("limits_app")
+
 _MOST_PLANS: Final = 256
+_MOST_WARNINGS: Final = 256
+_WARNED: Final[set[object]] = set()
+"""The warnings that this process has given about sets with the name of a resource."""
+
+
+class UnknownKeys:
+    """Warns of keys that are not among the limits of a set, once for each key.
+
+    The sets of all entities on a resource warn once together: the number of entities is not bounded.
+    """
+
+    def __init__(self, limits: Mapping[str, AnyLimit]) -> None:
+        self._limits = limits
+        self._warned: set[object] = set()
+
+    def report(self, key: object, resource: str | None, *, reported: bool) -> None:
+        """Warn of a requested key, or raise InvalidRequest where the settings say so.
+
+        A key that is `reported` is one of a usage report, and has its own warning. That is never an error, since it
+        would discard amounts that were really used.
+        """
+        raises = not reported and HOOKS.unknown_keys_raise()
+        if reported and key in self._limits:
+            message = f"key {shown(key)} was not requested: its usage is not recorded"
+        else:
+            known = ", ".join(self._limits) or "none"
+            skipped = "" if raises else " and is skipped"
+            message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {known}"
+        if raises:
+            raise InvalidRequest(message)
+        warned = self._warned if resource is None else _WARNED
+        if (resource, reported, key) not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add((resource, reported, key))
+            logger.warning(message)
+
+
+def forget_warnings() -> None:
+    """Forget which warnings were logged, so that each is logged again."""
+    _WARNED.clear()
 
 
 class Plans:
@@ -35,6 +78,7 @@ class Plans:
                     self._permits[scope.key, rule.key] = keys[0]
                 if isinstance(rule.limit, MeteredLimit) and not scope.scope.total:
                     demanded.update(keys)
+        self.unknown_keys = UnknownKeys(self.limits)
         self.rates = [key for key in self.limits if key in demanded]
         self._scoped = scoped
         self._version = version

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from limits_app import conf
-from limits_app.core.acquisition import Acquisition, FreeAcquisition
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, check_idempotency_key, idempotency_scope
@@ -21,6 +21,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import schema_of
+from limits_app.core.special_acquisitions import FreeAcquisition
 from limits_app.resolver.cache import Key
 from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts

@@ -11,7 +11,7 @@ from django.test.testcases import DatabaseOperationForbidden  # type: ignore[att
 from django.test.utils import TestContextDecorator
 
 from limits_app.alerts import recorder
-from limits_app.core.limit_set import forget_warnings
+from limits_app.core.planning import forget_warnings
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint

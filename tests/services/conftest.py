@@ -8,7 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import conf
-from limits_app.core.limit_set import forget_warnings
+from limits_app.core.planning import forget_warnings
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
