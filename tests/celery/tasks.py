@@ -92,12 +92,6 @@ def ask_inside(self: LimitedTask, number: int) -> int:
     return number
 
 
-@app.task(base=LimitedTask, bind=True)
-def unlimited(self: LimitedTask) -> bool:
-    """Demands nothing."""
-    return self.limits.outcome.allowed and self.limits.resource is None
-
-
 @app.task
 def total(numbers: list[int]) -> int:
     """The end of a chord."""

@@ -37,12 +37,6 @@ def test_usage_that_is_reported_leaves_the_rest_to_others(site: CelerySite) -> N
     assert used == [10, 10, 10, 10]
 
 
-def test_what_can_never_be_admitted_fails_and_says_why(site: CelerySite) -> None:
-    error = site.send("spend", {"tokens": 900, "used": 0}).get(timeout=PATIENCE, propagate=False)
-    assert type(error).__name__ == "TaskRefused"
-    assert "can never admit 900" in str(error)
-
-
 def test_waiting_uses_up_no_retries_and_nothing_is_held_between_them(site: CelerySite) -> None:
     retrying = site.send("hold", 0.2, 2)
     others = [site.send("hold", 0.2) for _ in range(3)]
@@ -57,10 +51,6 @@ def test_a_refusal_that_leaves_the_body_queues_the_task_again(site: CelerySite) 
     assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(30))
     moments = [moment for _, moment in site.lines("inside")]
     assert max(moments) - min(moments) >= 900_000
-
-
-def test_a_task_without_demands_runs_at_once(site: CelerySite) -> None:
-    assert site.send("unlimited").get(timeout=PATIENCE) is True
 
 
 def test_a_task_that_is_interrupted_in_its_time_gives_its_permit_back(site: CelerySite) -> None:

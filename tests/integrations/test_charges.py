@@ -348,44 +348,23 @@ def test_a_generator_reports_what_the_request_was_charged_before_it(request_of_a
     assert left("calls") == {"call_count": 10}
 
 
-def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: RequestLimits) -> None:
-    asked = {"tpm": 10}
-    with limits.acquire("api", requested=asked) as acquisition:
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(kind: str, limits: RequestLimits) -> None:
+    def ask(verb: str, **options: Any) -> Any:
+        method = getattr(limits, verb) if kind == "sync" else async_to_sync(getattr(limits, f"a{verb}"))
+        return method("api", requested={"tpm": 10}, **options)
+
+    with ask("acquire", timeout=60) as acquisition:
         acquisition.update({"tpm": 10})
-    assert limits.try_acquire("api", requested=asked)
-    assert limits.acquire("api", requested=asked, entity="bob")
-    assert limits.acquire("api", requested=asked, entity=None)
-    assert limits.check("api", requested=asked).allowed
-    assert not limits.check("api", requested=asked, entity="bob").violations
+    assert ask("try_acquire")
+    assert ask("acquire", entity="bob")
+    assert ask("acquire", entity=None)
+    assert ask("check").allowed
+    assert not ask("check", entity="bob").violations
     assert left("api") == {"call_count": 8, "tpm": 80, "slots": 4}
     assert left("api", "bob") == left("api", None) == {"call_count": 9, "tpm": 90, "slots": 4}
     limits.end()
     assert left("api")["slots"] == left("api", "bob")["slots"] == left("api", None)["slots"] == 5
-
-
-def test_the_verbs_of_the_service_work_in_coroutines(limits: RequestLimits) -> None:
-    async def view() -> None:
-        asked = {"tpm": 10}
-        async with await limits.aacquire("api", requested=asked) as acquisition:
-            acquisition.update({"tpm": 10})
-        assert await limits.atry_acquire("api", requested=asked)
-        assert await limits.aacquire("api", requested=asked, entity="bob")
-        assert (await limits.acheck("api", requested=asked)).allowed
-
-    async_to_sync(view)()
-    assert left("api") == {"call_count": 8, "tpm": 80, "slots": 4}
-    assert left("api", "bob") == {"call_count": 9, "tpm": 90, "slots": 4}
-
-
-def test_the_verbs_of_the_service_wait_where_they_may(limits: RequestLimits) -> None:
-    async def view() -> None:
-        assert await limits.aacquire("api", requested={"tpm": 10}, timeout=60)
-
-    assert limits.acquire("api", requested={"tpm": 10}, timeout=60)
-    async_to_sync(view)()
-    assert left("api") == {"call_count": 8, "tpm": 80, "slots": 3}
-    limits.end()
-    assert left("api")["slots"] == 5
 
 
 def test_a_refused_try_is_falsy_and_among_the_outcomes(limits: RequestLimits) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from io import BytesIO
-from random import Random
 from typing import Any
 
 import pytest
@@ -136,66 +133,3 @@ def test_addresses_that_are_none_leave_nothing_behind_each() -> None:
     for number in range(200):
         wsgi(REMOTE_ADDR=f"nonsense {number}")
     assert len(registry.store()) == 1  # type: ignore[arg-type]  # the memory store has a length
-
-
-NASTY = [
-    "198.51.100.9",
-    "203.0.113.7",
-    "10.0.0.1",
-    "127.0.0.1",
-    "::1",
-    "[2001:db8::1]:443",
-    "fe80::1%" + "z" * 300,
-    "1.2.3.4:99999",
-    "for=198.51.100.9;proto=https",
-    '"198.51.100.9',
-    "unknown",
-    "",
-    " ",
-    "\t",
-    "x" * 500,
-    "\0",
-    "\xff",
-    "%00",
-    "<script>",
-    "0x7f.1",
-    "::ffff:198.51.100.9",
-]
-FORGEABLE = [
-    "HTTP_X_FORWARDED_FOR",
-    "HTTP_X_REAL_IP",
-    "HTTP_FORWARDED",
-    "HTTP_CLIENT_IP",
-    "HTTP_CF_CONNECTING_IP",
-    "HTTP_X_API_KEY",
-    "HTTP_AUTHORIZATION",
-    "HTTP_COOKIE",
-    "HTTP_ACCEPT",
-    "HTTP_RATELIMIT",
-    "CONTENT_TYPE",
-    "CONTENT_LENGTH",
-]
-
-
-@pytest.mark.slow
-def test_ten_thousand_hostile_requests_make_no_error_no_stranger_and_no_heap(settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"TRUSTED_PROXIES": ["10.0.0.0/8"], "IPV6_PREFIX": 64}
-    chance = Random(5)
-    clients = [f"203.0.113.{last}" for last in range(20)]
-    limit("api", CallLimit(10_000, 3600))
-    asked: Counter[str] = Counter()
-    for _ in range(10_000):
-        environ = {name: ",".join(chance.choices(NASTY, k=chance.randrange(4))) for name in chance.sample(FORGEABLE, 3)}
-        client, through_proxy = chance.choice(clients), chance.random() < 0.5
-        environ["REMOTE_ADDR"] = "10.0.0.9" if through_proxy else client
-        if through_proxy:
-            forged = environ.get("HTTP_X_FORWARDED_FOR", "")
-            environ["HTTP_X_FORWARDED_FOR"] = f"{forged}, {client}{chance.choice(['', ':443', ', 10.0.0.3'])}"
-        body = chance.randbytes(chance.randrange(50))
-        method = chance.choice(["GET", "POST", "PUT"])
-        status = wsgi(REQUEST_METHOD=method, **{"wsgi.input": BytesIO(body)}, **environ)  # type: ignore[arg-type]
-        assert status < 500, environ
-        asked[client] += status == 200
-    assert sum(asked.values()) > 9_000
-    assert {client: 10_000 - left("api", f"ip:{client}")["call_count"] for client in clients} == asked  # type: ignore[operator]
-    assert len(registry.store()) == len(clients)  # type: ignore[arg-type]  # the memory store has a length

@@ -63,13 +63,6 @@ def test_requests_are_found_by_path_route_and_view(ask: Ask, settings: Settings,
     assert statuses(ask, 2, "/") == [200, 200]
 
 
-def test_methods_count(ask: Ask, serve: Any) -> None:
-    serve({"": fine})
-    endpoint(limit("api"), methods="GET")
-    assert statuses(ask, 2, method="POST") == [200, 200]
-    assert [ask(method="HEAD").status_code, ask().status_code] == [200, 429]
-
-
 PREFLIGHT = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
 
 
