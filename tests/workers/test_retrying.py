@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import Any
 
 import pytest
@@ -36,22 +35,17 @@ class Patient(Worker):
     """Fails at first; where it waits for permits, it holds one while it fails."""
 
     def __init__(self) -> None:
-        self.failed = Event()
         self.moments: list[int] = []
 
     def work(self, clock: FakeClock, times: int) -> list[int]:
         self.moments.append(clock.now_us)
         if len(self.moments) <= times:
             with self.limits.try_acquire():
-                self.failed.set()
                 raise LookupError("not yet")
         return self.moments
 
     async def work_async(self, clock: FakeClock, times: int) -> list[int]:
         return self.work(clock, times)
-
-    def say_failed(self) -> Event:
-        return self.failed
 
 
 def pauses_of(pool: WorkerPool[Any]) -> Pauses:
