@@ -53,11 +53,12 @@ _CODES: Final = "exit codes: 0 success, 1 failure, 2 usage error, 3 the answer i
 class _Parser(CommandParser):
     """Accepts options before, between and after positional arguments."""
 
+    has_verbs = False
     _is_mixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse intermixed arguments; a parser with subparsers passes them all on."""
-        if self._is_mixing or self._subparsers is not None:
+        """Parse intermixed arguments; a parser with verbs passes them all on."""
+        if self._is_mixing or self.has_verbs:
             return super().parse_known_args(args, namespace)
         self._is_mixing = True
         try:
@@ -103,6 +104,7 @@ def _add(parser: ArgumentParser, subcommands: Mapping[str, Subcommand], what: st
             allow_abbrev=False,
         )
         if subcommand.verbs:
+            added.has_verbs = True
             _add(added, subcommand.verbs, "verb")
             continue
         subcommand.add_to(added)

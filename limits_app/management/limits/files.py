@@ -6,10 +6,9 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from limits_app.management.limits.arguments import AGES, age, argument, limit, positive, resource_name
 from limits_app.management.limits.output import Format, Output, Table, bar, cell, printable
@@ -17,7 +16,7 @@ from limits_app.management.limits.subcommand import ExitCode, actor, fail, subco
 from limits_app.models import CandidateState
 from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
-from limits_app.services.simulation.events import csv_events, recorded_events
+from limits_app.services.simulation.events import Event, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
 from limits_app.services.simulation.report import Report
@@ -160,14 +159,7 @@ _REFUSALS: Final = ("resource", "entity", "key", "refused", "first", "last", "ne
 )
 def simulate(options: Namespace, out: Output) -> ExitCode:
     """Replay usage, or events of a file."""
-    proposal = _proposal(options)
-    if options.csv is None:
-        events = recorded_events(since=options.since, until=options.until, resource=options.resource)
-        report = replay(out.track(events, "Replaying"), proposal)
-    else:
-        with _opened(options.csv) as lines:
-            events = csv_events(lines, resource=options.resource)
-            report = replay(out.track(events, "Replaying"), proposal)
+    report = replay(out.track(_events(options), "Replaying"), _proposal(options))
     _show_report(report, options, out)
     return ExitCode.NO if options.check and report.refuses else ExitCode.OK
 
@@ -180,40 +172,34 @@ def _proposal(options: Namespace) -> Proposal:
     return Proposal.of_limits(options.limits) if options.limits else Proposal.of_site()
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[TextIO]:
-    if path == "-":
-        yield sys.stdin
-        return
-    try:
-        file = Path(path).open(encoding="utf-8-sig", newline="")  # noqa: SIM115 - closed below
-    except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror}.")
-    with file:
-        yield file
+def _events(options: Namespace) -> Iterator[Event]:
+    """Recorded usage, or the events of a file or of stdin."""
+    if options.csv is None:
+        yield from recorded_events(since=options.since, until=options.until, resource=options.resource)
+    elif options.csv == "-":
+        yield from csv_events(sys.stdin, resource=options.resource)
+    else:
+        try:
+            with Path(options.csv).open(encoding="utf-8-sig", newline="") as lines:
+                yield from csv_events(lines, resource=options.resource)
+        except OSError as error:
+            fail(f"{options.csv} cannot be read: {error.strerror}.")
 
 
 def _show_report(report: Report, options: Namespace, out: Output) -> None:
-    refusals = report.refusals()
-    rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in refusals]
-    table = Table(_REFUSALS, rows[: options.most], "No request would be rejected.")
+    rows = [(one.resource, one.entity, one.key, one.count, one.first, one.last, one.never) for one in report.refusals()]
+    table, text = Table(_REFUSALS, rows[: options.most], "No request would be rejected."), None
     if options.chart:
         moments = [(one.start, one.asked, one.refused) for one in report.chart()]
         table = Table(("start", report.charted, "refused"), moments, "There is nothing to replay.")
-    out.show(table, data=report.as_dict(), text=_chart(report) if options.chart else None)
+        most = max((asked for _, asked, _ in moments), default=0)
+        text = "\n".join(
+            f"{cell(start)}  {bar(asked, most, refused)}  {asked}" + (f", {refused} refused" if refused else "")
+            for start, asked, refused in moments
+        )
+    out.show(table, data=report.as_dict(), text=text or None)
     for unit, total in report.totals.items():
         out.note(
             f"{total.refused} of {total.asked} {unit} would be rejected ({total.share:.1%}), "
             f"for {report.entities_refused} of {report.entities} entities"
         )
-
-
-def _chart(report: Report) -> str | None:
-    """A bar chart of allowed and rejected events over time."""
-    moments = [*report.chart()]
-    most = max((one.asked for one in moments), default=0)
-    lines = []
-    for one in moments:
-        line = f"{cell(one.start)}  {bar(one.asked, most, one.refused)}  {one.asked}"
-        lines.append(line + (f", {one.refused} refused" if one.refused else ""))
-    return "\n".join(lines) or None
