@@ -43,30 +43,6 @@ def test_the_reason_may_be_in_the_header_too(root: APIClient) -> None:
     assert (told["verb"], told["reason"]) == ("create", f"revert of event {event.number + 1}")
 
 
-def test_what_was_changed_since_is_taken_back_only_by_force(root: APIClient) -> None:
-    made = Resource.objects.create(name="x")
-    made.description = "one"
-    made.save()
-    event = last()
-    made.description = "two"
-    made.save()
-    refused = root.post(where(event), {}, format="json")
-    assert (refused.status_code, refused["Content-Type"]) == (409, "application/problem+json")
-    assert "changed since" in refused.data["detail"]
-    assert root.post(where(event), {"force": True}, format="json").status_code == 200
-    assert Resource.objects.get().description == ""
-
-
-def test_what_changed_no_configuration_cannot_be_taken_back(root: APIClient) -> None:
-    services.set_resource_limits("api", [CallLimit(1, 60)])
-    services.reset("api", entity="user:1", reason="so")
-    services.top_up("api", entity="user:2", key="call_count", amount=1, reason="so")
-    for event in AuditEvent.objects.filter(verb__in=["reset", "top_up"]):
-        refused = root.post(where(event), {}, format="json")
-        assert refused.status_code == 409
-        assert "did not change configuration" in refused.data["detail"]
-
-
 def test_it_takes_the_permissions_to_see_to_revert_and_to_do_what_reverting_does() -> None:
     with acting(actor="ann"):
         Resource.objects.create(name="x")

@@ -218,10 +218,6 @@ def test_a_question_about_usage_that_cannot_be_is_refused(query: str, parameter:
     assert [one["parameter"] for one in refused.data["errors"]] == [parameter]
 
 
-def test_a_time_before_all_times_is_refused(root: APIClient) -> None:
-    assert root.get(f"{ROOT}usage/?until=0001-01-02T00:00:00Z").status_code == 400
-
-
 def test_ones_own_limits_are_read_again_when_they_change_in_between(
     root: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
