@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from pytest_django import Settings
 
 from limits_app.core.errors import StoreUnavailable
@@ -63,22 +63,6 @@ def test_a_stream_holds_its_permit_until_its_end(serve: Any) -> None:
     content = iter(Client().get("/", headers={"X-Who": "ann"}))
     assert (next(content), left("api")) == (b"one", NONE)
     assert (list(content), left("api")) == ([b"two"], GIVEN_BACK)
-
-
-def test_an_asynchronous_stream_holds_its_permit_until_its_end(serve: Any) -> None:
-    serve({"": astream})
-
-    async def read() -> tuple[list[bytes], list[object]]:
-        seen: list[object] = []
-        response: Any = await AsyncClient().get("/", headers={"X-Who": "ann"})
-        got = []
-        async for chunk in response.streaming_content:
-            got.append(chunk)
-            seen.append(_slots())
-        return got, seen
-
-    assert async_to_sync(read)() == ([b"one", b"two"], [0, 0])
-    assert left("api") == GIVEN_BACK
 
 
 def _slots() -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,6 @@ from limits_app.integrations.refusals import refusal
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.rest import ask as ask_alone
-from tests.integrations.rest import throttle as throttle_of
-from tests.integrations.rest import view_of
 from tests.integrations.site import Ask, View, afine, endpoint, fine, left, limit
 from tests.integrations.test_drf_async import AsyncView
 
@@ -236,17 +232,6 @@ def test_a_store_that_is_down_may_be_overruled_too(
     assert [ask().status_code for _ in range(3)] == ([200, 200, 429] if lets_pass else [503] * 3)
     assert seen == (HELD if lets_pass else [])
     assert left("work") == {"call_count": 0 if lets_pass else 2, "permits": 1}
-
-
-def test_throttles_in_several_stores_are_refunded(settings: Settings, tmp_path: Path) -> None:
-    shared = {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 4}
-    settings.LIMITS = {**settings.LIMITS, "STORES": settings.LIMITS["STORES"] | {"shared": shared}}
-    far = limit("far", CallLimit(1, 60))
-    far.store = "shared"
-    far.save()
-    view = view_of(throttle_of("work"), throttle_of("far"))
-    assert [ask_alone(view, headers={"X-Who": "ann"}).status_code for _ in range(3)] == [200, 429, 429]
-    assert left("work") == {"call_count": 1, "permits": 1}
 
 
 def nested(inner: View, *, is_async: bool, passes_on: bool) -> tuple[View, list[dict[str, object]]]:
