@@ -93,11 +93,7 @@ class LimitSet:
         return limit_set
 
     def _compose(
-        self,
-        scoped: Iterable[ScopedLimits],
-        store: Store,
-        config: Mapping[str, object] | None,
-        version: int | None,
+        self, scoped: Iterable[ScopedLimits], store: Store, config: Mapping[str, object] | None, version: int | None
     ) -> None:
         self.store = store
         self.scoped = tuple(scoped)

@@ -149,11 +149,7 @@ class Plans:
         return named
 
     def _compiled(
-        self,
-        named: tuple[str, ...],
-        left_out: frozenset[str],
-        held: frozenset[Bucket],
-        many_calls: frozenset[str],
+        self, named: tuple[str, ...], left_out: frozenset[str], held: frozenset[Bucket], many_calls: frozenset[str]
     ) -> Plan:
         form = (named, left_out, held, many_calls)
         plan = self._by_form.get(form)

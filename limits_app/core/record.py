@@ -117,11 +117,7 @@ class Record:
     __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "schema", "states", "usage")
 
     def __init__(
-        self,
-        schema: Schema,
-        states: list[State],
-        leases: MutableMapping[LeaseId, Lease],
-        usage: HourlyUsage | None,
+        self, schema: Schema, states: list[State], leases: MutableMapping[LeaseId, Lease], usage: HourlyUsage | None
     ) -> None:
         self.schema = schema
         self.states = states

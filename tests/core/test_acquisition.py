@@ -400,11 +400,7 @@ def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, 
     ],
 )
 def test_a_block_that_reports_no_usage_ends_with_an_error_after_everything_was_released(
-    way: Leave,
-    requested: dict[str, float],
-    reports: dict[str, float],
-    missing: tuple[str, ...],
-    store: MemoryStore,
+    way: Leave, requested: dict[str, float], reports: dict[str, float], missing: tuple[str, ...], store: MemoryStore
 ) -> None:
     limits = limit_set(store)
     acquisition = limits.try_acquire(requested)

@@ -17,15 +17,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import (
-    Blocked,
-    CallLimit,
-    Limit,
-    QuotaLimit,
-    RateLimit,
-    RateLimitAlgorithm,
-    ResourceLimit,
-)
+from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.record import schema_of
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
@@ -256,23 +248,7 @@ def test_times_may_be_timedeltas_and_weeks() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "",
-        "1st",
-        "_private",
-        "a b",
-        "a:b",
-        "a\0b",
-        "a\n",
-        "a" * 65,
-        "äther",
-        "🔑",
-        "a\ud800",
-        "a{b}",
-        None,
-        5,
-        b"tpm",
-    ],
+    ["", "1st", "_private", "a b", "a:b", "a\0b", "a\n", "a" * 65, "äther", "🔑", "a\ud800", "a{b}", None, 5, b"tpm"],
 )
 def test_a_bad_key_is_refused_with_the_rule(key: Any) -> None:
     rule = "must be a letter followed by at most 63 letters, digits, '_', '.' or '-'"

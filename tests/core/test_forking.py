@@ -152,12 +152,7 @@ def test_a_lock_that_is_made_in_the_middle_of_a_fork_is_not_released() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "limits_app.core.runtime",
-        "limits_app.stores.redis",
-        "limits_app.stores.database",
-        "limits_app.stores.registry",
-    ],
+    ["limits_app.core.runtime", "limits_app.stores.redis", "limits_app.stores.database", "limits_app.stores.registry"],
 )
 def test_a_module_that_is_imported_in_the_middle_of_a_fork_releases_nothing(module: str) -> None:
     command = [sys.executable, "-c", FORKING_DURING_AN_IMPORT, module]

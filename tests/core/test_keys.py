@@ -55,10 +55,7 @@ ENTITIES = [
 
 def test_different_scopes_have_different_keys() -> None:
     scopes = list(product(RESOURCES, ENTITIES))
-    for names in (
-        [scope_of(*scope).key for scope in scopes],
-        [short_key(scope_of(*scope).key) for scope in scopes],
-    ):
+    for names in ([scope_of(*scope).key for scope in scopes], [short_key(scope_of(*scope).key) for scope in scopes]):
         assert len(set(names)) == len(scopes)
 
 
@@ -123,21 +120,7 @@ def test_what_a_resource_may_be_called(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "1st",
-        "/api",
-        "a:b",
-        "a b",
-        "a\0",
-        "é",
-        "a\ud800",
-        "a?b",
-        "R" * 65,
-        None,
-        b"api",
-    ],
+    "name", ["", "1st", "/api", "a:b", "a b", "a\0", "é", "a\ud800", "a?b", "R" * 65, None, b"api"]
 )
 def test_what_a_resource_may_not_be_called(name: Any) -> None:
     with pytest.raises(InvalidLimit, match=r"must be a letter followed by at most 63 letters, digits") as caught:

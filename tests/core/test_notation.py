@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.notation import (
-    Noted,
-    amount_text,
-    limit_text,
-    parse_limit,
-    seconds_text,
-)
+from limits_app.core.notation import Noted, amount_text, limit_text, parse_limit, seconds_text
 
 GCRA = RateLimitAlgorithm.GCRA
 WRITTEN = {

@@ -225,10 +225,7 @@ def test_what_can_never_be_admitted_binds_more_than_any_wait(store: MemoryStore)
     assert [status.retry_after for status in outcome.violations] == [366 * 86_400, None]
 
 
-@pytest.mark.parametrize(
-    ("taken", "remaining"),
-    [(0, 1), (0.001, 0.999), (0.25, 0.75), (1, 0)],
-)
+@pytest.mark.parametrize(("taken", "remaining"), [(0, 1), (0.001, 0.999), (0.25, 0.75), (1, 0)])
 def test_what_remains_is_counted_in_thousandths(taken: float, remaining: float, store: MemoryStore) -> None:
     limits = limit_set(store, RateLimit("k", 1, 60))
     outcome = limits.try_acquire({"k": taken}).outcome

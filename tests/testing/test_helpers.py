@@ -11,14 +11,7 @@ from django.http import HttpResponse, JsonResponse
 from limits_app import services
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity
-from limits_app.testing import (
-    FakeClock,
-    assert_limited,
-    assert_not_limited,
-    exhaust,
-    freeze_limits,
-    override_limits,
-)
+from limits_app.testing import FakeClock, assert_limited, assert_not_limited, exhaust, freeze_limits, override_limits
 
 
 @pytest.fixture(autouse=True)
@@ -99,11 +92,7 @@ REFUSED = {"Retry-After": "30", "Cache-Control": "no-store"}
             HttpResponse(status=429, headers=REFUSED),
             id="another_moment",
         ),
-        pytest.param(
-            assert_not_limited,
-            HttpResponse(status=429, headers=REFUSED),
-            id="it_was_refused",
-        ),
+        pytest.param(assert_not_limited, HttpResponse(status=429, headers=REFUSED), id="it_was_refused"),
     ],
 )
 def test_an_assertion_fails(check: Callable[[HttpResponse], None], response: HttpResponse) -> None:

@@ -7,15 +7,7 @@ import pytest
 from limits_app.core.algorithms import compile_rule
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import Log
-from limits_app.core.limits import (
-    Blocked,
-    CallLimit,
-    Limit,
-    QuotaLimit,
-    RateLimit,
-    RateLimitAlgorithm,
-    ResourceLimit,
-)
+from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.core.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
 LIMITS: list[Limit] = [

@@ -188,8 +188,7 @@ MILLION, ALL = 10**6, 10**12
             [(0, MILLION, True), (0.003, "settle", ALL), (TICK, "used", ALL)], id="unless_the_tick_is_used_up_anyway"
         ),
         pytest.param(
-            [(0, MILLION // 2, True), (0.003, "settle", ALL), (TICK, "used", ALL + MILLION // 2)],
-            id="or_may_run_dry",
+            [(0, MILLION // 2, True), (0.003, "settle", ALL), (TICK, "used", ALL + MILLION // 2)], id="or_may_run_dry"
         ),
         pytest.param(
             [(0.003, 0.002, True), (0.003, "settle", -0.001), (0.003, "used", Fraction(1, 1000))],

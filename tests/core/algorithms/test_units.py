@@ -50,8 +50,7 @@ def test_a_call_limit_counts_as_a_rate_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.001, 1000), (1, 1_000_000), (59.999, 59_999_000), (366 * 86_400, 31_622_400_000_000)],
+    ("seconds", "expected"), [(0.001, 1000), (1, 1_000_000), (59.999, 59_999_000), (366 * 86_400, 31_622_400_000_000)]
 )
 def test_a_window_is_exact_in_microseconds(seconds: float, expected: int) -> None:
     assert window_us(RateLimit("k", 1, seconds)) == expected
