@@ -17,7 +17,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.sets import used, used_up
+from tests.core.sets import used_up
 from tests.core.watched import Caller, WatchedStore, in_a_loop, settled
 
 TEN = RateLimit("tpm", 10, 10)
@@ -52,8 +52,7 @@ def full(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> Lim
 @pytest.mark.parametrize("name", BALANCERS)
 def test_a_waiter_is_served_by_the_set_that_admits_first(name: str, store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN, load_balancing=name)
-    waiter = Caller(pool.acquire, {"tpm": 3})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 3})
     clock.move(2_999_999)
     store.until_refused()
     assert waiter.is_alive()
@@ -67,8 +66,7 @@ def test_a_waiter_is_served_by_the_set_that_admits_first(name: str, store: Watch
 def test_a_waiter_is_served_by_the_first_that_gets_something_back(name: str, store: WatchedStore) -> None:
     pool = two(store, DB, DB, load_balancing=name)
     held = {one.config["name"]: one for one in (pool.acquire({"db": 1}), pool.acquire({"db": 1}))}
-    waiter = Caller(pool.acquire, {"db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"db": 1})
     held["b"].release()
     assert waiter.result().config == {"name": "b"}
     store.until_waiting(0)
@@ -93,10 +91,8 @@ def test_a_waiter_sleeps_until_the_earliest_moment_and_is_woken_by_it_alone() ->
 
 def test_waiters_of_a_pool_and_of_its_sets_are_served_in_order(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN)
-    first = Caller(pool.acquire, {"tpm": 5})
-    store.until_waiting(1)
-    second = Caller(pool[1].acquire, {"tpm": 1})
-    store.until_waiting(2)
+    first = store.waiting(pool.acquire, {"tpm": 5})
+    second = store.waiting(pool[1].acquire, {"tpm": 1})
     clock.advance(4)
     assert second.is_alive(), "the small one does not overtake"
     clock.advance(1)
@@ -108,8 +104,7 @@ def test_waiters_of_a_pool_and_of_its_sets_are_served_in_order(store: WatchedSto
 def test_whoever_waits_for_one_set_holds_nobody_up_who_can_have_another(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
     held = pool[0].acquire()
-    first = Caller(pool[0].acquire)
-    store.until_waiting(1)
+    first = store.waiting(pool[0].acquire)
     second = Caller(pool.acquire)
     assert second.result().config == {"name": "b"}
     held.release()
@@ -121,8 +116,7 @@ def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
     regions = [ScopedLimits(scope_of("region", name), schema_of((CallLimit(9, 9),), store.lease_us)) for name in "ab"]
     pool = LimitPool([LimitSet.composed([account, region], store) for region in regions])
     held = pool.acquire({"db": 1})
-    waiter = Caller(pool.acquire, {"db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"db": 1})
     held.release()
     assert waiter.result()
     store.until_waiting(0)
@@ -131,8 +125,7 @@ def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
 
 def test_without_failover_only_the_chosen_one_is_waited_for(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN, failover=False)
-    waiter = Caller(pool.acquire, {"tpm": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 1})
     clock.advance(9)
     store.until_refused()
     clock.advance(1)
@@ -141,10 +134,8 @@ def test_without_failover_only_the_chosen_one_is_waited_for(store: WatchedStore,
 
 def test_without_failover_the_next_one_is_waited_for_behind_others(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN, failover=False)
-    first = Caller(pool.acquire, {"tpm": 1})
-    store.until_waiting(1)
-    second = Caller(pool.acquire, {"tpm": 1})
-    store.until_waiting(2)
+    first = store.waiting(pool.acquire, {"tpm": 1})
+    second = store.waiting(pool.acquire, {"tpm": 1})
     clock.advance(1)
     assert second.result().config == {"name": "b"}
     clock.advance(9)
@@ -155,8 +146,7 @@ def without_failover(store: WatchedStore, *sizes: int) -> tuple[LimitPool, Calle
     """A pool of the least loaded of these permits, while somebody waits in its store for something else."""
     other = set_of(store, DB)
     held = other.acquire({"db": 1})
-    waiter = Caller(other.acquire, {"db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(other.acquire, {"db": 1})
     sets = [set_of(store, ResourceLimit("db", size), name=name) for size, name in zip(sizes, "abc", strict=False)]
     return LimitPool(sets, "least_loaded", failover=False), waiter, held
 
@@ -194,8 +184,7 @@ def test_without_failover_the_least_loaded_is_none_that_is_put_aside_or_can_neve
 def test_sets_that_can_never_admit_are_not_waited_for(store: WatchedStore, clock: FakeClock) -> None:
     pool = two(store, RateLimit("tpm", 5, 5), TEN)
     used_up(pool[1], "tpm")
-    waiter = Caller(pool.acquire, {"tpm": 7})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 7})
     with pytest.raises(NeverAdmissible):
         pool.acquire({"tpm": 11})
     clock.advance(7)
@@ -206,8 +195,7 @@ def test_a_blocked_set_is_waited_for_last(store: WatchedStore, clock: FakeClock)
     blocked = LimitSet.composed([ScopedLimits(scope_of("blocked", None), schema_of((Blocked(),)))], store)
     pool = LimitPool([blocked, set_of(store, CallLimit(1, 10), name="b")], "least_loaded")
     assert pool.acquire().config == {"name": "b"}
-    waiter = Caller(pool.acquire)
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire)
     clock.advance(10)
     assert waiter.result().config == {"name": "b"}
 
@@ -215,8 +203,7 @@ def test_a_blocked_set_is_waited_for_last(store: WatchedStore, clock: FakeClock)
 def test_an_empty_set_admits_whoever_waits_behind_others(store: WatchedStore) -> None:
     free = LimitPool([LimitSet(config={"name": "free"}), set_of(store, DB)], load_balancing="failover")
     held = free[1].acquire({"db": 1})
-    first = Caller(free[1].acquire, {"db": 1})
-    store.until_waiting(1)
+    first = store.waiting(free[1].acquire, {"db": 1})
     assert free.acquire().config == {"name": "free"}
     held.release()
     assert first.result()
@@ -226,8 +213,7 @@ def test_a_set_that_comes_back_serves_whoever_waits(store: WatchedStore, clock: 
     pool = two(store, SLOW, TEN)
     used_up(pool[0], "tpm")
     pool.cool_down(1, 5)
-    waiter = Caller(pool.acquire, {"tpm": 10})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 10})
     clock.move(4_999_999)
     store.until_refused()
     clock.move(1)
@@ -236,8 +222,7 @@ def test_a_set_that_comes_back_serves_whoever_waits(store: WatchedStore, clock: 
 
 def test_a_set_that_is_put_aside_meanwhile_serves_no_waiter(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN)
-    waiter = Caller(pool.acquire, {"tpm": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 1})
     pool.cool_down(1, 100)
     clock.advance(9)
     store.until_refused()
@@ -259,8 +244,7 @@ def test_a_cooling_set_is_waited_for_where_no_other_can_admit(store: WatchedStor
     pool = two(store, RateLimit("tpm", 5, 5), TEN)
     used_up(pool[1], "tpm")
     pool.cool_down(1, 100)
-    waiter = Caller(pool.acquire, {"tpm": 10})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 10})
     clock.advance(10)
     assert waiter.result().config == {"name": "b"}
 
@@ -269,8 +253,7 @@ def test_when_all_are_put_aside_all_are_waited_for(store: WatchedStore, clock: F
     pool = full(store, SLOW, TEN)
     pool.cool_down(0, 100)
     pool.cool_down(1, 100)
-    waiter = Caller(pool.acquire, {"tpm": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"tpm": 1})
     clock.advance(1)
     assert waiter.result().config == {"name": "b"}
 
@@ -294,8 +277,7 @@ def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: Watched
     old = LimitSet.composed([ScopedLimits(scope_of("old", None), schema_of((DB,)))], store, version=store.version())
     pool = LimitPool([old, set_of(store, DB)])
     held = [one.acquire({"db": 1}) for one in pool]
-    waiter = Caller(pool.acquire, {"db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(pool.acquire, {"db": 1})
     store.advance_version()
     with pytest.raises(StaleConfiguration):
         waiter.result()
@@ -328,21 +310,6 @@ async def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: Watc
     first.release()
 
 
-@in_a_loop
-async def test_a_task_that_is_cancelled_leaves_nothing_behind(store: WatchedStore) -> None:
-    pool = two(store, DB, DB)
-    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
-    waiter = asyncio.create_task(pool.aacquire({"db": 1}))
-    await settled()
-    waiter.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiter
-    assert not store.line.busy
-    for one in held:
-        one.release()
-    assert [used(one) for one in pool] == [{"db": 0}] * 2
-
-
 def served(held: Acquisition) -> object:
     return held.config["name"]
 
@@ -351,8 +318,7 @@ def served(held: Acquisition) -> object:
 async def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
     held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
-    thread = Caller(pool.acquire, {"db": 1})
-    store.until_waiting(1)
+    thread = store.waiting(pool.acquire, {"db": 1})
     task = asyncio.create_task(pool.aacquire({"db": 1}))
     await settled()
     assert len(store.watched.waiting) == 2

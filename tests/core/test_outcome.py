@@ -81,17 +81,6 @@ def test_the_outcome_is_of_the_decision_whenever_it_is_read(store: MemoryStore, 
     assert first.retry_after == 30
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_is_used_after_a_reset(algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock) -> None:
-    limits = limit_set(store, RateLimit("k", 7, 13, algorithm))
-    reset_after = limits.try_acquire({"k": 5}).outcome.passed[0].reset_after
-    clock.move(round(reset_after * 1_000_000) - 1)
-    assert limits.get_stats()["k"]["utilization"] != 0
-    clock.move(1)
-    assert limits.get_stats()["k"]["utilization"] == 0
-    assert limits.peek({"k": 7}).passed[0].reset_after == 0
-
-
 def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
     limits = limit_set(store, DB, RPM)
     held = limits.try_acquire({"db": 3, "rpm": 10})

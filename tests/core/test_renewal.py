@@ -368,8 +368,7 @@ def test_a_forked_child_has_no_waiters(clock: FakeClock) -> None:
         return len(store.line.scopes())
 
     held = limits.acquire({"db": 3})
-    waiter = Caller(limits.acquire, {"db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"db": 1})
     assert exit_code_of_child(look) == 0
     held.release()
     waiter.result().release()

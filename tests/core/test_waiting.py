@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
@@ -46,8 +46,7 @@ def test_a_waiter_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: Watc
     told = limits.try_acquire({"tpm": 3}).outcome.retry_after
     assert told is not None
     start = clock.now_us
-    waiter = Caller(limits.acquire, {"tpm": 3})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 3})
     clock.move(round(told * 1_000_000) - 1)
     store.until_refused()
     clock.move(1)
@@ -59,8 +58,7 @@ def test_a_waiter_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: Watc
 def test_a_waiter_asks_when_its_time_has_come_and_not_all_the_time(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 10})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 10})
     for _ in range(9):
         clock.advance(1)
         store.until_refused()
@@ -72,8 +70,7 @@ def test_a_waiter_asks_when_its_time_has_come_and_not_all_the_time(store: Watche
 def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 6}, timeout=5)
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 6}, timeout=5)
     clock.move(4_999_999)
     store.until_refused()
     clock.move(1)
@@ -88,10 +85,8 @@ def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
 def test_time_is_up_for_somebody_who_never_had_a_turn(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
-    first = Caller(limits.acquire, {"tpm": 9})
-    store.until_waiting(1)
-    second = Caller(limits.acquire, {"tpm": 1}, timeout=5)
-    store.until_waiting(2)
+    first = store.waiting(limits.acquire, {"tpm": 9})
+    second = store.waiting(limits.acquire, {"tpm": 1}, timeout=5)
     clock.advance(5)
     with pytest.raises(LimitTimeout) as caught:
         second.result()
@@ -133,8 +128,7 @@ def test_a_big_request_is_not_starved_by_small_ones(store: WatchedStore, clock: 
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
     start = clock.now_us
-    big = Caller(limits.acquire, {"tpm": 10})
-    store.until_waiting(1)
+    big = store.waiting(limits.acquire, {"tpm": 10})
     small = [Caller(limits.acquire, {"tpm": 1}) for _ in range(3)]
     store.until_waiting(4)
     for _ in range(10):
@@ -148,8 +142,7 @@ def test_a_big_request_is_not_starved_by_small_ones(store: WatchedStore, clock: 
 def test_waiters_for_something_else_are_not_held_up(store: WatchedStore) -> None:
     limits = limit_set(store, TEN, RateLimit("rpm", 10, 10), DB)
     used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 1, "db": 1})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 1, "db": 1})
     store.until_refused()
     for _ in range(3):
         with limits.acquire({"rpm": 1, "db": 1}) as acquisition:
@@ -158,21 +151,10 @@ def test_waiters_for_something_else_are_not_held_up(store: WatchedStore) -> None
     waiter.result().release()
 
 
-def test_waiters_of_other_scopes_are_not_held_up(store: WatchedStore, clock: FakeClock) -> None:
-    one, other = limit_set(store, TEN), limit_set(store, TEN)
-    used_up(one, "tpm")
-    waiter = Caller(one.acquire, {"tpm": 1})
-    store.until_waiting(1)
-    assert other.acquire({"tpm": 10})
-    clock.advance(1)
-    waiter.result()
-
-
 def test_a_waiter_queues_only_for_limits_that_rejected_it(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN, RateLimit("rpm", 10, 100))
     used_up(limits, "tpm")
-    both = Caller(limits.acquire, {"tpm": 2, "rpm": 10})
-    store.until_waiting(1)
+    both = store.waiting(limits.acquire, {"tpm": 2, "rpm": 10})
     store.until_refused()
     assert limits.acquire({"rpm": 1})
     clock.advance(2)
@@ -185,12 +167,10 @@ def test_a_waiter_queues_only_for_limits_that_rejected_it(store: WatchedStore, c
 def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN, RateLimit("rpm", 10, 10))
     used_up(limits, "tpm")
-    older = Caller(limits.acquire, {"tpm": 1, "rpm": 5})
-    store.until_waiting(1)
+    older = store.waiting(limits.acquire, {"tpm": 1, "rpm": 5})
     store.until_refused()
     used_up(limits, "rpm")
-    younger = Caller(limits.acquire, {"rpm": 5})
-    store.until_waiting(2)
+    younger = store.waiting(limits.acquire, {"rpm": 5})
     start = clock.now_us
     clock.advance(1)
     store.until_waiting(2, "rpm")
@@ -203,8 +183,7 @@ def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: W
 def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeClock) -> None:
     limits = limit_set(store, TEN)
     used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 5})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 5})
     clock.advance(1)
     assert limits.try_acquire({"tpm": 1})
     assert limits.acquire({"tpm": 0}, timeout=0)
@@ -213,9 +192,8 @@ def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeCl
 
 
 def held_up(store: WatchedStore, limits: LimitSet, requested: dict[str, float] | None) -> Caller:
-    """Somebody who waits."""
-    caller = Caller(limits.acquire, requested)
-    store.until_waiting(1)
+    """A waiter that was refused."""
+    caller = store.waiting(limits.acquire, requested)
     store.until_refused()
     return caller
 
@@ -229,22 +207,6 @@ def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -
     store.until(lambda: len(store.refused) > before)
     big.release()
     assert waiter.result()
-
-
-def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> None:
-    scoped = [ScopedLimits(scope_of("api", None), schema_of((TEN,)))]
-    limits = LimitSet.composed(scoped, store, version=store.version())
-    used_up(limits, "tpm")
-    waiter = held_up(store, limits, {"tpm": 1})
-    store.advance_version()
-    with pytest.raises(StaleConfiguration):
-        waiter.result()
-    with pytest.raises(StaleConfiguration):
-        limits.try_acquire({"tpm": 1})
-    with pytest.raises(StaleConfiguration):
-        limits.peek({"tpm": 1})
-    assert not store.line.busy
-    assert LimitSet.composed([], store, version=store.version()).try_acquire()
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
@@ -269,8 +231,7 @@ def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedS
 def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
     limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), schema_of((Blocked(),)))], store)
     limits.changes_at = 1e9
-    waiter = Caller(limits.acquire, {}, 5)
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {}, 5)
     clock.advance(5)
     with pytest.raises(LimitTimeout):
         waiter.result()
@@ -423,8 +384,7 @@ def test_a_clock_that_is_set_back_makes_no_timeout_longer() -> None:
     store = WatchedStore(clock=lambda: time_ns() // 1000 - back_us)
     limits = limit_set(store, RateLimit("tpm", 1, 3600))
     used_up(limits, "tpm")
-    waiter = Caller(limits.acquire, {"tpm": 1}, 0.3)
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 1}, 0.3)
     back_us = 3_600_000_000
     store.line.notify_all()
     with pytest.raises(LimitTimeout):
@@ -497,8 +457,7 @@ def test_a_later_request_with_competitors_starts_with_a_pause(polled: WatchedSto
     held.release()
     clock.move(LONGER_THAN_A_POLL_US)
     waiter.result().release()
-    later = Caller(limits.acquire)
-    polled.until_waiting(1)
+    later = polled.waiting(limits.acquire)
     assert later.is_alive()
     clock.move(LONGER_THAN_A_POLL_US)
     later.result().release()
@@ -509,8 +468,7 @@ def test_a_timeout_that_is_shorter_than_the_pause_ends_with_a_try(polled: Watche
     held.release()
     clock.move(LONGER_THAN_A_POLL_US)
     waiter.result().release()
-    later = Caller(limits.acquire, timeout=0.001)
-    polled.until_waiting(1)
+    later = polled.waiting(limits.acquire, timeout=0.001)
     clock.move(1000)
     later.result().release()
 
@@ -521,8 +479,7 @@ def test_a_busy_process_lets_others_try_at_times(polled: WatchedStore, clock: Fa
         clock.move(pause_us)
         Caller(limits.acquire).result().release()
     clock.move(100_000)
-    waiter = Caller(limits.acquire)
-    polled.until_waiting(1)
+    waiter = polled.waiting(limits.acquire)
     assert waiter.is_alive()
     clock.move(LONGER_THAN_A_POLL_US)
     waiter.result().release()
@@ -690,8 +647,7 @@ def test_an_interruption_while_leaving_the_line_gives_back_what_was_admitted(sto
     line = store.line = store.watched = WatchedLine(store.told, unwatch=unwatch)
     limits = limit_set(store, TEN, DB)
     held = limits.acquire({"db": 3})
-    waiter = Caller(limits.acquire, {"tpm": 4, "db": 2})
-    store.until_waiting(1)
+    waiter = store.waiting(limits.acquire, {"tpm": 4, "db": 2})
     held.release()
     with pytest.raises(Interrupt):
         waiter.result()
@@ -837,15 +793,6 @@ def test_a_release_inside_of_the_line_does_not_deadlock() -> None:
     line.enqueue(other, [B])
     line.notify(["a"])
     assert (one.woken, other.woken) == (2, 1)
-
-
-def test_a_child_process_starts_without_waiters() -> None:
-    line, one = WaitingLine(), CountingWaiter(1)
-    line.enqueue(one, [A])
-    line.after_fork()
-    line.leave(one)
-    assert line.scopes() == []
-    assert not line.busy
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -15,7 +15,7 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, Res
 from limits_app.core.waiting import TaskWaiter
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used, used_up
-from tests.core.watched import Caller, WatchedStore, in_a_loop, settled
+from tests.core.watched import WatchedStore, in_a_loop, settled
 
 TEN = RateLimit("tpm", 10, 10)
 """One unit per second."""
@@ -107,8 +107,7 @@ async def test_a_release_in_the_same_loop_wakes_the_first(store: WatchedStore) -
 async def test_threads_and_tasks_stand_in_one_line(store: WatchedStore) -> None:
     limits = limit_set(store, ONE)
     held = await limits.aacquire()
-    thread = Caller(limits.acquire)
-    store.until_waiting(1)
+    thread = store.waiting(limits.acquire)
     task = started(limits.aacquire())
     await settled()
     held.release()
@@ -181,8 +180,7 @@ def test_a_closed_loop_does_not_affect_others(store: WatchedStore, caplog: pytes
     loop = asyncio.new_event_loop()
     abandoned = loop.create_task(limits.aacquire())
     loop.run_until_complete(settled())
-    behind = Caller(limits.acquire, {"db": 1})
-    store.until_waiting(2)
+    behind = store.waiting(limits.acquire, {"db": 1})
     loop.close()
     held.release()
     behind.result().release()

@@ -54,6 +54,13 @@ class WatchedStore(MemoryStore):
                 self.told.notify_all()
         return admitted
 
+    def waiting(self, call: Callable[..., Any], *args: Any, **options: Any) -> Caller:
+        """Make a call in a thread of its own, and wait until it waits."""
+        number = len(self.watched.waiting) + 1
+        caller = Caller(call, *args, **options)
+        self.until_waiting(number)
+        return caller
+
     def until_waiting(self, number: int, key: str | None = None) -> None:
         """Wait until so many stand in line, for a limit's key or for any."""
 
