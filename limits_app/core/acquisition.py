@@ -9,8 +9,8 @@ from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from limits_app.core import mypyc_attr
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.extension import LimitsSource, aextend, extend
 from limits_app.core.leases import enter_block, leave_block

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Self
 from weakref import ref
 
+from limits_app.core import mypyc_attr
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
-from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.extension import cancel_all
 from limits_app.core.keys import Scope, private_scope

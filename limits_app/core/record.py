@@ -6,9 +6,9 @@ from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from limits_app.core import mypyc_attr
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.amounts import MILLI, shown
-from limits_app.core.compiling import mypyc_attr
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.core.limits import AnyLimit, Blocked

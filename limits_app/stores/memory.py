@@ -10,10 +10,9 @@ from threading import RLock
 from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
 
-from limits_app.core import engine
+from limits_app.core import engine, mypyc_attr
 from limits_app.core.algorithms import State
 from limits_app.core.clock import as_clock
-from limits_app.core.compiling import mypyc_attr
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from limits_app.testing.assertions import LimitsMixin, assert_limited, assert_not_limited, exhaust
     from limits_app.testing.clock import FakeClock
     from limits_app.testing.conformance import StoreConformance
-    from limits_app.testing.isolation import freeze_limits, fresh_limits
-    from limits_app.testing.overrides import disable_limits, override_limits
+    from limits_app.testing.isolation import disable_limits, freeze_limits, fresh_limits, override_limits
 
 __all__ = [
     "FakeClock",
@@ -33,8 +32,7 @@ _NAMES: Final = {
     "clock": ("FakeClock",),
     "conformance": ("StoreConformance",),
     "assertions": ("LimitsMixin", "assert_limited", "assert_not_limited", "exhaust"),
-    "isolation": ("freeze_limits", "fresh_limits"),
-    "overrides": ("disable_limits", "override_limits"),
+    "isolation": ("disable_limits", "freeze_limits", "fresh_limits", "override_limits"),
 }
 """What each module has; they are imported on first use."""
 

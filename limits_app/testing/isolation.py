@@ -1,9 +1,11 @@
-"""Unused limits for the duration of a test."""
+"""Unused limits, and other limits than those of the database, for the duration of a test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
 from time import time, time_ns
 from typing import Any, Final
 
@@ -11,12 +13,19 @@ from django.test.testcases import DatabaseOperationForbidden  # type: ignore[att
 from django.test.utils import TestContextDecorator
 
 from limits_app.alerts import recorder
+from limits_app.core.keys import EntityName, check_entity, check_resource, entity_name
+from limits_app.core.limits import Limit
+from limits_app.core.notation import checked_limits
 from limits_app.core.planning import forget_warnings
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import Endpoint
+from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
+from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import resolver
+from limits_app.resolver.policies import CODE
+from limits_app.resolver.resolution import policy_source
 from limits_app.services.notify import thresholds
 from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
@@ -31,22 +40,39 @@ _FORBIDDEN: Final = "Database access not allowed"
 """What pytest-django says where a test may not ask the database."""
 
 _endpoints_in_database: Final = endpoints.read
+_policies_in_database: Final = policy_source.read
+
+_BLOCKS: Final[list[object]] = []
+"""The blocks of this module that are in effect."""
+_IN_FORCE: Final[list[_Override]] = []
+"""The overrides in effect; of several that are about the same, the latest applies."""
 
 
-BLOCKS: Final[list[object]] = []
-"""What of this package is in force."""
+def _code_limits(resource: str) -> Sequence[CodeLimits]:
+    """Return the limits that code sets, unless they are overridden."""
+    overridden = any(override.resource in {None, resource} for override in _IN_FORCE)
+    return () if overridden else code_limits(resource)
 
 
-def read_endpoints(database: str) -> Iterable[Endpoint]:
-    """The endpoints in a database; inside of a block, none where the test may not ask it.
+def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChain:
+    for override in reversed(_IN_FORCE):
+        if override.is_about(str(subject.resource), subject.entity):
+            return override.chain(subject.entity)
+    return _policies_in_database(subject, database, now)
 
-    It could have none there, and the middleware asks for every request, also for one of a page without limits.
+
+def _read_endpoints(database: str) -> Iterable[Endpoint]:
+    """Return the endpoints in a database; none while all limits are disabled, or where the test may not use it.
+
+    Without a database there are none, and the middleware reads them for every request, also for a page without limits.
     """
+    if any(override.resource is None for override in _IN_FORCE):
+        return ()
     try:
         return list(_endpoints_in_database(database))
     except (DatabaseOperationForbidden, RuntimeError) as error:
         forbids = isinstance(error, DatabaseOperationForbidden) or str(error).startswith(_FORBIDDEN)
-        if not (BLOCKS and forbids):
+        if not (_BLOCKS and forbids):
             raise
         return ()
 
@@ -88,10 +114,9 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
         write_in_background(False)
         with ExitStack() as block:
             block.callback(forget_use)
-            BLOCKS.append(self)
-            block.callback(BLOCKS.remove, self)
-            if endpoints.read is _endpoints_in_database:
-                endpoints.read = read_endpoints
+            _BLOCKS.append(self)
+            block.callback(_BLOCKS.remove, self)
+            endpoints.read = _read_endpoints
             block.callback(setattr, balancers, "shares_cool_downs", balancers.shares_cool_downs)
             balancers.shares_cool_downs = False
             clock = self._replace(block)
@@ -146,3 +171,70 @@ class _Memory:
             opened = MemoryStore() if self._clock is None else MemoryStore(clock=self._clock)
             found = self._stores.setdefault(alias, opened)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """An override in effect; `resource` and `entity` are None for all of them."""
+
+    resource: str | None
+    entity: str | None
+    effect: PolicyEffect
+    limits: tuple[Limit, ...] = ()
+
+    def is_about(self, resource: str, entity: str | None) -> bool:
+        return self.resource in {None, resource} and self.entity in {None, entity}
+
+    def chain(self, entity: str | None) -> PolicyChain:
+        return PolicyChain([EntityPolicies(entity, (PolicyValue(CODE, self.effect, self.limits, None),))], None)
+
+
+class _Overriding(TestContextDecorator):
+    """Has an override hold, in all threads; of several that are about the same, the latest."""
+
+    def __init__(self, override: _Override) -> None:
+        super().__init__()
+        self._override = override
+
+    def enable(self) -> None:
+        """Begin."""
+        _IN_FORCE.append(self._override)
+        _BLOCKS.append(self)
+        policy_source.read, policy_source.code_limits = _read_policies, _code_limits
+        endpoints.read = _read_endpoints
+        forget()
+
+    def disable(self) -> None:
+        """Restore the former limits."""
+        _IN_FORCE.reverse()
+        _IN_FORCE.remove(self._override)
+        _IN_FORCE.reverse()
+        _BLOCKS.remove(self)
+        forget()
+
+
+class override_limits(_Overriding):  # noqa: N801 - used like a function
+    """Replace the limits of a resource, for one entity or by default for all.
+
+    They may be text such as `"100/min tokens=1M/day"`. Without limits everything is allowed, with `blocked` nothing.
+    Recorded use is kept, as when an administrator changes limits.
+    A context manager, and a decorator of functions, of coroutines and of test cases.
+    Raises InvalidLimit for names and invalid limits.
+    """
+
+    def __init__(self, resource: str, *limits: Limit | str, entity: EntityName = None, blocked: bool = False) -> None:
+        check_resource(resource)
+        entity = None if entity is None else check_entity(entity_name(entity))
+        checked = checked_limits(limits)
+        schema_of(checked)  # which says what cannot be together
+        effect = PolicyEffect.LIMITS if checked else PolicyEffect.UNLIMITED
+        super().__init__(_Override(resource, entity, PolicyEffect.BLOCKED if blocked else effect, checked))
+
+
+class disable_limits(_Overriding):  # noqa: N801 - used like a function
+    """Have nothing limited, or nothing on one resource; where nothing is, no endpoints are asked for either."""
+
+    def __init__(self, resource: str | None = None) -> None:
+        if resource is not None:
+            check_resource(resource)
+        super().__init__(_Override(resource, None, PolicyEffect.UNLIMITED))
