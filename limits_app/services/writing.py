@@ -83,12 +83,12 @@ def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Polic
     The options are those of `PolicyOptions`. A warning in the log names the limits of replaced policies that it drops.
     Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
     """
-    return _set(NamedScope(), limits, options)
+    return set_policy(NamedScope(), limits, options)
 
 
 def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
     """Set the limits of a resource, which is made where it does not exist. See `set_system_limits`."""
-    return _set(NamedScope(check_resource(resource)), limits, options)
+    return set_policy(NamedScope(check_resource(resource)), limits, options)
 
 
 def set_entity_limits(
@@ -99,7 +99,7 @@ def set_entity_limits(
     See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
-    return _set(NamedScope(name, check_entity(entity_name(entity))), limits, options)
+    return set_policy(NamedScope(name, check_entity(entity_name(entity))), limits, options)
 
 
 def set_plan_limits(
@@ -110,7 +110,7 @@ def set_plan_limits(
     Each entity on the plan has buckets of its own. See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
-    return _set(NamedScope(name, plan=plan), limits, options)
+    return set_policy(NamedScope(name, plan=plan), limits, options)
 
 
 def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fields: Unpack[EntityFields]) -> Entity:
@@ -158,7 +158,8 @@ def checked_datetime(name: str, value: object) -> datetime:
         raise definitions.InvalidDefinition({(name,): error.messages}) from error
 
 
-def _set(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Policy:
+def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Policy:
+    """Set the policy of a scope, which is made where it does not exist. See `set_system_limits`."""
     fields: dict[str, Any] = {**options}
     unknown = fields.keys() - PolicyOptions.__annotations__.keys()
     if unknown:
@@ -224,24 +225,24 @@ class DeleteOptions(TypedDict, total=False):
 
 def delete_system_limits(**options: Unpack[DeleteOptions]) -> bool:
     """Delete the policy of the system; returns False if it does not exist. The options are those of `DeleteOptions`."""
-    return _delete(NamedScope(), options)
+    return delete_policy(NamedScope(), options)
 
 
 def delete_resource_limits(resource: str, **options: Unpack[DeleteOptions]) -> bool:
     """Delete the policy of a resource; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(NamedScope(resource), options)
+    return delete_policy(NamedScope(resource), options)
 
 
 def delete_entity_limits(
     entity: str | Account, *, resource: str | None = None, **options: Unpack[DeleteOptions]
 ) -> bool:
     """Delete the policy of an entity; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(NamedScope(resource, check_entity(entity_name(entity))), options)
+    return delete_policy(NamedScope(resource, check_entity(entity_name(entity))), options)
 
 
 def delete_plan_limits(plan: str, *, resource: str | None = None, **options: Unpack[DeleteOptions]) -> bool:
     """Delete the policy of a plan; returns False if it does not exist. See `delete_system_limits`."""
-    return _delete(NamedScope(resource, plan=plan), options)
+    return delete_policy(NamedScope(resource, plan=plan), options)
 
 
 def end_boost(entity: str | Account, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
@@ -263,7 +264,8 @@ def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
     return holds & Q(weekly_hours=weekly_hours) if weekly_hours else holds
 
 
-def _delete(scope: NamedScope, options: DeleteOptions) -> bool:
+def delete_policy(scope: NamedScope, options: DeleteOptions) -> bool:
+    """Delete a policy of a scope; returns False if it does not exist. See `delete_system_limits`."""
     unknown = options.keys() - DeleteOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"{', '.join(sorted(unknown))} does not say which policy to delete")

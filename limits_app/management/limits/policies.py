@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 
@@ -36,31 +36,23 @@ from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.dropped import dropped_messages, left_without
-from limits_app.services.writing import PolicyOptions
+from limits_app.services.listing import NamedScope
+from limits_app.services.writing import PolicyOptions, delete_policy, set_policy
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
 
-def _names(options: Namespace) -> dict[str, str]:
-    """The resource, entity and plan of a command, by argument names of the services."""
-    found = {name: getattr(options, name, None) for name in ("resource", "entity", "plan")}
-    return {name: value for name, value in found.items() if value is not None}
+def _scope_of(options: Namespace) -> NamedScope:
+    """The resource, entity and plan of a command."""
+    return NamedScope(*(getattr(options, name, None) for name in NamedScope._fields))
 
 
-def _target(options: Namespace) -> tuple[list[str], dict[str, str]]:
-    """The positional and the named arguments of a service."""
-    about = _names(options)
-    first = about.pop("entity", None) or about.pop("plan", None) or about.pop("resource", None)
-    return [first] if first else [], about
-
-
-def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> None:
+def _set(options: Namespace, out: Output) -> None:
     given, effect = limits_and_effect(options.limits)
-    said = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
-    first, about = _target(options)
+    said: Any = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
     _confirm_weaker(options, out)
     with changing(options, out):
-        policy = write(*first, given, **about, effect=effect, **said)
+        policy = set_policy(_scope_of(options), given, said | {"effect": effect})
         warnings = dropped_messages(policy)
     for warning in warnings:
         out.note(f"warning: {warning}")
@@ -84,12 +76,11 @@ def _get(options: Namespace, out: Output) -> None:
     out.show(_table(found))
 
 
-def _delete(options: Namespace, out: Output, *, write: Callable[..., bool]) -> None:
+def _delete(options: Namespace, out: Output) -> None:
     confirm(f"Delete the policy of {_whom(options)} that {_holding(options)}?", options, out)
-    first, about = _target(options)
-    which = {name: getattr(options, name) for name in ("valid_at", "weekly_hours", "counted")}
+    which: Any = {name: getattr(options, name) for name in ("valid_at", "weekly_hours", "counted")}
     with changing(options, out):
-        if not write(*first, **about, **which):
+        if not delete_policy(_scope_of(options), which):
             fail(f"There is no policy of {_whom(options)} that {_holding(options)}.")
 
 
@@ -115,10 +106,8 @@ def _all() -> QuerySet[Policy]:
 
 def _policies(options: Namespace) -> QuerySet[Policy]:
     """All policies of one scope: the permanent one, and those with dates or hours."""
-    about = _names(options)
-    return _all().filter(
-        resource__name=about.get("resource"), entity__identifier=about.get("entity"), plan__name=about.get("plan")
-    )
+    scope = _scope_of(options)
+    return _all().filter(resource__name=scope.resource, entity__identifier=scope.entity, plan__name=scope.plan)
 
 
 def _table(policies: Iterable[Policy]) -> Table:
@@ -139,12 +128,10 @@ def _table(policies: Iterable[Policy]) -> Table:
 
 
 def _whom(options: Namespace) -> str:
-    about = _names(options)
-    if "entity" in about:
-        return f"{about['entity']} on {about.get('resource', 'all resources')}"
-    if "plan" in about:
-        return f"the plan {about['plan']} on {about.get('resource', 'all resources')}"
-    return f"the resource {about['resource']}" if about else "the system"
+    resource, entity, plan = _scope_of(options)
+    if entity or plan:
+        return f"{entity or f'the plan {plan}'} on {resource or 'all resources'}"
+    return f"the resource {resource}" if resource else "the system"
 
 
 _PLAN: Final = argument("plan", metavar="PLAN", help="such as pro")
@@ -193,13 +180,11 @@ def _scope(
     what: str,
     example: str,
     *target: Argument,
-    write: tuple[Callable[..., Policy], Callable[..., bool]],
     which: Q,
     set_examples: tuple[str, ...],
     **more: Subcommand,
 ) -> Subcommand:
     """The verbs for the policies of one level. `example` is a command line with a place for the verb."""
-    set_, delete = write
     setting = subcommand(
         f"set the limits of {what}; replaces the previous policy",
         *(*target, _LIMITS, _TOTAL, *_FIELDS),
@@ -219,9 +204,9 @@ def _scope(
         examples=(f"{example.split(maxsplit=1)[0]} list --format json",),
     )
     verbs = {
-        "set": setting(partial(_set, write=set_)),
+        "set": setting(_set),
         "get": getting(_get),
-        "delete": deleting(partial(_delete, write=delete)),
+        "delete": deleting(_delete),
         "list": listing(partial(_list, which=which)),
     }
     return Subcommand(f"policies for {what}", verbs=verbs | more)
@@ -255,7 +240,6 @@ def _set_plan(options: Namespace, out: Output) -> None:
 SYSTEM: Final = _scope(
     "the system",
     "system {}",
-    write=(limits.set_system_limits, limits.delete_system_limits),
     which=Q(resource=None, entity=None, plan=None),
     set_examples=(
         "calls=1000/min",
@@ -267,7 +251,6 @@ RESOURCE_POLICIES: Final = _scope(
     "a resource",
     "resource {} openai/gpt-4",
     RESOURCE,
-    write=(limits.set_resource_limits, limits.delete_resource_limits),
     which=Q(resource__isnull=False, entity=None, plan=None),
     set_examples=(
         "rpm=1000/min tpm=400k/min",
@@ -281,7 +264,6 @@ ENTITY_POLICIES: Final = _scope(
     "entity {} user:42",
     ENTITY,
     ON,
-    write=(limits.set_entity_limits, limits.delete_entity_limits),
     which=Q(entity__isnull=False),
     set_examples=("budget=5M/month@Europe/Berlin", "tpm=100k/min --on openai/gpt-4 --extends", "tokens=1M/day --total"),
     plan=_set_plan,
@@ -291,7 +273,6 @@ PLAN_POLICIES: Final = _scope(
     "plan {} pro",
     _PLAN,
     ON,
-    write=(limits.set_plan_limits, limits.delete_plan_limits),
     which=Q(plan__isnull=False),
     set_examples=("tokens=1M/day", "calls=10/min --on openai/gpt-4"),
 )
