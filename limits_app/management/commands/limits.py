@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import audit_log, boosts, files, policies, pools, rejections, state, usage
+from limits_app.management.limits import audit_log, boosts, files, policies, pools, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
@@ -33,8 +33,8 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "reset": boosts.reset,
     "candidates": boosts.CANDIDATES,
     "emergency": boosts.emergency,
-    "denials": rejections.denials,
-    "why": rejections.why,
+    "denials": usage.denials,
+    "why": usage.why,
     "usage": usage.usage,
     "snapshot": usage.snapshot,
     "prune": usage.prune,

@@ -1,26 +1,36 @@
-"""`usage`, `snapshot`, `prune` and `alerts`: usage and rejections, and periodic work."""
+"""`usage`, `denials`, `why`, `snapshot`, `prune` and `alerts`: usage, rejections and periodic work."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
+
+from django.utils.timezone import now
 
 from limits_app import audit
 from limits_app import services as limits
 from limits_app.alerts import NotDelivered, send, send_test
-from limits_app.management.limits.arguments import AGES, OF_RESOURCE, age, argument, key, past, positive
+from limits_app.management.limits.arguments import AGES, ENTITY, OF_RESOURCE, age, argument, key, minute, past, positive
 from limits_app.management.limits.output import Output, Table, bar, cell
-from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail, subcommand
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail, note_unused, subcommand
 from limits_app.models import AlertRule, AuditEvent
 from limits_app.services.limit_words import limit_keys, limit_name
+from limits_app.services.rejections import Rejection, rejections
 from limits_app.usage import pruning
 from limits_app.usage.pruning import Archive
 from limits_app.usage.reading import By, Use
 
+_MOST: Final = 100
+_TIMES: Final = f"a minute of the last 24 hours (10:03), or {AGES}"
+_REJECTION: Final = ("minute", "entity", "name", "resource", "limit", "count", "why", "audit_event")
+_OF_REJECTION: Final = attrgetter(
+    *("count.minute", "count.entity", "name", "count.resource", "count.key", "count.count", "why", "event_number")
+)
 _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
 
 
@@ -74,6 +84,63 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
             refused = f", {use.refused} refused" if use.refused else ""
             lines.append(f"  {label.ljust(width)}  {bar(use.admitted, most)}  {use.admitted}{refused}")
     return "\n".join(lines) or "No usage."
+
+
+@subcommand(
+    "list rejections with their reasons, the latest first",
+    argument("--since", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is 48h"),
+    argument("--until", type=minute, metavar="WHEN", help=_TIMES),
+    argument("--entity", help="an empty value selects the site itself"),
+    OF_RESOURCE,
+    argument("--key", type=key, help="only this limit"),
+    argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it"),
+    argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest"),
+    examples=("denials --since 10m", "denials --since yesterday --until today --entity user:42"),
+)
+def denials(options: Namespace, out: Output) -> None:
+    """List rejections."""
+    asked = {"entity": options.entity, "key": limit_keys(options.key), "since": options.since, "until": options.until}
+    asked["request_id"] = options.request_id
+    found: list[Rejection] = []
+    while len(found) < options.most:
+        step = min(options.most - len(found), _MOST)
+        some = rejections(options.resource, **asked, offset=len(found), most=step)
+        found += some
+        if len(some) < step:
+            break
+    out.show(_rejection_table(found, "No request was rejected in this time."))
+
+
+@subcommand(
+    "say why an entity was rejected, in the last hour or in a minute",
+    ENTITY,
+    argument("--at", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is the last hour"),
+    OF_RESOURCE,
+    examples=("why user:7", "why user:7 --at 10:03"),
+)
+def why(options: Namespace, out: Output) -> None:
+    """Say why an entity was rejected."""
+    since, until, time = now() - timedelta(hours=1), None, "last hour"
+    if options.at is not None:
+        since = options.at.replace(second=0, microsecond=0)
+        until = since + timedelta(minutes=1)
+        time = f"minute {since:%Y-%m-%d %H:%M}"
+    found = rejections(options.resource, entity=options.entity, since=since, until=until)
+    nothing = f"No request of {options.entity} was rejected in the {time}. `limits denials` lists those of 48 hours."
+    out.show(_rejection_table(found, nothing), text="\n".join(map(_sentence, found)) if found else None)
+    if not found:
+        note_unused(options.entity, out)
+
+
+def _sentence(found: Rejection) -> str:
+    number = found.event_number
+    source = "" if number is None else f" The policy is that of audit event {number} (limits audit show {number})."
+    times = "once" if found.count.count == 1 else f"{found.count.count} times"
+    return f"{found.count.minute:%Y-%m-%d %H:%M %Z}, {times}: {found.why}{source}"
+
+
+def _rejection_table(found: Sequence[Rejection], nothing: str) -> Table:
+    return Table(_REJECTION, [*map(_OF_REJECTION, found)], nothing)
 
 
 @subcommand("add the counts of the stores to the usage snapshots; safe to run at any time", examples=("snapshot",))
