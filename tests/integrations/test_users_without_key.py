@@ -6,16 +6,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
 from pytest_django import Settings
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from limits_app.integrations.drf import rates
-from limits_app.integrations.identity import entity_of_user
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.rest import RATES, Person, statuses, view_of
+from tests.integrations.rest import RATES, statuses, view_of
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,10 +48,6 @@ def as_user(kind: type) -> type[BaseAuthentication]:
     return type("Found", (BaseAuthentication,), {"authenticate": lambda self, request: (kind(), None)})
 
 
-def test_a_user_without_a_key_is_nobody_to_charge(kind: type) -> None:
-    assert entity_of_user(kind()) is None
-
-
 def test_the_throttle_for_visitors_lets_them_through(module: ModuleType, kind: type) -> None:
     view = view_of(module.AnonRateThrottle, authentication_classes=[as_user(kind)])
     assert statuses(view, 4) == [200] * 4
@@ -75,44 +67,20 @@ def test_other_throttles_charge_them_by_address(name: str, kind: type, settings:
     assert statuses(view, 1, REMOTE_ADDR="203.0.113.2") == [200]
 
 
-@pytest.mark.parametrize("throttle", [rates.AnonRateThrottle, rates.UserRateThrottle])
-def test_a_throttle_asks_for_the_user_once(throttle: Any, settings: Settings) -> None:
-    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": RATES}
-    asked = []
-
-    class Counted(Request):
-        @property
-        def user(self) -> Any:
-            asked.append(self)
-            return Person(1)
-
-    throttle().get_entity(Counted(HttpRequest()), APIView())
-    assert len(asked) == 1
-
-
 def as_service(get_response: Any) -> Any:
     """A middleware of which everybody is a service."""
-    return _as(Service, get_response)
 
-
-def as_token(get_response: Any) -> Any:
-    """A middleware of which everybody is a token."""
-    return _as(Token, get_response)
-
-
-def _as(kind: type, get_response: Any) -> Any:
     def answer(request: Any) -> Any:
-        request.user = kind()
+        request.user = Service()
         return get_response(request)
 
     return answer
 
 
-@pytest.mark.parametrize("middleware", ["as_service", "as_token"])
 @pytest.mark.parametrize("view", [fine, afine], ids=["sync", "async"])
 @pytest.mark.usefixtures("default_entities")
-def test_charged_by_address(middleware: str, view: Any, ask: Ask, serve: Any, settings: Settings) -> None:
-    settings.MIDDLEWARE = [*MIDDLEWARE[:2], f"{__name__}.{middleware}", *MIDDLEWARE[2:]]
+def test_charged_by_address(view: Any, ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE[:2], f"{__name__}.as_service", *MIDDLEWARE[2:]]
     serve({"": view})
     endpoint(limit("api"))
     assert [ask().status_code for _ in range(2)] == [200, 429]
