@@ -294,16 +294,6 @@ def test_cached_limits_need_no_query(ask: Ask, serve: Any, django_assert_num_que
         ask()
 
 
-def test_the_middleware_is_asynchronous_only_inside_an_asynchronous_handler() -> None:
-    async def answer(request: HttpRequest) -> HttpResponse:
-        return fine(request)
-
-    request = RequestFactory().get("/")
-    response: Any = async_to_sync(LimitsMiddleware(answer))(request)
-    assert response.content == b"fine"
-    assert LimitsMiddleware(fine)(RequestFactory().get("/")).content == b"fine"  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_the_middleware_works_inside_and_around_synchronous_ones(client: Any, serve: Any, settings: Settings) -> None:
     around = "tests.integrations.test_middleware.closed"

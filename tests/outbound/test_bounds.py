@@ -18,6 +18,7 @@ from limits_app.outbound import (
     Pace,
     PacedClient,
     Quota,
+    WorkQueue,
 )
 from tests.outbound.timelines import Scripted, answer
 
@@ -44,6 +45,8 @@ CACHING: Callable[..., Any] = partial(CachingClient, CLIENT)
         (Executor, "concurrency", 0),
         (partial(Executor, 1, pace=Pace()), "wait_seconds", NAN),
         *[(Pace, name, NAN) for name in ("max_gap", "max_hold")],
+        *[(partial(WorkQueue, CLIENT.send), name, 0) for name in ("workers", "capacity")],
+        *[(partial(WorkQueue, CLIENT.send), "grace_seconds", number) for number in (-1, NAN)],
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_name(make: Callable[..., Any], name: str, number: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -99,8 +98,3 @@ def test_traces_have_a_span_for_each_wait_and_call_and_events_for_the_rest() -> 
         "outbound ItemFailed",
     ]
     provider.shutdown()
-
-
-def test_without_a_tracer_the_global_one_is_used() -> None:
-    TracingObserver().note(EVENTS[0])
-    assert trace.get_tracer_provider() is not None

@@ -172,13 +172,6 @@ def test_who_does_not_leave_after_all_is_not_taken_for_one_that_the_upstream_cou
     assert schedule.opens_at(0.2) > 0.2
 
 
-def test_a_refusal_holds_everybody_for_as_long_as_the_upstream_says() -> None:
-    schedule = scheduled()
-    lesson = schedule.arrive(1.0, told(schedule.depart(0.0), refused=True, retry_after=3.0))
-    assert lesson.hold_seconds == 3.0
-    assert schedule.opens_at(1.0) == schedule.opens_at(3.9) == 4.0
-
-
 def test_nothing_leaves_where_nothing_is_left_of_a_limit_that_is_not_known() -> None:
     schedule = scheduled()
     departure = schedule.depart(0.0)

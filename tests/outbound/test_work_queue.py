@@ -252,15 +252,3 @@ async def test_policies_may_be_written_as_text(policy: FailurePolicy) -> None:
 def test_a_policy_that_there_is_not_is_refused(policy: object) -> None:
     with pytest.raises(ValueError, match="on_failure must be a coroutine function or one of keep, drop, stop, not "):
         WorkQueue(Bench().work, on_failure=policy)  # type: ignore[arg-type]  # as those without types would
-
-
-@pytest.mark.parametrize("name", ["workers", "capacity"])
-def test_nonsense_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
-        WorkQueue(Bench().work, **{name: 0})  # type: ignore[arg-type]  # whichever it is
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_no_time_of_grace_is_shorter_than_none(seconds: float) -> None:
-    with pytest.raises(ValueError, match=f"grace_seconds must be 0 or more, not {seconds}"):
-        WorkQueue(Bench().work, grace_seconds=seconds)
