@@ -12,7 +12,6 @@ from __future__ import annotations
 from limits_app.resolver.policies import PolicyStatus
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, reset, top_up
-from limits_app.services.boosts import PlannedBoost, boost, boost_policies, planned_boosts
 from limits_app.services.candidates import (
     CandidateReport,
     candidates,
@@ -22,7 +21,6 @@ from limits_app.services.candidates import (
     revert_candidates,
     set_candidate,
 )
-from limits_app.services.emergency import emergency, set_emergency
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.listing import (
     get_entity_limits,
@@ -47,6 +45,14 @@ from limits_app.services.status import (
     overview,
     status,
     store_health,
+)
+from limits_app.services.temporary import (
+    PlannedBoost,
+    boost,
+    boost_policies,
+    emergency,
+    planned_boosts,
+    set_emergency,
 )
 from limits_app.services.usage import RolledUp, denials, prune_usage, roll_up, usage
 from limits_app.services.writing import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Final, Unpack
 
 from asgiref.sync import sync_to_async
 
@@ -13,7 +13,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolution import Limits
-from limits_app.services.amounts import RequestedAmounts, Resources, key_of
+from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request
 from limits_app.services.several import SharesSource, shares_of
@@ -78,34 +78,14 @@ def acquire(
     return acquisition
 
 
-async def atry_acquire(
-    resource: Resources,
-    *,
-    entity: EntityName = None,
-    requested: RequestedAmounts = None,
-    default_limits: Limits | str = (),
-    idempotency_key: str | None = None,
-    plan: str | None = None,
-    require_usage: bool = True,
-) -> Acquisition:
+async def atry_acquire(resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
     """`try_acquire` for asyncio."""
-    return await _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).aacquire()
+    return await _request(resource, **options).aacquire()
 
 
-async def aacquire(
-    resource: Resources,
-    *,
-    entity: EntityName = None,
-    requested: RequestedAmounts = None,
-    timeout: float | None = 0,
-    default_limits: Limits | str = (),
-    idempotency_key: str | None = None,
-    plan: str | None = None,
-    require_usage: bool = True,
-) -> Acquisition:
+async def aacquire(resource: Resources, *, timeout: float | None = 0, **options: Unpack[TryOptions]) -> Acquisition:
     """`acquire` for asyncio: by default this does not wait; waits and queries do not block the event loop."""
-    request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
-    acquisition = await request.aacquire(timeout)
+    acquisition = await _request(resource, **options).aacquire(timeout)
     if not acquisition.claim.admitted:
         raise LimitExceeded.of(acquisition)
     return acquisition
@@ -123,27 +103,18 @@ def check(
     return Request(key_of(resource, entity, default_limits, plan), requested).peek()
 
 
-async def acheck(
-    resource: str,
-    *,
-    entity: EntityName = None,
-    requested: RequestedAmounts = None,
-    default_limits: Limits | str = (),
-    plan: str | None = None,
-) -> Outcome:
-    """`check` for asyncio."""
-    peek = partial(check, resource, entity=entity, requested=requested, default_limits=default_limits, plan=plan)
-    return await sync_to_async(peek)()
+acheck: Final = sync_to_async(check)
+"""`check` for asyncio."""
 
 
 def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
     resource: Resources,
-    entity: EntityName,
-    requested: RequestedAmounts,
-    default_limits: Limits | str,
-    idempotency_key: str | None,
-    plan: str | None,
-    require_usage: bool,
+    entity: EntityName = None,
+    requested: RequestedAmounts = None,
+    default_limits: Limits | str = (),
+    idempotency_key: str | None = None,
+    plan: str | None = None,
+    require_usage: bool = True,
 ) -> Request:
     request: Request
     if isinstance(resource, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,7 +12,6 @@ from limits_app import conf
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.keys import EntityName, entity_name
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus, Outcome
@@ -108,11 +107,6 @@ class Explanation:
     other_code_limits: tuple[str, ...] = ()
     emergency: Emergency = ENFORCED
 
-    @property
-    def considered(self) -> tuple[PolicyValue, ...]:
-        """The policies about the entity itself, in order of precedence."""
-        return tuple(verdict.policy for verdict in self.chain[0].verdicts)
-
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
         return {
@@ -155,7 +149,7 @@ def explain(
     while True:
         try:
             resolution = resolve(resource, entity_name(entity), default_limits, plan, now=resolver.clock())
-            return replace(_explained(resolution, requested), other_code_limits=tuple(row.limits for row in noted[1:]))
+            return _explained(resolution, requested, tuple([row.limits for row in noted[1:]]))
         except StaleConfiguration:
             continue
 
@@ -164,14 +158,17 @@ aexplain: Final = sync_to_async(explain)
 """`explain` for asyncio."""
 
 
-def _explained(resolution: Resolution, requested: Requested) -> Explanation:
+def _explained(resolution: Resolution, requested: Requested, other_code_limits: tuple[str, ...]) -> Explanation:
     limit_set, shadow, pool = resolution.resolved.in_store(), resolution.resolved.shadow, None
     asked = limit_set.ones if requested is None else requested
     if isinstance(limit_set, PooledSet):
         outcome, pool = explained_pool(limit_set, asked or {}, whole=requested is None)
         outcome = with_shadow(outcome, shadow, asked or {})
     else:
-        outcome = _peeked(limit_set, shadow, asked)
+        try:
+            outcome = peek(limit_set, shadow, asked)
+        except NeverAdmissible as error:
+            outcome = error.outcome
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {
         (_kind_of_total(status.level), status.entity, status.key): status
@@ -193,20 +190,14 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         pool,
         None if resolution.resolved.alias == conf.get(conf.STORE) else resolution.resolved.alias,
         resolution.known,
-        emergency=resolution.emergency,
+        other_code_limits,
+        resolution.emergency,
     )
 
 
 def _moment(seconds: float) -> datetime:
     """A time in UTC; the last microseconds of the calendar are rounded beyond its end as a number."""
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
-
-
-def _peeked(limit_set: LimitSet, shadow: LimitSet | None, asked: Requested) -> Outcome:
-    try:
-        return peek(limit_set, shadow, asked)
-    except NeverAdmissible as error:
-        return error.outcome
 
 
 def _link(

@@ -14,7 +14,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest, LimitTimeout
 from limits_app.core.keys import check_resource
-from limits_app.core.limit_pool import Foreseen, LimitPool, checked_seconds
+from limits_app.core.limit_pool import LimitPool, checked_seconds
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.models import changes
@@ -156,20 +156,13 @@ class NamedPool:
         """See `LimitPool.cooling_seconds`."""
         return self._current().cooling_seconds(index)
 
-    def foresee(self, requested: Requested = None) -> Foreseen:
-        """See `LimitPool.foresee`."""
-        return self._current().foresee(requested)
-
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
         """See `LimitPool.get_stats`."""
         return self._current().get_stats()
 
-    def resolved(self) -> PooledSet:
-        """The current members and their limits."""
-        return _resolved(self.name, None)
-
     def _current(self) -> LimitPool:
-        return self.resolved().pool
+        """The enabled members with their limits, as they are in the database now."""
+        return _resolved(self.name, None).pool
 
 
 def _resolved(name: str, alias: str | None) -> PooledSet:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import Final
@@ -112,39 +113,22 @@ def _with_slices(alias: str, limits: LimitSet) -> dict[str, Stats]:
 
 def _used_by_all(resource: str, alias: str) -> tuple[int, dict[str, Amount]]:
     """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
-    row = Resource.objects.filter(name=resource).first()
-    pairs: Iterator[Pair] = chain(
-        [(row, None)],
-        ((row, entity) for entity in Entity.objects.exclude(patterns_in("identifier")).iterator(_TOGETHER)),
-    )
-    looked_at, seen, total = 0, set[str](), dict[str, Amount]()
+    row = Resource.objects.filter(name=resource).first() or Resource(name=resource)
+    entities = Entity.objects.exclude(patterns_in("identifier")).iterator(_TOGETHER)
+    pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in entities))
+    looked_at, own, shared = 0, Counter[str](), dict[str, Amount]()
     while some := list(islice(pairs, _TOGETHER)):
         looked_at += len(some)
-        for stats in _survey(resource, alias, some, seen):
-            for key, stats_of_key in stats.items():
-                total[key] = total.get(key, 0) + (_amount(stats_of_key, "used") or 0)
-    total.pop(Blocked.key, None)
+        for state in overview(some):
+            if not state.known:
+                raise resilient_store(alias).unavailable()
+            for limit in state.limits:
+                if limit.shared:
+                    shared[limit.key] = limit.used or 0
+                else:
+                    own[limit.key] += limit.used or 0  # type: ignore[assignment]  # amounts need not be whole
+    total = {key: own[key] + shared.get(key, 0) for key in sorted({*own, *shared})}
     return looked_at - 1, {key: from_milli(round(amount * MILLI)) for key, amount in total.items()}
-
-
-def _survey(resource: str, alias: str, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
-    """The state of the scopes of some entities; those that are shared are `seen` once."""
-    store = resilient_store(alias).open()
-    while True:
-        version = store.version()  # before the queries: a change in between is found out by the store
-        unique: dict[str, ScopedLimits] = {}
-        for choice in choose_each(pairs, timezone.now()):
-            unique |= {one.scope.key: one for one in resource_scopes(resource, choice, store)}
-        try:
-            found = survey([one for key, one in unique.items() if key not in seen], store, version)
-        except StaleConfiguration:
-            continue
-        seen.update(key for key, one in unique.items() if one.scope.shared)
-        return found.values()
-
-
-_MOST_TRIES: Final = 3
-"""How often the configuration may change while a page is being built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,26 +176,20 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
     A pair without a resource is about the policies for all resources, whose limits have no state: they are unused.
     While a store is down, the amounts of its resources are unknown.
     """
-    if not pairs:
-        return []
-    for _ in range(_MOST_TRIES):
+    while True:
+        versions = StoreVersions()  # before the queries, so that stores reject a change in between
+        choices = choose_each(pairs, timezone.now())
+        by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
+        for number, (pair, choice) in enumerate(zip(pairs, choices, strict=True)):
+            by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
+        stats: dict[int, dict[str, Stats] | None] = {}
         try:
-            return _read_rows(pairs)
+            for alias, rows in by_store.items():
+                stats |= zip(rows, _stats_of_rows(versions.of(alias), rows.values()), strict=True)
         except StaleConfiguration:
             continue
-    return _rows(pairs, choose_each(pairs, timezone.now()), [None] * len(pairs))
-
-
-def _read_rows(pairs: Collection[Pair]) -> list[RowState]:
-    versions = StoreVersions()  # before the queries, so that stores reject a change in between
-    found = choose_each(pairs, timezone.now())
-    by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
-    for number, (pair, choice) in enumerate(zip(pairs, found, strict=True)):
-        by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
-    stats: dict[int, dict[str, Stats] | None] = {}
-    for alias, rows in by_store.items():
-        stats |= zip(rows, _stats_of_rows(versions.of(alias), rows.values()), strict=True)
-    return _rows(pairs, found, [stats[number] for number in range(len(pairs))])
+        found = enumerate(zip(pairs, choices, strict=True))
+        return [_row(pair, choice, stats[number]) for number, (pair, choice) in found]
 
 
 def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
@@ -234,21 +212,18 @@ def _stats_of_rows(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -
         return [None] * len(rows)
 
 
-def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict[str, Stats] | None]) -> list[RowState]:
-    rows = []
-    for (resource, entity), choice, of_pair in zip(pairs, found, stats, strict=True):
-        state = RowState(
-            resource="" if resource is None else resource.name,
-            entity=None if entity is None else entity.identifier,
-            limits=_limits(choice, of_pair or {}),
-            effect=_effect(choice),
-            levels=_levels(choice, PolicyStatus.COUNTS, PolicyStatus.EXTENDED),
-            shadow_levels=_levels(choice, PolicyStatus.SHADOW),
-            standing={verdict.policy.policy_id or 0: verdict.status for verdict in choice.verdicts},
-            known=of_pair is not None,
-        )
-        rows.append(state)
-    return rows
+def _row(pair: Pair, choice: Choice, stats: dict[str, Stats] | None) -> RowState:
+    resource, entity = pair
+    return RowState(
+        resource="" if resource is None else resource.name,
+        entity=None if entity is None else entity.identifier,
+        limits=_limits(choice, stats or {}),
+        effect=_effect(choice),
+        levels=_levels(choice, PolicyStatus.COUNTS, PolicyStatus.EXTENDED),
+        shadow_levels=_levels(choice, PolicyStatus.SHADOW),
+        standing={verdict.policy.policy_id or 0: verdict.status for verdict in choice.verdicts},
+        known=stats is not None,
+    )
 
 
 def _levels(choice: Choice, *statuses: PolicyStatus) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.templatetags.static import static
 
 from limits_app.integrations.request import limits_of
-from limits_app.services.limit_words import limit_name
-from limits_app.services.own_limits import OwnLimit, own_limits_or_none
+from limits_app.services.limit_words import OwnLimit, limit_name, own_limits_or_none
 
 register = template.Library()
 register.filter(limit_name)

@@ -78,7 +78,7 @@ def test_a_template_can_name_resources(user: User) -> None:
 
 def test_an_outage_and_missing_static_files_do_not_fail_the_page(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
-    with patch("limits_app.services.own_limits.status", side_effect=StoreUnavailable("down")):
+    with patch("limits_app.services.limit_words.status", side_effect=StoreUnavailable("down")):
         assert "cannot be shown at the moment" in rendered("{% own_limits_table %}", request_of(user))
     with patch.object(StaticFilesStorage, "url", side_effect=ValueError("Missing staticfiles manifest entry")):
         assert rendered("{% limits_stylesheet as url %}{{ url }}", request_of(user)) == "None"

@@ -141,17 +141,6 @@ def test_a_change_in_between_is_read_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(looks) == 2
 
 
-def test_what_changes_all_the_time_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits.set_resource_limits("api", [TPM])
-    [api] = rows("api")
-
-    def stale(claim: Claim) -> None:
-        raise StaleConfiguration("changed again")
-
-    monkeypatch.setattr(registry.store("default"), "peek", stale)
-    assert not state(api).known
-
-
 TOMORROW = timezone.now() + timedelta(days=1)
 
 

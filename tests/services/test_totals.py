@@ -23,7 +23,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded, UsageNotReport
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Entity, UsageSnapshot
 from limits_app.resolver.cache import resolver
-from limits_app.services.own_limits import own_limits
+from limits_app.services.limit_words import own_limits
 from limits_app.services.several import Share, try_acquire_all
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server

@@ -22,9 +22,9 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
 from limits_app.models import Bucket, Enforcement, Policy
 from limits_app.models.fields import in_site_time
-from limits_app.services.emergency import emergency
 from limits_app.services.limit_words import limit_name
 from limits_app.services.status import store_health
+from limits_app.services.temporary import emergency
 from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5

@@ -13,9 +13,9 @@ from limits_app.resolver.resolution import write_alias
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used, waiting
-from limits_app.services.emergency import emergency
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limits_file.content import stored_content
+from limits_app.services.temporary import emergency
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
 

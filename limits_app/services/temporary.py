@@ -1,10 +1,10 @@
-"""Boosts: higher limits until a time, for an entity or for all to whom a policy applies."""
+"""Temporary changes: boosts, for an entity or for all to whom a policy applies, and the emergency switch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Final
 
@@ -18,12 +18,21 @@ from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import Account, check_entity, check_resource, entity_name
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
-from limits_app.models import Counted, Enforcement, Entity, Policy, PolicyEffect, Resource
+from limits_app.models import (
+    Counted,
+    Emergency,
+    EmergencySwitch,
+    Enforcement,
+    Entity,
+    Policy,
+    PolicyEffect,
+    Resource,
+)
 from limits_app.resolver.policies import Choice
-from limits_app.resolver.resolution import choose_each, write_alias
+from limits_app.resolver.resolution import choose_each, switch_in_force, write_alias
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
-from limits_app.services.writing import grant_boost
+from limits_app.services.writing import checked_datetime, grant_boost
 
 _THOUSANDTH: Final = Decimal("0.001")
 
@@ -161,3 +170,30 @@ def _times(amount: Amount, factor: Decimal) -> Amount:
     """A product, rounded down: to whole numbers where the amount is one."""
     product = Decimal(str(amount)) * factor
     return int(product) if isinstance(amount, int) else float(product.quantize(_THOUSANDTH, ROUND_DOWN))
+
+
+def emergency() -> Emergency:
+    """The emergency switch as it is in force now; off where `LIMITS["ENABLED"]` is False."""
+    return switch_in_force(datetime.now(UTC))
+
+
+def set_emergency(mode: str, *, reason: str = "", until: datetime | None = None, actor: str = "") -> Emergency:
+    """Set the emergency switch of the site, which counts from the next acquire on, in every process.
+
+    `mode` is `enforce`, `shadow` (all limits are evaluated and reported, but never reject) or `off` (nothing is
+    limited). `shadow` and `off` require a `reason`, and end at `until` (None: when the switch is set again).
+    `actor` is the name of the user for the audit log. Returns the switch; raises InvalidLimit (a ValueError).
+    """
+    using = write_alias()
+    if until is not None:
+        until = checked_datetime("until", until)
+        if mode == Enforcement.ENFORCE:
+            raise InvalidLimit("an end is only possible for shadow and off: leave until out")
+        if until <= timezone.now():
+            raise InvalidLimit(f"until must be in the future; got {until}")
+    with audit.acting(actor=actor, source="service", reason=reason, using=using):
+        switch = EmergencySwitch.objects.using(using).first() or EmergencySwitch()
+        switch.mode, switch.reason, switch.until = mode, reason, until
+        definitions.check(switch, validate_unique=False)
+        switch.save(using=using)
+    return emergency()
