@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from limits_app.conf import OnUnavailable
-from limits_app.core.errors import InvalidLimit
-from limits_app.models.candidate import Candidate, CandidateState, CandidateValue
-from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch
+from limits_app.models.candidate import Candidate
+from limits_app.models.emergency import EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
-from limits_app.models.fields import from_column, to_column
-from limits_app.models.limit import Limit, noted_limits
-from limits_app.models.limit_rules import COLUMNS, definition_of
-from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of, specificity
+from limits_app.models.fields import to_column
+from limits_app.models.limit import Limit
+from limits_app.models.limit_rules import COLUMNS
+from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
-from limits_app.models.policy import Policy, scope_by_names
-from limits_app.models.policy_rules import Enforcement, PolicyEffect
-from limits_app.models.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
+from limits_app.models.policy import Policy
+from limits_app.models.policy_values import EVERYBODY, PolicyChain, Row, Subject, chain_of
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
-from limits_app.models.weekly_hours import WeeklyHours
-
-logger = logging.getLogger("limits_app")
 
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
@@ -71,17 +62,16 @@ _QUERY: Final = """
         SELECT number, 0 FROM request
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name,
-           (SELECT q.name FROM request k JOIN {resource} r ON r.name = k.resource JOIN {pool} q ON q.id = r.pool_id
-            WHERE k.number = s.number),
-           (SELECT r.store FROM request k JOIN {resource} r ON r.name = k.resource WHERE k.number = s.number),
-           (SELECT o.until FROM request k JOIN {cooldown} o ON o.pool = k.resource
-            WHERE k.number = s.number AND o.member = ''),
+    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name, q.name, r.store, o.until,
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
            p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
            d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}
     FROM subject s
     JOIN place ON place.number = s.number
+    JOIN request k ON k.number = s.number
+    LEFT JOIN {resource} r ON r.name = k.resource
+    LEFT JOIN {pool} q ON q.id = r.pool_id
+    LEFT JOIN {cooldown} o ON o.pool = k.resource AND o.member = ''
     LEFT JOIN {emergencyswitch} x ON x.id = 1
     LEFT JOIN {entity} e ON e.id = s.entity_id
     LEFT JOIN {plan} n ON n.id = s.plan_id
@@ -103,64 +93,6 @@ _PLAN_OF_GROUPS: Final = """
     (SELECT n.id FROM {members} m JOIN {plangroup} g ON g.group_id = m.{group} JOIN {plan} n ON n.id = g.plan_id
      WHERE m.{user} = k.person ORDER BY n.priority DESC, n.name LIMIT 1)
 """
-
-_EVERYBODY: Final = -1
-
-
-class _Row(NamedTuple):
-    """A policy for a subject, with one of its limits; the fields are None as far as there is none."""
-
-    number: int
-    level: int
-    identifier: str | None
-    blocked: bool | None
-    unlimited: bool | None
-    plan: str | None
-    pool: str | None
-    store: str | None
-    cooling_until: int | None
-    policy_id: int | None
-    resource_id: int | None
-    effect: str
-    counted: str
-    on_unavailable: str
-    extends: bool
-    enforcement: str
-    rollout_percent: int
-    slice_seconds: int
-    valid_from: Any
-    valid_until: Any
-    weekly_hours: str
-    time_zone: str
-    candidate_id: int | None
-    candidate_limits: str
-    candidate_percent: int
-    candidate_state: str
-    watched_until: Any
-    mode: str | None
-    until: Any
-    shared: bool | None
-    limit: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, columns: Sequence[Any]) -> _Row:
-        """Read the columns of the query; the last ones are those of the limit."""
-        size = len(cls._fields) - 1
-        return cls._make([*columns[:size], tuple(columns[size:])])
-
-    @property
-    def key(self) -> Any:
-        """The key of the limit."""
-        return self.limit[COLUMNS.index("key")]
-
-    @property
-    def is_pattern(self) -> bool:
-        """Whether it is about a pattern."""
-        return self.identifier is not None and is_pattern(self.identifier)
-
-
-_definition_of: Final = lru_cache(maxsize=4096)(definition_of)
-"""Most entities share the same limits, which are immutable."""
 
 
 def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
@@ -187,102 +119,17 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
     with connection.cursor() as cursor:
         cursor.execute(sql, [*parameters, *chain.from_iterable(networks), to_column(now, connection)])
-        rows = [_Row.of(columns) for columns in cursor.fetchall()]
-    by_number: dict[int, list[_Row]] = {}
+        rows = [Row.of(columns) for columns in cursor.fetchall()]
+    # Each subject has a row, since `subject` in the query has one for everybody.
+    by_number: dict[int, list[Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
-    # Each subject has a row, since `subject` in the query has one for everybody; the switch is in all rows.
-    mode, until = rows[0].mode, from_column(rows[0].until, connection)
-    switch = Emergency(Enforcement(mode), until=until) if mode else ENFORCED
-    return [
-        replace(_chain(one.entity, by_number[number], connection), emergency=switch.at(now))
-        for number, one in enumerate(subjects)
-    ]
+    return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
 
 
 def _networks(entity: str) -> list[str]:
     """The patterns of networks that match an entity; its own identifier is looked for anyway."""
     return [network for network in networks_of(entity) if network != entity or is_pattern(entity)]
-
-
-def _chain(entity: str | None, rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> PolicyChain:
-    levels: dict[int, list[_Row]] = {0: []}
-    for row in rows:
-        levels.setdefault(row.level, []).append(row)
-    everybody = _policy_values(levels.pop(_EVERYBODY), connection)
-    links = []
-    for level, found in sorted(levels.items()):
-        own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
-        name = entity if level == 0 or own is None else own.identifier
-        links.append(EntityPolicies(name, (*_flags(own), *_policy_values(found, connection), *everybody)))
-    store = rows[0].store
-    cooling_until = rows[0].cooling_until or 0
-    return PolicyChain(links, rows[0].pool, store or None, known=store is not None, cooling_until=cooling_until)
-
-
-def _flags(row: _Row | None) -> Iterable[PolicyValue]:
-    """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
-    if row is not None and (row.blocked or row.unlimited):
-        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if row.blocked else PolicyEffect.UNLIMITED, (), None)
-
-
-def _policy_values(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
-    by_policy: dict[int, list[_Row]] = {}
-    for row in rows:
-        if row.policy_id is not None:
-            by_policy.setdefault(row.policy_id, []).append(row)
-    return [_policy_value(found, connection) for found in by_policy.values()]
-
-
-def _policy_value(rows: Sequence[_Row], connection: BaseDatabaseWrapper) -> PolicyValue:
-    row = rows[0]
-    has_resource = row.resource_id is not None
-    level = scope_by_names(
-        row.identifier, has_plan=row.plan is not None, has_resource=has_resource, counted=row.counted
-    )
-    # Always in the same order, because every process must compile the same layout.
-    found = sorted((one for one in rows if one.key is not None), key=attrgetter("key"))
-    pattern = row.identifier if row.is_pattern else None
-    return PolicyValue(
-        level=level.value,
-        effect=PolicyEffect(row.effect),
-        limits=tuple(_definition_of(*one.limit) for one in found),
-        policy_id=row.policy_id,
-        on_unavailable=OnUnavailable(row.on_unavailable) if row.on_unavailable else None,
-        extends=bool(row.extends),
-        shared=frozenset(one.key for one in found if one.shared),
-        enforcement=Enforcement(row.enforcement),
-        rollout_percent=row.rollout_percent,
-        slice_seconds=row.slice_seconds,
-        valid_from=from_column(row.valid_from, connection),
-        valid_until=from_column(row.valid_until, connection),
-        hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,
-        subject=row.plan or pattern or "",
-        specificity=specificity(pattern) if pattern else 0,
-        candidate=None if row.candidate_id is None else _candidate(row, connection),
-    )
-
-
-def _candidate(row: _Row, connection: BaseDatabaseWrapper) -> CandidateValue | None:
-    """The candidate of a policy; None for one that was promoted and is not watched, or has invalid limits."""
-    until = from_column(row.watched_until, connection)
-    if row.candidate_state == CandidateState.PROMOTED and until is None:
-        return None
-    try:
-        noted = noted_limits(row.candidate_limits)
-    except InvalidLimit as error:  # written past the validation of the model
-        logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
-        return None
-    limits, shared = tuple(one.limit for one in noted), frozenset(one.limit.key for one in noted if one.shared)
-    return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
-
-
-def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
-    try:
-        return WeeklyHours.parse(text, zone)
-    except ValueError as error:  # written past the validation of the model
-        logger.warning("policy %s never applies, because its hours are invalid: %s", policy_id, error)
-        return WeeklyHours.NEVER
 
 
 def _can_be_stored(name: str) -> bool:
@@ -324,7 +171,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
         separators=", ".join(f"'{one}'" for one in SEPARATORS),
         about=" AND ".join(_is_about(column, owner, is_mysql=is_mysql) for column, owner in _ABOUT),
         most=MAX_LEVELS - 1,
-        everybody=_EVERYBODY,
+        everybody=EVERYBODY,
     )
 
 

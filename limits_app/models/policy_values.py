@@ -1,18 +1,34 @@
-"""Policies as values: what is read of them, and for whom."""
+"""Policies as values, and how the rows of the query for policies become values."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.models.candidate import CandidateValue
+from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
+from limits_app.models.fields import from_column
+from limits_app.models.limit import noted_limits
+from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.patterns import is_pattern, specificity
+from limits_app.models.policy import scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 
+logger = logging.getLogger("limits_app")
+
+EVERYBODY: Final = -1
+"""The level of rows that apply to all entities."""
 ENTITY_FLAGS: Final = "entity_row"
 """The level of the flags `blocked` and `unlimited` of an entity."""
 
@@ -78,3 +94,142 @@ class Subject(NamedTuple):
     resource: str | None
     entity: str | None
     plan: str | None = None
+
+
+class Row(NamedTuple):
+    """A policy for a subject, with one of its limits; the fields are None as far as there is none."""
+
+    number: int
+    level: int
+    identifier: str | None
+    blocked: bool | None
+    unlimited: bool | None
+    plan: str | None
+    pool: str | None
+    store: str | None
+    cooling_until: int | None
+    policy_id: int | None
+    resource_id: int | None
+    effect: str
+    counted: str
+    on_unavailable: str
+    extends: bool
+    enforcement: str
+    rollout_percent: int
+    slice_seconds: int
+    valid_from: Any
+    valid_until: Any
+    weekly_hours: str
+    time_zone: str
+    candidate_id: int | None
+    candidate_limits: str
+    candidate_percent: int
+    candidate_state: str
+    watched_until: Any
+    mode: str | None
+    until: Any
+    shared: bool | None
+    limit: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[Any]) -> Row:
+        """Read the columns of the query; the last ones are those of the limit."""
+        size = len(cls._fields) - 1
+        return cls._make([*columns[:size], tuple(columns[size:])])
+
+    @property
+    def key(self) -> Any:
+        """The key of the limit."""
+        return self.limit[COLUMNS.index("key")]
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is about a pattern."""
+        return self.identifier is not None and is_pattern(self.identifier)
+
+
+_definition_of: Final = lru_cache(maxsize=4096)(definition_of)
+"""Most entities share the same limits, which are immutable."""
+
+
+def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection: BaseDatabaseWrapper) -> PolicyChain:
+    """Return the policies of an entity (None: the site itself) from all its rows, of which there is at least one."""
+    levels: dict[int, list[Row]] = {0: []}
+    for row in rows:
+        levels.setdefault(row.level, []).append(row)
+    everybody = _policy_values(levels.pop(EVERYBODY), connection)
+    links = []
+    for level, found in sorted(levels.items()):
+        own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
+        name = entity if level == 0 or own is None else own.identifier
+        links.append(EntityPolicies(name, (*_flags(own), *_policy_values(found, connection), *everybody)))
+    first = rows[0]
+    until = from_column(first.until, connection)
+    switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
+    known, cooling_until = first.store is not None, first.cooling_until or 0
+    return PolicyChain(links, first.pool, first.store or None, known, switch, cooling_until)
+
+
+def _flags(row: Row | None) -> Iterable[PolicyValue]:
+    """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
+    if row is not None and (row.blocked or row.unlimited):
+        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if row.blocked else PolicyEffect.UNLIMITED, (), None)
+
+
+def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
+    by_policy: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.policy_id is not None:
+            by_policy.setdefault(row.policy_id, []).append(row)
+    return [_policy_value(found, connection) for found in by_policy.values()]
+
+
+def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
+    row = rows[0]
+    has_resource = row.resource_id is not None
+    level = scope_by_names(
+        row.identifier, has_plan=row.plan is not None, has_resource=has_resource, counted=row.counted
+    )
+    # Always in the same order, because every process must compile the same layout.
+    found = sorted((one for one in rows if one.key is not None), key=attrgetter("key"))
+    pattern = row.identifier if row.is_pattern else None
+    return PolicyValue(
+        level=level.value,
+        effect=PolicyEffect(row.effect),
+        limits=tuple(_definition_of(*one.limit) for one in found),
+        policy_id=row.policy_id,
+        on_unavailable=OnUnavailable(row.on_unavailable) if row.on_unavailable else None,
+        extends=bool(row.extends),
+        shared=frozenset(one.key for one in found if one.shared),
+        enforcement=Enforcement(row.enforcement),
+        rollout_percent=row.rollout_percent,
+        slice_seconds=row.slice_seconds,
+        valid_from=from_column(row.valid_from, connection),
+        valid_until=from_column(row.valid_until, connection),
+        hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,
+        subject=row.plan or pattern or "",
+        specificity=specificity(pattern) if pattern else 0,
+        candidate=None if row.candidate_id is None else _candidate(row, connection),
+    )
+
+
+def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | None:
+    """The candidate of a policy; None for one that was promoted and is not watched, or has invalid limits."""
+    until = from_column(row.watched_until, connection)
+    if row.candidate_state == CandidateState.PROMOTED and until is None:
+        return None
+    try:
+        noted = noted_limits(row.candidate_limits)
+    except InvalidLimit as error:  # written past the validation of the model
+        logger.warning("the candidate of policy %s is not evaluated: %s", row.policy_id, error)
+        return None
+    limits, shared = tuple(one.limit for one in noted), frozenset(one.limit.key for one in noted if one.shared)
+    return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
+
+
+def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
+    try:
+        return WeeklyHours.parse(text, zone)
+    except ValueError as error:  # written past the validation of the model
+        logger.warning("policy %s never applies, because its hours are invalid: %s", policy_id, error)
+        return WeeklyHours.NEVER
