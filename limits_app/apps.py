@@ -27,7 +27,7 @@ class LimitsConfig(AppConfig):
         """Connect the receivers and register the checks."""
         from limits_app import alerts, checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
-        from limits_app.models import changes, plan, recording
+        from limits_app.models import plan, recording
         from limits_app.resolver.cache import advance_version
         from limits_app.stores import registry
 
@@ -36,7 +36,6 @@ class LimitsConfig(AppConfig):
         register(checks.check_deployment, "limits_app", deploy=True)
         register(checks.check_stores, "limits_app", Tags.database)
         register(checks.check_audit_log, "limits_app", Tags.database, deploy=True)
-        changes.watch(models.CONFIGURATION)
         recording.watch(models.CONFIGURATION)
         plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self, TypeVar
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, NotSupportedError, connections, models, router
 
-from limits_app.models.changes import announce
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
@@ -19,7 +18,7 @@ C_co = TypeVar("C_co", bound="Configuration", covariant=True)
 
 
 class ConfigurationQuerySet(models.QuerySet[C_co]):
-    """Records every write in the audit log, and announces bulk writes, for which Django sends no signals.
+    """Records every write in the audit log, and announces it.
 
     `bulk_update` goes through `update`, and `get_or_create` through `save`.
     """
@@ -33,7 +32,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         return known or super().db
 
     def update(self, **kwargs: Any) -> int:
-        """Update all rows, and announce the change if there were any.
+        """Update all rows.
 
         Raises NotSupportedError for primary keys, because the audit log could not identify the rows afterwards.
         """
@@ -44,10 +43,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
             current.touch(self)
             for name in self.model.part_of:
                 self._touch_new_wholes(current, name, kwargs)
-            changed = super().update(**kwargs)
-        if changed:
-            announce(self.db)
-        return changed
+            return super().update(**kwargs)
 
     def bulk_update(self, objs: Iterable[C_co], *args: Any, **options: Any) -> int:
         """Update these rows, all or none."""
@@ -69,7 +65,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
             return super().delete()
 
     def bulk_create(self, objs: Iterable[C_co], *args: Any, **options: Any) -> list[C_co]:
-        """Insert all rows, and announce it if there were any."""
+        """Insert all rows."""
         self._for_write = True
         rows = list(objs)
         for row in rows:
@@ -85,8 +81,6 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
             created = super().bulk_create(rows, *args, **options)
             keys = [row.pk for row in rows] if foreseen else everything.values_list("pk", flat=True)
             current.touch_new(self.model, keys)
-        if created:
-            announce(self.db)
         return created
 
     def _touch_new_wholes(self, current: Unit, name: str, values: dict[str, Any]) -> None:

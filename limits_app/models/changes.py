@@ -5,13 +5,11 @@ It also returns whether configuration that was read may be cached, and whether a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import connections, models, transaction
-from django.db.models.signals import post_delete, post_save
+from django.db import connections, transaction
 
 from limits_app import signals
 
@@ -107,14 +105,3 @@ def in_transaction(using: str) -> bool:
     if connection.get_autocommit():
         return False
     raise transaction.TransactionManagementError("callbacks after the commit require autocommit: use atomic()")
-
-
-def watch(watched: Iterable[type[models.Model]]) -> None:
-    """Announce a change when a row of these models is saved or deleted."""
-    for model in watched:
-        for signal in (post_save, post_delete):
-            signal.connect(_announce_row, sender=model, dispatch_uid=f"limits_app.changes.{model.__name__}")
-
-
-def _announce_row(sender: type[models.Model], *, using: str, **details: object) -> None:
-    announce(using)

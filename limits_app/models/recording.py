@@ -12,6 +12,7 @@ from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Verb
+from limits_app.models.changes import announce
 from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Unit:
             author = _author.get() or _CODE
             for key in keys:
                 self._before.setdefault((model, key), (None, author))
+                announce(self._using)
 
     def record_state(self, verb: Verb, change: Snapshot, *, idempotency_key: str | None) -> None:
         """Append the event of a reset or top-up immediately."""
@@ -192,7 +194,10 @@ class Unit:
             model.check_written({key: (before[key], taken.state) for key, taken in there.items()}, self._using)
 
     def _remember(self, model: Model, keys: Iterable[Any]) -> None:
-        unknown = [key for key in keys if key is not None and (model, key) not in self._before]
+        known = [key for key in keys if key is not None]
+        if known:
+            announce(self._using)
+        unknown = [key for key in known if (model, key) not in self._before]
         found = snapshots(model, unknown, self._using)
         author = _author.get() or _CODE
         self._before |= {(model, key): (found.get(key), author) for key in unknown}
