@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from time import time
@@ -70,7 +70,7 @@ class Event(NamedTuple):
         }
 
 
-class AlertRecorder(BackgroundWriter[list[Event]]):
+class AlertRecorder(BackgroundWriter[Event, None]):
     """Keeps up to `most` events until they are written; further ones are dropped with a warning."""
 
     what = "alerts"
@@ -86,18 +86,15 @@ class AlertRecorder(BackgroundWriter[list[Event]]):
             if len(self._kept) >= self._most:
                 logger.warning("too many events for alerts; dropped: %s", event.about)
                 return
-            self._kept.append(event)
+            self._keep(event, None)
         self._schedule_writing()
 
-    def _empty(self) -> list[Event]:
-        return []
-
-    def _write(self, taken: list[Event], using: str) -> int:  # noqa: ARG002 - the database of the same model
+    def _write(self, taken: Mapping[Event, None], using: str) -> int:  # noqa: ARG002 - the database of the same model
         add_alerts(taken)
         return len(taken)
 
-    def _keep_again(self, taken: list[Event]) -> None:
-        self._kept = taken + self._kept
+    def _keep(self, key: Event, value: None) -> None:
+        self._kept[key] = value
 
 
 def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None) -> None:

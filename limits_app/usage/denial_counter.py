@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from math import inf
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -44,6 +45,9 @@ class Denied(NamedTuple):
     key: str
 
 
+_ANY_OTHER: Final = Denied(0, "", Bucket.OTHERS, "", "")
+
+
 class Times(NamedTuple):
     """Number of rejections, the times of the first and last, in seconds since 1970, and ids of requests."""
 
@@ -58,7 +62,7 @@ class Times(NamedTuple):
         return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last), ids)
 
 
-class Denials(BackgroundWriter[dict[Denied, Times]]):
+class Denials(BackgroundWriter[Denied, Times]):
     """Counts rejections until they are written: up to `most` different ones separately, and the rest together.
 
     `note` neither waits for the database nor fails. Counts that cannot be written are kept and written later.
@@ -88,13 +92,10 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
                 who = status.entity if status.member is None else status.member
                 bucket = bucket_of(shared=status.shared, member=status.member)
                 denied = Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
-                self._add(denied, Times(1, now, now, ids))
+                self._keep(denied, Times(1, now, now, ids))
         self._schedule_writing()
 
-    def _empty(self) -> dict[Denied, Times]:
-        return {}
-
-    def _write(self, taken: dict[Denied, Times], using: str) -> int:
+    def _write(self, taken: Mapping[Denied, Times], using: str) -> int:
         noted: dict[Denied, Times] = {}
         for denied, times in taken.items():
             one = denied._replace(minute=denied.minute or int(times.first // 60), entity=storable(denied.entity))
@@ -105,29 +106,16 @@ class Denials(BackgroundWriter[dict[Denied, Times]]):
             upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
         return sum(times.number for times in taken.values())
 
-    def _keep_again(self, taken: dict[Denied, Times]) -> None:
-        for denied, times in taken.items():
-            self._add(denied, times)
-
-    def _add(self, denied: Denied, times: Times) -> None:
+    def _keep(self, key: Denied, value: Times) -> None:
         noted = self._kept
-        if denied in noted:
-            noted[denied] = noted[denied].merged(times)
-            return
-        place = next(one for one in self._places(denied) if one in noted or len(noted) < self._most_of(one))
-        noted[place] = times.merged(noted[place]) if place in noted else times
-
-    def _places(self, denied: Denied) -> Iterator[Denied]:
-        """Where a rejection can be counted, from the most to the least specific."""
-        yield denied
-        yield denied._replace(bucket=Bucket.OTHERS, entity="")
-        yield Denied(0, "", Bucket.OTHERS, "", "")
-
-    def _most_of(self, denied: Denied) -> float:
-        """The maximum number of entries before a new one of this kind is not added."""
-        if denied.bucket != Bucket.OTHERS:
-            return self._most
-        return self._most + _MOST_OTHERS if denied.minute else float("inf")
+        # From the most to the least specific: each with the number of entries from which on no new one is added.
+        places = (
+            (key, self._most),
+            (key._replace(bucket=Bucket.OTHERS, entity=""), self._most + _MOST_OTHERS),
+            (_ANY_OTHER, inf),
+        )
+        place = next(one for one, most in places if one in noted or len(noted) < most)
+        noted[place] = noted[place].merged(value) if place in noted else value
 
 
 def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:

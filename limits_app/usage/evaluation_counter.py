@@ -6,8 +6,8 @@ Each process counts, and a background thread adds its counts to one row for each
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from django.db import router, transaction
 from django.db.models import Sum
@@ -38,7 +38,7 @@ class Decisions(NamedTuple):
     rejected: int
 
 
-class Evaluations(BackgroundWriter[dict[Evaluation, Decisions]]):
+class Evaluations(BackgroundWriter[Evaluation, Decisions]):
     """The counts of this process; as many as there are policies with candidates or in shadow mode, by hour and key."""
 
     what = "counts of candidates"
@@ -65,30 +65,23 @@ class Evaluations(BackgroundWriter[dict[Evaluation, Decisions]]):
                 before = counts.get(one)
                 counts[one] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
-            self._add(counts)
+            for place, new in counts.items():
+                self._keep(place, new)
             self._decided.update((one.policy_id, one.kind, n.rejected > 0) for one, n in counts.items() if not one.key)
         self._schedule_writing()
 
-    def _empty(self) -> dict[Evaluation, Decisions]:
-        return {}
-
-    def _write(self, taken: dict[Evaluation, Decisions], using: str) -> int:
+    def _write(self, taken: Mapping[Evaluation, Decisions], using: str) -> int:
+        rows = [
+            {**place._asdict(), "hour": since_1970(hours=place.hour), **decisions._asdict()}
+            for place, decisions in taken.items()
+        ]
         with transaction.atomic(using=using):
-            upsert(EvaluationCount, list(_rows(taken)), {"evaluated": ADD, "rejected": ADD}, using=using)
+            upsert(EvaluationCount, rows, {"evaluated": ADD, "rejected": ADD}, using=using)
         return sum(one.evaluated for place, one in taken.items() if not place.key)
 
-    def _keep_again(self, taken: dict[Evaluation, Decisions]) -> None:
-        self._add(taken)
-
-    def _add(self, counts: Mapping[Evaluation, Decisions]) -> None:
-        for place, new in counts.items():
-            old = self._kept.get(place, Decisions(0, 0))
-            self._kept[place] = Decisions(old.evaluated + new.evaluated, old.rejected + new.rejected)
-
-
-def _rows(taken: Mapping[Evaluation, Decisions]) -> Iterator[dict[str, Any]]:
-    for place, decisions in taken.items():
-        yield {**place._asdict(), "hour": since_1970(hours=place.hour), **decisions._asdict()}
+    def _keep(self, key: Evaluation, value: Decisions) -> None:
+        old = self._kept.get(key, Decisions(0, 0))
+        self._kept[key] = Decisions(old.evaluated + value.evaluated, old.rejected + value.rejected)
 
 
 def totals(candidate_ids: Iterable[int]) -> dict[tuple[int, str], dict[str, tuple[int, int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock
 from time import time
@@ -23,7 +23,8 @@ logger = logging.getLogger("limits_app")
 _EVERY_US: Final = 1_000_000
 _EXIT_SECONDS: Final = 3.0
 
-T = TypeVar("T", bound=Sized)
+K = TypeVar("K")
+V = TypeVar("V")
 
 _enabled = True
 
@@ -34,7 +35,7 @@ def write_in_background(enabled: bool) -> None:
     _enabled = enabled
 
 
-class BackgroundWriter(ABC, Generic[T]):
+class BackgroundWriter(ABC, Generic[K, V]):
     """Calls `flush` in a background thread until it succeeds, and once more when the process ends.
 
     Subclasses keep what is not written yet in `_kept`, behind `_lock`. `now` is the time in seconds since 1970.
@@ -58,13 +59,13 @@ class BackgroundWriter(ABC, Generic[T]):
         self._writing = Lock()
         self._is_failing = False
         self._is_started = False
-        self._kept = self._empty()
+        self._kept: dict[K, V] = {}
 
     def flush(self) -> int:
         """Write everything; returns how much that was. On an error, everything is kept."""
         with self._writing:
             with self._lock:
-                taken, self._kept = self._kept, self._empty()
+                taken, self._kept = self._kept, {}
                 self._is_started = False  # what is kept from now on needs another run
             if not taken:
                 return 0
@@ -72,25 +73,23 @@ class BackgroundWriter(ABC, Generic[T]):
                 return self._write(taken, router.db_for_write(self.model))
             except BaseException:
                 with self._lock:
-                    self._keep_again(taken)
+                    since, self._kept = self._kept, {}
+                    for key, value in (*taken.items(), *since.items()):
+                        self._keep(key, value)
                 raise
 
     def clear(self) -> None:
         """Discard what is not written."""
         with self._lock:
-            self._kept = self._empty()
+            self._kept = {}
 
     @abstractmethod
-    def _empty(self) -> T:
-        """Nothing to write."""
-
-    @abstractmethod
-    def _write(self, taken: T, using: str) -> int:
+    def _write(self, taken: Mapping[K, V], using: str) -> int:
         """Write to a database, all or nothing; returns how much that was."""
 
     @abstractmethod
-    def _keep_again(self, taken: T) -> None:
-        """Keep what could not be written, beside what was kept since; the caller holds `_lock`."""
+    def _keep(self, key: K, value: V) -> None:
+        """Keep a value until it is written, together with an earlier one of its key; the caller holds `_lock`."""
 
     def _schedule_writing(self) -> None:
         """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""
