@@ -1,4 +1,4 @@
-"""A site whose processes acquire, roll up, are killed and started again; the command of `endurance` runs it.
+"""A site whose processes acquire, roll up, are killed and started again; run by `test_endurance`.
 
 It prints what it found as JSON. The truth is what limits with a window of a year say was used.
 """

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from limits_app.usage.pruning import Archive
-from tests.usage.endurance import ROOT
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def pruned(tmp_path: Path, how: str) -> list[dict[str, object]]:
@@ -43,24 +44,8 @@ def test_what_a_killed_run_left_torn_hides_no_row_that_was_deleted(how: str, end
     assert late == {"left": 0, "lost": 0, "files": 2}
 
 
-def test_a_run_writes_a_file_of_its_own_of_the_first_free_name(tmp_path: Path) -> None:
-    for run in range(3):
-        archive = Archive(tmp_path / "new", "usage")
-        archive.add([])
-        for half in range(2):
-            archive.add([{"run": run, "half": half}])
-    files = {file.name: gzip.decompress(file.read_bytes()).decode() for file in (tmp_path / "new").iterdir()}
-    assert files.keys() == {"usage.jsonl.gz", "usage-2.jsonl.gz", "usage-3.jsonl.gz"}
-    assert files["usage-3.jsonl.gz"] == '{"run": 2, "half": 0}\n{"run": 2, "half": 1}\n'
-
-
 def test_a_moment_is_archived_to_the_microsecond(tmp_path: Path) -> None:
     when = datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC)
     Archive(tmp_path, "usage").add([{"when": when, "day": when.date(), "amount": Decimal("1.50")}])
     line = gzip.decompress((tmp_path / "usage.jsonl.gz").read_bytes())
     assert json.loads(line) == {"when": "2026-01-31T12:00:00.123456+00:00", "day": "2026-01-31", "amount": "1.50"}
-
-
-def test_a_run_that_has_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
-    Archive(tmp_path / "new", "usage").add([])
-    assert not (tmp_path / "new").exists()
