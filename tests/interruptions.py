@@ -12,7 +12,7 @@ from contextlib import contextmanager
 __all__ = ["interrupt_anywhere", "without_logging"]
 
 
-class _Interrupted(Exception):
+class _Interrupted(BaseException):
     """What the handler raises."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -39,12 +38,9 @@ def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLi
     [
         ({"key": "7up"}, "limit key '7up' must be a letter"),
         ({"capacity": 0}, "must be more than 0, not 0; to refuse everything, let the policy be blocked"),
-        ({"capacity": -1}, "limit 'k': capacity must be more than 0, not -1"),
         ({"capacity": 1.5}, "limit 'k': capacity must be a whole number, not 1.5"),
-        ({"capacity": Decimal("2.5")}, "limit 'k': capacity must be a whole number"),
         ({"capacity": True}, "limit 'k': capacity must be a number, not a boolean"),
         ({"capacity": "5"}, "limit 'k': capacity must be a number, not '5'"),
-        ({"capacity": 10**12 + 1}, "limit 'k': capacity must not be more than 10^12"),
         ({"period": None}, "limit 'k': period or session_seconds must be given, and only one of them"),
         ({"session_seconds": 60}, "limit 'k': period or session_seconds must be given, and only one of them"),
         ({"period": "year"}, "limit 'k': period must be one of hour, day, week, month, not 'year'"),
