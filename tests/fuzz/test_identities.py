@@ -1,21 +1,34 @@
-"""Nobody can be somebody else, be many, or be nobody, whatever a request says."""
+"""A request cannot take the identity of another client, and no two scopes have the same key, whatever their parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 
 from django.http import HttpRequest
 from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits_app.core.keys import MAX_ENTITY_LENGTH, check_entity
+from limits_app.core.keys import (
+    MAX_ENTITY_LENGTH,
+    Scope,
+    check_entity,
+    line_scope,
+    member_scope,
+    scope_of,
+    shadow_scope,
+    shared_scope,
+    short_key,
+)
 from limits_app.integrations.identity import (
     UNKNOWN_CLIENT,
     client_of,
     entity_of_key,
     entity_of_request,
     normalize_entity,
+    resource_named,
 )
 from limits_app.models.validators import validate_identifier
 from tests.fuzz.making import FEW, MANY, nearly
@@ -99,3 +112,45 @@ def test_a_key_is_never_part_of_its_entity(key: str) -> None:
     assert key not in entity
     assert entity == entity_of_key(key)
     assert normalize_entity(entity) == entity
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,63}", fullmatch=True)
+KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", fullmatch=True)
+ENTITIES = st.none() | nearly("-", "user:42", "a:b", "v1:api:-", "*tpm", "~", ">tpm") | st.text(min_size=1, max_size=20)
+
+Made = tuple[Any, ...]
+"""How a scope was made: with which function, and of what."""
+
+
+def kind(make: Callable[..., Scope], *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Made]:
+    return st.tuples(st.just(make), *parts)
+
+
+PLAIN = kind(scope_of, NAMES, ENTITIES)
+SCOPES = (
+    PLAIN
+    | kind(shared_scope, NAMES, KEYS)
+    | kind(member_scope, NAMES, ENTITIES.filter(lambda name: name is not None))
+    | PLAIN.map(lambda made: (shadow_scope, made))
+    | st.tuples(st.just(line_scope), PLAIN, KEYS)
+)
+
+
+def scope(made: Made) -> Scope:
+    make, *parts = made
+    return make(*(scope(part) if isinstance(part, tuple) else part for part in parts))  # type: ignore[no-any-return]
+
+
+@MANY
+@given(SCOPES, SCOPES)
+def test_scopes_have_one_key_only_if_they_were_made_alike(one: Made, other: Made) -> None:
+    keys = [scope(made).key for made in (one, other)]
+    assert (keys[0] == keys[1]) == (one == other)
+    assert (short_key(keys[0]) == short_key(keys[1])) == (one == other)
+    assert all(key.isascii() and key.isprintable() and len(key) < 256 for key in keys)
+
+
+@MANY
+@given(*[nearly("shop.views.report", "shop.views.<locals>.report", "nshop", "a" * 70) | st.text(max_size=80)] * 2)
+def test_groups_of_other_libraries_never_become_one_resource(one: str, other: str) -> None:
+    assert (resource_named(one) == resource_named(other)) == (one == other)
