@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from threading import RLock, Thread, local
 from typing import Final, Generic, Protocol, TypeVar
-from weakref import ref
+from weakref import WeakValueDictionary
 
 logger = logging.getLogger("limits_app")
 
@@ -36,24 +35,21 @@ class WeakRegistry(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._references: dict[int, ref[T]] = {}
+        self._objects: WeakValueDictionary[int, T] = WeakValueDictionary()
 
     def add(self, entry: T) -> None:
         """Register an object."""
-        number, references = id(entry), self._references
-        # The callback runs no Python code, so it never waits for a lock: it pops its own number, and the reference
-        # that it is called with is the default of `pop`.
-        references[number] = ref(entry, partial(references.pop, number))
+        self._objects[id(entry)] = entry
 
     def all(self) -> list[T]:
         """Return the objects that live now."""
-        # Copying the values of a dictionary is one step of the interpreter.
-        found = [reference() for reference in list(self._references.values())]
+        # Copying the references of the dictionary is one step of the interpreter.
+        found = [reference() for reference in self._objects.valuerefs()]
         return [entry for entry in found if entry is not None]
 
     def clear(self) -> None:
         """Remove all objects."""
-        self._references.clear()
+        self._objects.clear()
 
 
 class Process:
