@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 
 from limits_app.core.clock import system_us
+from limits_app.core.errors import InvalidLimit, InvalidRequest, UsageNotReported
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, scope_of, short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import plan_for
-from limits_app.core.record import schema_of
+from limits_app.core.record import LEASE_US, Schema, lease_us_of, new_record, schema_of
 from limits_app.stores.memory import MemoryStore
-from tests.core.sets import limit_set
+from tests.core.sets import limit_set, used
 
 TPM = RateLimit("tpm", 100, 60)
 LOG = RateLimit("log", 100, 60, RateLimitAlgorithm.SLIDING_WINDOW)
@@ -125,3 +129,114 @@ def test_plans_of_many_forms_are_dropped_and_compiled_again(store: MemoryStore) 
 
 def test_the_clock_of_the_machine_counts_from_1970() -> None:
     assert abs(system_us() - MemoryStore().clock()) < 60_000_000
+
+
+RECORD_TPM = RateLimit("tpm", 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("lease_seconds", "lease_us"), [(10, LEASE_US), (0.001, 1000), (1.5, 1_500_000), (366 * 86_400, 31_622_400_000_000)]
+)
+def test_a_lease_lasts_a_millisecond_or_more(lease_seconds: float, lease_us: int) -> None:
+    assert lease_us_of(lease_seconds) == lease_us
+
+
+@pytest.mark.parametrize(
+    "lease_seconds", [0, -1, 0.0009, 366 * 86_400 + 1, 10**400, float("nan"), float("inf"), True, None, "10"]
+)
+def test_an_invalid_lease_is_rejected(lease_seconds: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"lease_seconds must be between 0\.001 seconds and 366 days .*, not "):
+        lease_us_of(lease_seconds)
+
+
+def test_the_same_limits_are_compiled_once() -> None:
+    assert schema_of((RECORD_TPM, DB)) is schema_of((RateLimit("tpm", 10, 10), ResourceLimit("db", 3)))
+    assert schema_of((RECORD_TPM, DB)) is schema_of((RECORD_TPM, DB), LEASE_US)
+    assert schema_of((RECORD_TPM, DB)) is pickle.loads(pickle.dumps(schema_of((RECORD_TPM, DB))))
+    assert schema_of((RECORD_TPM, DB)) is not schema_of((DB, RECORD_TPM))
+    assert schema_of((RECORD_TPM, DB)) is not schema_of((RECORD_TPM, DB), LEASE_US + 1)
+    assert schema_of((RECORD_TPM, DB)) is not schema_of((RECORD_TPM, DB), counts_usage=True)
+
+
+def test_a_schema_has_the_position_of_every_limit() -> None:
+    schema = schema_of((RECORD_TPM, DB, CALLS, ResourceLimit("gpu", 1)))
+    assert schema.index == {"tpm": 0, "db": 1, "call_count": 2, "gpu": 3}
+    assert (
+        [rule.limit for rule in schema.rules] == list(schema.limits) == [RECORD_TPM, DB, CALLS, ResourceLimit("gpu", 1)]
+    )
+    assert schema.permits == (1, 3)
+    assert schema_of((RECORD_TPM, CALLS)).permits == ()
+
+
+def test_two_limits_with_the_same_key_are_rejected() -> None:
+    with pytest.raises(InvalidLimit, match="tpm"):
+        Schema((RECORD_TPM, RateLimit("tpm", 1, 1)), LEASE_US, counts_usage=False)
+
+
+def test_amounts_are_converted_to_thousandths_of_a_unit() -> None:
+    schema = schema_of((RateLimit("tpm", 7, 60), RateLimit("rpm", 10, 60, RateLimitAlgorithm.FIXED_WINDOW)))
+    assert schema.milli(0, 3 * schema.rules[0].parts_per_unit) == 3000
+    assert schema.milli(1, 3) == 3000
+
+
+@pytest.mark.parametrize("counts_usage", [False, True])
+def test_a_new_record_is_unused(*, counts_usage: bool) -> None:
+    schema = schema_of((RECORD_TPM, DB), counts_usage=counts_usage)
+    record = new_record(schema)
+    assert record.states == [rule.start for rule in schema.rules]
+    assert record.states is not new_record(schema).states
+    assert record.leases == {}
+    assert not record.finished
+    assert not record.changed
+    if record.usage is not None:
+        assert (record.usage.until, record.usage.amounts) == (0, [0, 0])
+    assert (record.usage is not None) is counts_usage
+
+
+SEVERAL_TPM = RateLimit("tpm", 10, 10**7)
+SEVERAL_CALLS = CallLimit(3, 10**7)
+SEVERAL_DB = ResourceLimit("db", 2)
+
+
+def over(store: MemoryStore, **resources: tuple[Limit, ...]) -> LimitSet:
+    """A set over several resources."""
+    scoped = [
+        ScopedLimits(scope_of(name, "someone"), schema_of(limits, store.lease_us), "resource", f"{name}:")
+        for name, limits in resources.items()
+    ]
+    return LimitSet.composed(scoped, store)
+
+
+def test_amounts_are_named_by_resource(store: MemoryStore) -> None:
+    limits = over(store, one=(SEVERAL_TPM, SEVERAL_CALLS), other=(SEVERAL_TPM, SEVERAL_DB))
+    with limits.acquire({"one:tpm": 3, "other:tpm": 5, "other:db": 2}) as acquisition:
+        assert acquisition.acquisitions["one:call_count"].requested == 1
+        acquisition.update({"one:tpm": 2, "other:tpm": 5})
+    assert used(limits) == {"one:tpm": 2, "one:call_count": 1, "other:tpm": 5, "other:db": 0}
+
+
+def test_a_refusal_by_one_charges_nothing_of_the_other(store: MemoryStore) -> None:
+    limits = over(store, one=(SEVERAL_TPM,), other=(SEVERAL_TPM,))
+    assert limits.try_acquire({"other:tpm": 10})
+    refused = limits.try_acquire({"one:tpm": 3, "other:tpm": 1})
+    assert not refused
+    (violation,) = refused.outcome.violations
+    assert (violation.resource, violation.key) == ("other", "tpm")
+    assert used(limits) == {"one:tpm": 0, "other:tpm": 10}
+
+
+def test_the_state_is_that_of_each_resource_alone(store: MemoryStore) -> None:
+    both, alone = over(store, one=(SEVERAL_DB,), other=(SEVERAL_DB,)), over(store, one=(SEVERAL_DB,))
+    held = alone.acquire({"one:db": 2})
+    assert not both.try_acquire({"other:db": 1, "one:db": 1})
+    held.release()
+    assert both.try_acquire({"other:db": 1, "one:db": 1})
+
+
+def test_many_calls_of_one_resource_must_be_reported_and_one_of_another_need_not(store: MemoryStore) -> None:
+    limits = over(store, one=(SEVERAL_CALLS,), other=(SEVERAL_CALLS,))
+    with pytest.raises(UsageNotReported, match="one:call_count"), limits.acquire({"one:call_count": 2}):
+        pass
+    with limits.acquire({"one:call_count": 1}):
+        pass
+    assert used(limits) == {"one:call_count": 3, "other:call_count": 2}

@@ -1,4 +1,4 @@
-"""Forking: a thread that forks and one that opens something never wait for each other, and the child continues."""
+"""The process around the engine: forks, during which no thread waits for another one, and weak registries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from threading import Event, RLock
 
 import pytest
 
-from limits_app.core.runtime import around_fork, lock_over_forks
+from limits_app.core.runtime import WeakRegistry, around_fork, lock_over_forks
+from limits_app.testing.conformance.concurrency import switch_interval
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -158,3 +159,53 @@ def test_a_module_that_is_imported_in_the_middle_of_a_fork_releases_nothing(modu
     command = [sys.executable, "-c", FORKING_DURING_AN_IMPORT, module]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["0", "0", "True"]
+
+
+THREADS = 4
+EACH = 3000
+
+
+class Thing:
+    """Something that can be referred to."""
+
+
+def test_what_lives_is_there_once_and_what_is_gone_is_not() -> None:
+    living = WeakRegistry[Thing]()
+    first, second = Thing(), Thing()
+    for one in (first, second, first):
+        living.add(one)
+    assert living.all() == [first, second]
+    del first, one
+    assert living.all() == [second]
+    living.clear()
+    assert living.all() == []
+
+
+def test_the_place_of_one_that_is_gone_may_be_taken() -> None:
+    living = WeakRegistry[Thing]()
+    for _ in range(100):
+        thing = Thing()
+        living.add(thing)
+        assert living.all() == [thing]
+
+
+def test_it_can_be_gone_through_while_others_come_and_go() -> None:
+    living, done = WeakRegistry[Thing](), Event()
+
+    def come_and_go() -> None:
+        kept = []
+        for turn in range(EACH):
+            thing = Thing()
+            living.add(thing)
+            if turn % 10 == 0:
+                kept.append(thing)
+        done.wait()
+        assert all(thing in living.all() for thing in kept)
+
+    with switch_interval(1e-6), ThreadPoolExecutor(THREADS) as executor:
+        coming = [executor.submit(come_and_go) for _ in range(THREADS)]
+        while len(living.all()) < THREADS * EACH // 10:
+            pass
+        done.set()
+        for one in coming:
+            one.result()
