@@ -57,14 +57,6 @@ def test_a_weak_tag_is_not_good_enough_for_a_change_and_for_reading_it_is(root: 
     assert root.patch(where, BLOCKED, format="json", headers={"If-Match": f'"other", {tag}'}).status_code == 200
 
 
-def test_the_second_of_two_admins_is_told_to_read_again(root: APIClient, where: str) -> None:
-    tag = root.get(where)["ETag"]
-    first = root.patch(where, {"reason": "first"}, format="json", headers={"If-Match": tag})
-    second = root.patch(where, {"reason": "second"}, format="json", headers={"If-Match": tag})
-    assert (first.status_code, second.status_code) == (200, 412)
-    assert Policy.objects.get().reason == "first"
-
-
 def test_a_changed_limit_is_another_version_of_its_policy(root: APIClient, where: str) -> None:
     tag = root.get(where)["ETag"]
     Policy.objects.update(effect="limits")

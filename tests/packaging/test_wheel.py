@@ -198,25 +198,3 @@ for module in {modules_of(extra)}:
     importlib.import_module(module)
 """
     run(python, "-c", code, folder=tmp_path)
-
-
-def test_an_editable_install_has_the_templates(tmp_path: Path) -> None:
-    python = new_environment(tmp_path, "--editable", ROOT)
-    code = """
-import django
-from django.conf import settings
-from django.template.loader import get_template
-
-settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "limits_app"],
-    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
-)
-django.setup()
-print(get_template("limits_app/429.html").origin.name)
-print(get_template("admin/limits_app/pages/usage.html").origin.name)
-"""
-    printed = run(python, "-c", code, folder=tmp_path)
-    assert printed.splitlines() == [
-        f"{ROOT}/limits_app/templates/limits_app/429.html",
-        f"{ROOT}/limits_app/templates/admin/limits_app/pages/usage.html",
-    ]
