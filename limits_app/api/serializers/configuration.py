@@ -41,6 +41,13 @@ class DefinitionSerializer(serializers.ModelSerializer[C]):
         models.JSONField: ObjectField,
     }
 
+    def build_relational_field(self, field_name: str, relation_info: Any) -> Any:
+        """Represent another row by its name."""
+        model = relation_info.related_model
+        rows = model._default_manager.all()
+        options = {"slug_field": model.named_by, "queryset": rows, "required": False, "allow_null": True}
+        return serializers.SlugRelatedField, options
+
     def to_internal_value(self, data: Any) -> Any:
         """Read a definition; read-only fields are ignored, so that a response body can be sent back."""
         if isinstance(data, Mapping):
@@ -76,12 +83,6 @@ def _parts(serializer: Any, **options: Any) -> Any:
     return serializer(**{"many": True, "required": False, "max_length": MOST_PARTS, **options})
 
 
-def _name_of(model: type[Configuration], *, required: bool = False) -> Any:
-    return serializers.SlugRelatedField(
-        slug_field=model.named_by, queryset=model._default_manager.all(), required=required, allow_null=not required
-    )
-
-
 class LimitSerializer(_PartSerializer[Limit]):
     """One limit. Its kind decides which fields apply; the others are empty. It can also be sent as text."""
 
@@ -105,8 +106,6 @@ class PoolMemberSerializer(_PartSerializer[PoolMember]):
 class ResourceSerializer(DefinitionSerializer[Resource]):
     """A resource that can be limited."""
 
-    pool = _name_of(Pool)
-
     Meta = _meta(Resource, "id", *FIELDS[Resource])
 
 
@@ -119,9 +118,6 @@ class PlanSerializer(DefinitionSerializer[Plan]):
 class EntitySerializer(DefinitionSerializer[Entity]):
     """A client, user or tenant, or a pattern of them."""
 
-    parent = _name_of(Entity)
-    plan = _name_of(Plan)
-
     Meta = _meta(Entity, "id", *FIELDS[Entity])
 
 
@@ -129,9 +125,6 @@ class PolicySerializer(DefinitionSerializer[Policy]):
     """A policy with its limits; they are saved together or not at all."""
 
     scope = serializers.ChoiceField(PolicyScope.choices, read_only=True)
-    resource = _name_of(Resource)
-    entity = _name_of(Entity)
-    plan = _name_of(Plan)
     limits = _parts(PolicyLimitSerializer)
 
     Meta = _meta(Policy, "id", "scope", *FIELDS[Policy], "limits", "created_at", "updated_at")
@@ -147,8 +140,6 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
     """A rule for URLs, with limits of its own or with a resource."""
-
-    resource = _name_of(Resource)
 
     Meta = _meta(Endpoint, "id", *FIELDS[Endpoint])
 
@@ -173,7 +164,7 @@ class RevertSerializer(StrictSerializer):
     force = serializers.BooleanField(required=False, default=False)
 
 
-class _ChangeSerializer(StrictSerializer):
+class _StateSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
     idempotency_key = serializers.CharField(
         required=False,
@@ -182,9 +173,6 @@ class _ChangeSerializer(StrictSerializer):
         max_length=255,
         help_text="A repeated request with the same key has no effect.",
     )
-
-
-class _StateSerializer(_ChangeSerializer):
     resource = Exact(max_length=64, allow_null=True, help_text="null: the totals over all resources.")
     entity = Exact(required=False, allow_null=True, default=None, max_length=255)
     plan = Exact(
