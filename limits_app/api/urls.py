@@ -5,19 +5,19 @@ from __future__ import annotations
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from limits_app.api.views import configuration, state
-from limits_app.api.views.base import NotFoundView, SchemaView
+from limits_app.api import live_views, views
+from limits_app.api.base import NotFoundView, SchemaView
 
 app_name = "limits_api"
 
 _router = SimpleRouter(use_regex_path=False)
-_router.register("resources", configuration.ResourceView)
-_router.register("plans", configuration.PlanView)
-_router.register("entities", configuration.EntityView)
-_router.register("policies", configuration.PolicyView)
-_router.register("pools", configuration.PoolView)
-_router.register("endpoints", configuration.EndpointView)
-_router.register("audit-events", configuration.AuditEventView)
+_router.register("resources", views.ResourceView)
+_router.register("plans", views.PlanView)
+_router.register("entities", views.EntityView)
+_router.register("policies", views.PolicyView)
+_router.register("pools", views.PoolView)
+_router.register("endpoints", views.EndpointView)
+_router.register("audit-events", views.AuditEventView)
 
 _schema = SchemaView.as_view(
     custom_settings={
@@ -35,19 +35,19 @@ _schema = SchemaView.as_view(
 
 _v1 = [
     *_router.urls,
-    path("audit-events/<int:pk>/revert/", configuration.RevertView.as_view(), name="revert"),
-    path("boosts/", state.BoostView.as_view(), name="boost"),
-    path("candidates/", state.CandidateView.as_view(), name="candidate-list"),
-    path("denials/", state.DenialView.as_view(), name="denial-list"),
-    path("emergency/", state.EmergencyView.as_view(), name="emergency"),
-    path("explain/", state.ExplainView.as_view(), name="explain"),
-    path("me/", state.MeView.as_view(), name="me"),
-    path("resets/", state.ResetView.as_view(), name="reset"),
+    path("audit-events/<int:pk>/revert/", views.RevertView.as_view(), name="revert"),
+    path("boosts/", live_views.BoostView.as_view(), name="boost"),
+    path("candidates/", live_views.CandidateView.as_view(), name="candidate-list"),
+    path("denials/", live_views.DenialView.as_view(), name="denial-list"),
+    path("emergency/", live_views.EmergencyView.as_view(), name="emergency"),
+    path("explain/", live_views.ExplainView.as_view(), name="explain"),
+    path("me/", live_views.MeView.as_view(), name="me"),
+    path("resets/", live_views.ResetView.as_view(), name="reset"),
     path("schema/", _schema, name="schema"),
-    path("shadow-refusals/", state.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
-    path("status/", state.StatusView.as_view(), name="status"),
-    path("top-ups/", state.TopUpView.as_view(), name="top-up"),
-    path("usage/", state.UsageView.as_view(), name="usage"),
+    path("shadow-refusals/", live_views.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
+    path("status/", live_views.StatusView.as_view(), name="status"),
+    path("top-ups/", live_views.TopUpView.as_view(), name="top-up"),
+    path("usage/", live_views.UsageView.as_view(), name="usage"),
     re_path(r"[\s\S]*/\Z", NotFoundView.as_view()),
 ]
 

@@ -26,10 +26,17 @@ def install() -> None:
 
     from limits_app import conf
 
-    recorders = []
+    recorders: list[PrometheusRecorder | OpenTelemetryRecorder] = []
     for exporter in () if conf.problems() else conf.get(conf.METRICS):
         try:
-            recorders.append(_prometheus() if exporter is conf.Exporter.PROMETHEUS else _opentelemetry())
+            if exporter is conf.Exporter.PROMETHEUS:
+                from limits_app.metrics.prometheus import recorder
+
+                recorders.append(recorder())
+            else:
+                from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
+
+                recorders.append(OpenTelemetryRecorder())
         except ModuleNotFoundError as error:
             message = f"METRICS in LIMITS names {exporter}, which needs a package: pip install 'limits-app[{exporter}]'"
             raise ImproperlyConfigured(message) from error
@@ -53,15 +60,3 @@ def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     CALL_OBSERVERS.append(collection.worker_called)
     if is_multiprocess():
         atexit.register(collection.collect)
-
-
-def _prometheus() -> PrometheusRecorder:
-    from limits_app.metrics.prometheus import recorder
-
-    return recorder()
-
-
-def _opentelemetry() -> OpenTelemetryRecorder:
-    from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
-
-    return OpenTelemetryRecorder()

@@ -13,8 +13,8 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, services
+from limits_app.api.base import BoundedJSONParser
 from limits_app.api.problems import Problem
-from limits_app.api.views.base import BoundedJSONParser
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
 from tests.api.site import ROOT, fill
 

@@ -21,15 +21,16 @@ from rest_framework.serializers import DictField, ListField, ListSerializer, Ser
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.api.serializers import configuration, state
-from limits_app.api.serializers.configuration import (
+from limits_app.api import live_serializers as live
+from limits_app.api import serializers
+from limits_app.api.base import ApiView
+from limits_app.api.serializers import (
     EndpointSerializer,
     EntitySerializer,
     PolicySerializer,
     PoolSerializer,
     ResourceSerializer,
 )
-from limits_app.api.views.base import ApiView
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Denial
 from tests.api import fuzz
@@ -86,14 +87,14 @@ def test_an_answer_has_just_the_fields_that_the_description_has(settings: Settin
     Denial.objects.create(minute=now, resource="resource1", key="tpm", first=now, last=now)
     asked = f"?resource=resource1&entity={payer}"
     views = {
-        f"status/{asked}": state.StatusSerializer(),
-        "status/?resource=resource1": state.StatusSerializer(),
-        f"explain/{asked}&requested=tpm:20": state.ExplanationSerializer(),
-        f"explain/{asked}&requested=slots:4": state.ExplanationSerializer(),
-        "usage/": state.UseSerializer(),
-        "denials/": state.DenialSerializer(),
-        "me/": state.MineSerializer(),
-        "audit-events/": configuration.AuditEventSerializer(),
+        f"status/{asked}": live.StatusSerializer(),
+        "status/?resource=resource1": live.StatusSerializer(),
+        f"explain/{asked}&requested=tpm:20": live.ExplanationSerializer(),
+        f"explain/{asked}&requested=slots:4": live.ExplanationSerializer(),
+        "usage/": live.UseSerializer(),
+        "denials/": live.DenialSerializer(),
+        "me/": live.MineSerializer(),
+        "audit-events/": serializers.AuditEventSerializer(),
         "policies/": PolicySerializer(),
         "pools/": PoolSerializer(),
         "resources/": ResourceSerializer(),

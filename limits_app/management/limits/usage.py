@@ -31,14 +31,17 @@ _REJECTION: Final = ("minute", "entity", "name", "resource", "limit", "count", "
 _OF_REJECTION: Final = attrgetter(
     *("count.minute", "count.entity", "name", "count.resource", "count.key", "count.count", "why", "event_number")
 )
+_OF: Final = (
+    OF_RESOURCE,
+    argument("--entity", help="an empty value selects the site itself"),
+    argument("--key", type=key, help="only this limit"),
+)
 _BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
 
 
 @subcommand(
     "show allowed amounts and rejections, as of the last snapshot",
-    OF_RESOURCE,
-    argument("--entity", help="an empty value selects the site itself"),
-    argument("--key", type=key, help="only this limit"),
+    *_OF,
     argument("--period", choices=["hour", "day"], default="day"),
     argument("--since", type=age, metavar="WHEN", help=f"{AGES}; the default is 30d, or 48h for --period hour"),
     argument("--until", type=age, metavar="WHEN", help=AGES),
@@ -90,9 +93,7 @@ def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
     "list rejections with their reasons, the latest first",
     argument("--since", type=minute, metavar="WHEN", help=f"{_TIMES}; the default is 48h"),
     argument("--until", type=minute, metavar="WHEN", help=_TIMES),
-    argument("--entity", help="an empty value selects the site itself"),
-    OF_RESOURCE,
-    argument("--key", type=key, help="only this limit"),
+    *_OF,
     argument("--request-id", metavar="ID", help="the id of a request, as its rejection showed it"),
     argument("--most", type=positive, default=_MOST, metavar="ROWS", help="only this many rows, the latest"),
     examples=("denials --since 10m", "denials --since yesterday --until today --entity user:42"),

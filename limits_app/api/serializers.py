@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from django.db import models
 from rest_framework import serializers
 
-from limits_app.api.serializers.fields import AmountField, DateTimeField, Exact, ObjectField, StrictSerializer
+from limits_app.api.fields import AmountField, DateTimeField, Exact, ObjectField, StrictSerializer
 from limits_app.models import (
     AuditEvent,
     Configuration,

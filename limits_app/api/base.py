@@ -28,8 +28,8 @@ from rest_framework.views import APIView
 
 from limits_app.api import problems
 from limits_app.api.permissions import ModelPermission, Permission, changing
+from limits_app.api.queries import MAX_PAGE_SIZE, PageQuery, read
 from limits_app.api.schema import ApiSchema
-from limits_app.api.serializers.queries import MAX_PAGE_SIZE, PageQuery, read
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 

@@ -1,11 +1,11 @@
-"""Serializers for live state."""
+"""Serializers of live state: status, explanations, usage, rejections, candidates and the emergency switch."""
 
 from __future__ import annotations
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from limits_app.api.serializers.fields import DateTimeField, StrictSerializer
+from limits_app.api.fields import DateTimeField, StrictSerializer
 from limits_app.models import Bucket
 
 

@@ -14,11 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from limits_app import audit
-from limits_app.api import permissions
+from limits_app.api import permissions, queries
+from limits_app.api.base import ApiView, ConfigurationView
+from limits_app.api.fields import validated
 from limits_app.api.permissions import reason_of, who
 from limits_app.api.problems import Problem
-from limits_app.api.serializers import queries
-from limits_app.api.serializers.configuration import (
+from limits_app.api.serializers import (
     AuditEventSerializer,
     EndpointSerializer,
     EntitySerializer,
@@ -28,8 +29,6 @@ from limits_app.api.serializers.configuration import (
     ResourceSerializer,
     RevertSerializer,
 )
-from limits_app.api.serializers.fields import validated
-from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.services.dropped import left_without

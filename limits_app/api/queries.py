@@ -9,8 +9,8 @@ from django.db.models import Q
 from django.http import QueryDict
 from rest_framework import serializers
 
+from limits_app.api.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb, in_scope
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.validators import validate_identifier, validate_resource_name

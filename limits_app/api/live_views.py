@@ -13,12 +13,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from limits_app import conf, services
-from limits_app.api import permissions
+from limits_app.api import live_serializers as live
+from limits_app.api import permissions, queries, serializers
+from limits_app.api.base import ApiView, ListView
+from limits_app.api.fields import validated
 from limits_app.api.permissions import changing, who
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers import configuration, queries, state
-from limits_app.api.serializers.fields import validated
-from limits_app.api.views.base import ApiView, ListView
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
@@ -41,7 +41,7 @@ class StatusView(ApiView):
     permission = "limits_app.view_policy"
     query = queries.StatusQuery
 
-    @extend_schema(responses=state.StatusSerializer)
+    @extend_schema(responses=live.StatusSerializer)
     def get(self, request: Request) -> Response:
         """Read the state of an entity on a resource; without an entity, of the site itself and the whole resource."""
         given = queries.read(self.query, request.query_params)
@@ -54,7 +54,7 @@ class ExplainView(ApiView):
     permission = "limits_app.view_policy"
     query = queries.ExplainQuery
 
-    @extend_schema(responses=state.ExplanationSerializer)
+    @extend_schema(responses=live.ExplanationSerializer)
     def get(self, request: Request) -> Response:
         """Explain the decision about a request without consuming anything."""
         given = queries.read(self.query, request.query_params)
@@ -73,15 +73,15 @@ class CandidateView(ApiView):
 
     permission = permissions.CANDIDATES
 
-    @extend_schema(responses=state.CandidateReportSerializer(many=True))
+    @extend_schema(responses=live.CandidateReportSerializer(many=True))
     def get(self, request: Request) -> Response:
         """List candidates, and how many requests each evaluated and would have rejected."""
         return Response([one.as_dict() for one in services.candidates()])
 
-    @extend_schema(request=state.CandidateChangeSerializer, responses=state.CandidateReportSerializer(many=True))
+    @extend_schema(request=live.CandidateChangeSerializer, responses=live.CandidateReportSerializer(many=True))
     def post(self, request: Request) -> Response:
         """Set, promote, revert or discard the candidate of a policy."""
-        given = validated(state.CandidateChangeSerializer, request.data)
+        given = validated(live.CandidateChangeSerializer, request.data)
         policy = policy_of_id(given.pop("policy"))
         action = _CANDIDATE_ACTIONS.get(given.pop("action"))
         if action is None:
@@ -106,15 +106,15 @@ class EmergencyView(ApiView):
 
     permission = permissions.EMERGENCY
 
-    @extend_schema(responses=state.EmergencySerializer)
+    @extend_schema(responses=live.EmergencySerializer)
     def get(self, request: Request) -> Response:
         """Read the mode that is in force."""
-        return Response(state.EmergencySerializer(services.emergency()).data)
+        return Response(live.EmergencySerializer(services.emergency()).data)
 
-    @extend_schema(request=state.EmergencySerializer, responses=state.EmergencySerializer)
+    @extend_schema(request=live.EmergencySerializer, responses=live.EmergencySerializer)
     def put(self, request: Request) -> Response:
         """Set it; shadow and off require a reason."""
-        given = validated(state.EmergencySerializer, request.data)
+        given = validated(live.EmergencySerializer, request.data)
         with acting(**who(request)):
             services.set_emergency(**given)
         return self.get(request)
@@ -125,7 +125,7 @@ class ShadowRefusalView(ApiView):
 
     permission = "limits_app.view_policy"
 
-    @extend_schema(responses=state.ShadowRefusalSerializer(many=True))
+    @extend_schema(responses=live.ShadowRefusalSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Count them; the counts are those of the responding process."""
         counted = services.shadow_refusals().items()
@@ -148,10 +148,10 @@ class UsageView(_LiveListView):
 
     permission = permissions.USAGE
     queryset = UsageSnapshot.objects.all()
-    serializer_class = state.UseSerializer
+    serializer_class = live.UseSerializer
     query = queries.UsageQuery
 
-    @extend_schema(responses=state.UseSerializer(many=True))
+    @extend_schema(responses=live.UseSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read allowed amounts and rejections, as of the last roll-up; latest period first, then the largest usage."""
         given = queries.read(self.query, request.query_params)
@@ -164,10 +164,10 @@ class DenialView(_LiveListView):
 
     permission = permissions.USAGE
     queryset = Denial.objects.all()
-    serializer_class = state.DenialSerializer
+    serializer_class = live.DenialSerializer
     query = queries.DenialQuery
 
-    @extend_schema(responses=state.DenialSerializer(many=True))
+    @extend_schema(responses=live.DenialSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read rejections by minute, entity and limit; latest minute first, then the highest count."""
         given = queries.read(self.query, request.query_params)
@@ -180,10 +180,10 @@ class MeView(_LiveListView):
 
     permission_classes = (permissions.Callers,)
     queryset = Resource.objects.all()
-    serializer_class = state.MineSerializer
+    serializer_class = live.MineSerializer
     query = queries.MeQuery
 
-    @extend_schema(responses=state.MineSerializer(many=True))
+    @extend_schema(responses=live.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits and usage of the requesting entity on the configured resources."""
         entity, plan, _ = identify(request, conf.current())  # REST framework authenticates after the middleware
@@ -201,11 +201,11 @@ class ResetView(ApiView):
 
     permission = permissions.RESET
 
-    @extend_schema(request=configuration.ResetSerializer, responses=configuration.DoneSerializer)
+    @extend_schema(request=serializers.ResetSerializer, responses=serializers.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Reset the usage of an entity on a resource; concurrent permits are not released."""
         return Response(
-            {"done": services.reset(**validated(configuration.ResetSerializer, request.data), **who(request))}
+            {"done": services.reset(**validated(serializers.ResetSerializer, request.data), **who(request))}
         )
 
 
@@ -214,10 +214,10 @@ class TopUpView(ApiView):
 
     permission = permissions.TOP_UP
 
-    @extend_schema(request=configuration.TopUpSerializer, responses=configuration.DoneSerializer)
+    @extend_schema(request=serializers.TopUpSerializer, responses=serializers.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Give an entity credit for a limit, up to its capacity."""
-        given = validated(configuration.TopUpSerializer, request.data)
+        given = validated(serializers.TopUpSerializer, request.data)
         amount = amount_of(given.pop("amount"))
         return Response({"done": services.top_up(**given, amount=amount, **who(request))})
 
@@ -228,17 +228,17 @@ class BoostView(ApiView):
     permission = permissions.BOOST
     tagged = True
 
-    @extend_schema(request=configuration.BoostSerializer, responses={201: configuration.PolicySerializer})
+    @extend_schema(request=serializers.BoostSerializer, responses={201: serializers.PolicySerializer})
     def post(self, request: Request) -> Response:
         """Grant a boost: a policy with dates. Limits that are not in the request stay unchanged."""
-        given = validated(configuration.BoostSerializer, request.data)
+        given = validated(serializers.BoostSerializer, request.data)
         limits = [row.definition() for row in definitions.read_limits(given["limits"])]
         if given["resource"] is not None:
             definitions.check_stored(Resource, given["resource"], ("resource",))
         with acting(**who(request)):  # without a reason: the boost has its own
             policy = services.grant_boost(given["entity"], given["resource"], limits, given["until"], given["reason"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
-        return self.answered(request, configuration.PolicySerializer(granted).data, 201)
+        return self.answered(request, serializers.PolicySerializer(granted).data, 201)
 
 
 def _amount(text: str) -> tuple[str, Amount]:
