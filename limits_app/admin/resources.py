@@ -27,7 +27,7 @@ from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy,
 from limits_app.models.plan import groups_have_plans
 from limits_app.resolver.resolution import Pair
 from limits_app.services import RowState
-from limits_app.services.doctor.endpoints import SiteUrls
+from limits_app.services.doctor.configuration import SiteUrls
 from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 3

@@ -40,8 +40,8 @@ from limits_app.services import limits_file
 from limits_app.services.dropped import dropped_keys
 from limits_app.services.limits_file import Change, InvalidFile
 from limits_app.services.limits_file.content import stored_content
-from limits_app.services.limits_file.document import read_document
 from limits_app.services.limits_file.planning import dropped_limits
+from limits_app.services.limits_file.reading import read_document
 from tests.commands.running import Ran, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
 
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_file.document, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(limits_file.reading, "MAX_CHARACTERS", 10)
     with pytest.raises(InvalidFile, match="at most 10 characters"):
         read_document("name: twelve", "f")
 
@@ -427,7 +427,7 @@ def test_the_warnings_name_what_dropped_keys_names() -> None:
         - {resource: q, effect: unlimited}
         """
     )
-    entries = [one.entry for (name, _), one in stored_content("default").items() if name == "policies"]
+    entries = [one for (name, _), one in stored_content("default").items() if name == "policies"]
     for entry, policy in zip(
         sorted(entries, key=lambda one: one.key), sorted(Policy.objects.all(), key=key_of), strict=True
     ):

@@ -26,8 +26,7 @@ from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import replay
-from limits_app.services.simulation.report import EVENTS, Report
+from limits_app.services.simulation.replay import EVENTS, Report, replay
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisStore

@@ -192,7 +192,7 @@ def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resou
                 limited = fields["effect"] == "limits"
                 fields["extends"] = fields["extends"] and limited
                 make(resource, entity, *(drawn.sample("abcdef", 2) if limited else ()), **fields, **when)
-    entries = [one.entry for (name, _), one in stored_content("default").items() if name == "policies"]
+    entries = [one for (name, _), one in stored_content("default").items() if name == "policies"]
     for entry, policy in zip(
         sorted(entries, key=lambda one: one.key), sorted(Policy.objects.all(), key=_key), strict=True
     ):

@@ -18,8 +18,7 @@ from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
-from limits_app.services.simulation.replay import replay
-from limits_app.services.simulation.report import Report
+from limits_app.services.simulation.replay import Report, replay
 
 _HEAD: Final = ("change", "object", "field", "before", "after")
 _MOST_WARNINGS: Final = 20

@@ -11,8 +11,16 @@ from limits_app import conf
 from limits_app.models import Enforcement
 from limits_app.resolver.resolution import write_alias
 from limits_app.services.doctor.configuration import configured
-from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
-from limits_app.services.doctor.usage import used, waiting
+from limits_app.services.doctor.environment import (
+    Finding,
+    Severity,
+    asked_database,
+    asked_stores,
+    checked,
+    migrated,
+    used,
+    waiting,
+)
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limits_file.content import stored_content
 from limits_app.services.temporary import emergency
@@ -58,7 +66,7 @@ def _of_database() -> Iterator[Finding]:
         yield from _lifted()
         stored = stored_content(using)
         yield from configured(stored)
-        yield from used({key[0]: one.entry for (name, key), one in stored.items() if name == "resources"}, using)
+        yield from used({key[0] for section, key in stored if section == "resources"}, using)
     except DatabaseError as error:
         yield Finding(
             "limits_app.D005", Severity.ERROR, f"the database {using!r} failed on the way: {error}", "Ask again."

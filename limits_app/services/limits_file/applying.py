@@ -25,8 +25,8 @@ from limits_app.services.limits_file.content import (
     stored_content,
     stored_keys,
 )
-from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
+from limits_app.services.limits_file.reading import InvalidFile, Problem
 
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
@@ -225,12 +225,12 @@ def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     using = write_alias()
     _, others = managed(name, using)
     made = set(Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True))
-    for one in stored_content(using).values():
-        section, entry = one.entry.section, one.entry
+    for entry in stored_content(using).values():
+        section = entry.section
         identity = dict(zip(section.identity, entry.key, strict=False))
         said = {field: value for field, value in identity.items() if value != section.default(field)}
         is_made = section.name in _MADE and said.keys() <= {"name", "resource"} and entry.key[0] in made
-        if is_made or (section.kind, one.pk) in others:
+        if is_made or (section.kind, entry.pk) in others:
             continue
         if section.named:
             found.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))

@@ -102,13 +102,14 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object; of a file with its line and its definition, and otherwise 0 and None."""
+    """One object: of a file with its line and its definition, of the database with its primary key."""
 
     section: Section
     key: Key
     state: State
     line: int = 0
     definition: Definition | None = None
+    pk: Any = None
 
     @property
     def name(self) -> Name:
@@ -195,17 +196,9 @@ def plain_value(field: Any, value: Any) -> Any:
     return value.value if isinstance(value, models.Choices) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An object of the database and its primary key."""
-
-    pk: Any
-    entry: Entry
-
-
-def stored_content(using: str) -> dict[Name, Stored]:
+def stored_content(using: str) -> dict[Name, Entry]:
     """Give all configuration, by section and key, in the order in which a file would have it."""
-    return {one.entry.name: one for section in SECTIONS.values() for one in _section(section, using)}
+    return {entry.name: entry for section in SECTIONS.values() for entry in _section(section, using)}
 
 
 def stored_keys(section: Section, using: str) -> dict[Key, Any]:
@@ -214,7 +207,7 @@ def stored_keys(section: Section, using: str) -> dict[Key, Any]:
     return {key: pk for pk, key, _ in _counted(section, rows)}
 
 
-def _section(section: Section, using: str) -> Iterator[Stored]:
+def _section(section: Section, using: str) -> Iterator[Entry]:
     limits = _limits("policy", using) if section.has_limits else {}
     members = _members(using) if section.parts is not None else {}
     rows = _rows(section, (*section.identity, *section.fields), _all(section, using))
@@ -223,7 +216,7 @@ def _section(section: Section, using: str) -> Iterator[Stored]:
             state[LIMITS] = limits.get(pk, ())
         if section.parts is not None:
             state[section.parts.name] = members.get(pk, {})
-        yield Stored(pk, Entry(section, key, state))
+        yield Entry(section, key, state, pk=pk)
 
 
 _Rows = Iterator[tuple[Any, Key, dict[str, Any]]]

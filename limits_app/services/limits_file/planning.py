@@ -20,12 +20,11 @@ from limits_app.services.limits_file.content import (
     Entry,
     Name,
     State,
-    Stored,
     noted,
     references,
     stored_content,
 )
-from limits_app.services.limits_file.document import InvalidFile, Problem
+from limits_app.services.limits_file.reading import InvalidFile, Problem
 
 
 class Change(StrEnum):
@@ -42,17 +41,17 @@ class Step:
     """One object: as it is stored, and as the file wants it; one of them is None where it comes or goes."""
 
     change: Change
-    stored: Stored | None
+    stored: Entry | None
     wanted: Entry | None
 
     @property
     def entry(self) -> Entry:
         """The object as it is to be, or as it was."""
-        return self.wanted or self.stored.entry  # type: ignore[union-attr]  # one of them is there
+        return self.wanted or self.stored  # type: ignore[return-value]  # one of them is there
 
     def differences(self) -> Iterator[tuple[str, Any, Any]]:
         """Each field that differs, before and after; parts and limits one by one."""
-        before = _flat(self.stored.entry.state if self.stored else {})
+        before = _flat(self.stored.state if self.stored else {})
         after = _flat(self.wanted.state if self.wanted else {})
         nothing = {} if self.change is Change.UPDATE else _flat(_left_out(self.entry))
         for name in before | after:
@@ -93,7 +92,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     own = {name for name, one in stored.items() if one.pk in mine.get(SECTIONS[name[0]].kind, ())}
     wanted = _with_implied(content, stored.keys() - own)
     deleted = {name: stored[name] for name in stored if name in own and name not in wanted}
-    after = {name: one.entry for name, one in stored.items() if name not in deleted} | {
+    after = {name: entry for name, entry in stored.items() if name not in deleted} | {
         name: entry for name, entry in wanted.items() if entry is not None
     }
     owners = {name: others.get((SECTIONS[name[0]].kind, stored[name].pk)) for name in wanted if name in stored}
@@ -135,10 +134,10 @@ def _with_implied(content: Content, strange: Set[Name]) -> dict[Name, Entry | No
     return implied | wanted
 
 
-def _step(entry: Entry, stored: Stored | None) -> Step:
+def _step(entry: Entry, stored: Entry | None) -> Step:
     if stored is None:
         return Step(Change.CREATE, None, entry)
-    return Step(Change.UNCHANGED if stored.entry.state == entry.state else Change.UPDATE, stored, entry)
+    return Step(Change.UNCHANGED if stored.state == entry.state else Change.UPDATE, stored, entry)
 
 
 def _left_out(entry: Entry) -> State:
@@ -251,7 +250,7 @@ def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) 
         if limits := tested.get(step.stored.pk):
             stays = "is deleted with it" if step.wanted is None else "stays, and is compared with the changed policy"
             yield f"{step.entry.label}: its candidate {limits} {stays}"
-        if step.wanted and (why := weakened(step.stored.entry.state, step.entry.state)):
+        if step.wanted and (why := weakened(step.stored.state, step.entry.state)):
             yield f"{step.entry.label}: {why.removesuffix('.')}"
     policies = [entry for (section, _), entry in after.items() if section == "policies"]
     yield from dropped_limits(

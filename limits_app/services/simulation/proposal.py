@@ -70,7 +70,7 @@ class Proposal:
     @classmethod
     def of_site(cls) -> Proposal:
         """Propose the stored policies."""
-        return cls(one.entry for one in stored_content(write_alias()).values())
+        return cls(stored_content(write_alias()).values())
 
     @classmethod
     def of_policy(cls, policy: Policy) -> Proposal:
@@ -82,7 +82,7 @@ class Proposal:
         names = [str(one or "") for one in (policy.resource, policy.entity, policy.plan)]
         key = (names[0], names[1], "", "", names[2], policy.counted)
         own = Entry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
-        stored = [one.entry for one in stored_content(write_alias()).values()]
+        stored = stored_content(write_alias()).values()
         return cls(
             [own, *(one for one in stored if one.section != section or (one.key[2:4] == ("", "") and one.key != key))]
         )
