@@ -124,10 +124,18 @@ def save(
             found = conflict(limit)
             if found is not None and found != instance:
                 raise ValidationError(gettext("There are limits for this already: change those."))
-            if instance is not None and type(instance) is not (Endpoint if limit.what == What.URL else Policy):
+            model = Endpoint if limit.what == What.URL else Policy
+            if instance is not None and type(instance) is not model:
                 instance.delete()
                 instance = None
-            row = _rule(limit, instance) if limit.what == What.URL else _policy(limit, instance, reason)
+            if model is Endpoint:
+                fields = _rule_fields(limit, is_new=instance is None)
+            else:
+                fields = _policy_fields(limit, reason or getattr(instance, "reason", ""))
+            new, find = instance is None, definitions.find_or_new
+            definition = definitions.read(instance or model(), fields, partial=not new, find=find)
+            definitions.save(definition)
+            row: Endpoint | Policy = definition.row
         if isinstance(row, Endpoint):
             row.refresh_from_db()  # its policy was made at the end of the block
             with acting():
@@ -140,19 +148,10 @@ def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
     if limit.what == What.URL:
         rules = Endpoint.objects.using(write_alias()).filter(path=limit.path, counted_by=_COUNTED_BY[limit.who])
         return rules.exclude(limits="").first()
-    return policy_of(limit).first()
-
-
-def policy_of(limit: SimpleLimit) -> QuerySet[Policy]:
-    """The permanent policy of the scope of a limit, if there is one."""
     scope = _scope(limit)
-    names = {
-        "resource__name": scope["resource"],
-        "entity__identifier": scope["entity"],
-        "plan__name": scope["plan"],
-        "counted": scope["counted"],
-    }
-    return Policy.objects.using(write_alias()).filter(valid_from=None, weekly_hours="", **names)
+    names = {"resource__name": scope["resource"], "entity__identifier": scope["entity"], "plan__name": scope["plan"]}
+    permanent = Policy.objects.using(write_alias()).filter(valid_from=None, weekly_hours="", counted=scope["counted"])
+    return permanent.filter(**names).first()
 
 
 def read(row: Endpoint | Policy) -> SimpleLimit | None:
@@ -197,13 +196,9 @@ def _who(row: Policy, entity: str, limits: Sequence[Noted]) -> Who:
     return Who.TOGETHER if limits[0].shared else Who.CLIENT
 
 
-def _rule(limit: SimpleLimit, instance: Any) -> Endpoint:
-    row = instance or Endpoint(name=limit.path[:100])
+def _rule_fields(limit: SimpleLimit, *, is_new: bool) -> dict[str, Any]:
     fields = {"path": limit.path, "limits": " ".join(limit.limits), "counted_by": _COUNTED_BY[limit.who]}
-    definition = definitions.read(row, fields | ({} if instance else {"name": row.name}), partial=instance is not None)
-    definitions.save(definition)
-    rule: Endpoint = definition.row
-    return rule
+    return fields | ({"name": limit.path[:100]} if is_new else {})
 
 
 def _enforcement(limit: SimpleLimit) -> Enforcement:
@@ -215,19 +210,10 @@ def _policies_of(rule: Endpoint) -> QuerySet[Policy]:
     return Policy.objects.using(write_alias()).filter(resource__name=rule.limits_resource, entity=None, plan=None)
 
 
-def _policy(limit: SimpleLimit, instance: Any, reason: str) -> Policy:
+def _policy_fields(limit: SimpleLimit, reason: str) -> dict[str, Any]:
     shared = ":shared" if limit.who == Who.TOGETHER else ""
-    fields = _scope(limit) | {
-        "limits": [text + shared for text in limit.limits],
-        "enforcement": _enforcement(limit),
-        "reason": reason or getattr(instance, "reason", ""),
-    }
-    definition = definitions.read(
-        instance or Policy(), fields, partial=instance is not None, find=definitions.find_or_new
-    )
-    definitions.save(definition)
-    policy: Policy = definition.row
-    return policy
+    limits = [text + shared for text in limit.limits]
+    return _scope(limit) | {"limits": limits, "enforcement": _enforcement(limit), "reason": reason}
 
 
 def _scope(limit: SimpleLimit) -> dict[str, Any]:

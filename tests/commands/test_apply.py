@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -37,10 +36,7 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.services import limits_file
-from limits_app.services.dropped import dropped_keys
 from limits_app.services.limits_file import Change, InvalidFile
-from limits_app.services.limits_file.content import stored_content
-from limits_app.services.limits_file.planning import dropped_limits
 from limits_app.services.limits_file.reading import read_document
 from tests.commands.running import Ran, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
@@ -408,36 +404,6 @@ def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest
     with pytest.raises(InvalidFile, match="the database refuses what the file says"):
         limits_file.apply(content)
     assert Entity.objects.count() == 1
-
-
-def test_the_warnings_name_what_dropped_keys_names() -> None:
-    applied(
-        """
-        entities: {v: {}}
-        policies:
-        - limits: [a=1/s, b=1/s]
-        - {resource: x, limits: [b=1/s, c=1/s]}
-        - {resource: y, limits: [c=1/s], enforcement: 'off'}
-        - {resource: x, entity: u, limits: [d=1/s]}
-        - {entity: u, limits: [b=1/s]}
-        - {entity: v, resource: z, limits: [b=1/s]}
-        - {entity: w, extends: true, limits: [z=1/s]}
-        - {resource: x, valid_from: 2026-01-01T00:00:00Z, limits: [c=1/s]}
-        - {resource: new, weekly_hours: mon, limits: [b=1/s]}
-        - {resource: q, effect: unlimited}
-        """
-    )
-    entries = [one for (name, _), one in stored_content("default").items() if name == "policies"]
-    for entry, policy in zip(
-        sorted(entries, key=lambda one: one.key), sorted(Policy.objects.all(), key=key_of), strict=True
-    ):
-        told = " ".join(dropped_limits(entries, [entry]))
-        assert {*re.findall(r"drops '(\w+)'", told)} == {one.key for one in dropped_keys(policy)}, entry.label
-
-
-def key_of(policy: Policy) -> tuple[str, ...]:
-    valid_from = policy.valid_from.isoformat() if policy.valid_from else ""
-    return str(policy.resource or ""), str(policy.entity or ""), valid_from, policy.weekly_hours
 
 
 def test_a_plan_says_which_policies_would_be_enforced_no_longer() -> None:

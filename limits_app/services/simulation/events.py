@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -72,7 +73,7 @@ def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator
 
 
 class _Columns:
-    """Reads rows, and caches the rest of a row without its time, since most rows repeat."""
+    """Reads rows, and caches what is read of a row besides its time, since most rows repeat."""
 
     def __init__(self, head: Sequence[str], resource: str | None) -> None:
         if "time" not in head:
@@ -83,33 +84,29 @@ class _Columns:
             raise InvalidRequest("two columns have the same name")
         self._width = len(head)
         self._time = head.index("time")
-        self._keys = [(place, _key(name)) for place, name in enumerate(head) if name not in _KNOWN]
-        places = {name: head.index(name) for name in _KNOWN[1:] if name in head}
-        self._rest = [place for place in range(len(head)) if place != self._time]
-        self._places = places
+        self._names = [name for name in head if name != "time"]
+        self._keys = {name: _key(name) for name in head if name not in _KNOWN}
         self._resource = resource
-        self._seen: dict[tuple[str, ...], tuple[str, str | None, Wanted, int]] = {}
+        self._read = lru_cache(_MOST_CELLS)(self._rest)
 
     def read(self, row: list[str]) -> Event:
         if len(row) != self._width:
             raise InvalidRequest(f"it has {len(row)} cells, and not {self._width} as the first line")
         time = row.pop(self._time)
-        cells = tuple(row)
-        found = self._seen.get(cells)
-        if found is None:
-            row.insert(self._time, time)
-            found = self._read(row)
-            if len(self._seen) < _MOST_CELLS:
-                self._seen[cells] = found
-        return Event(_moment_us(time), *found)
+        rest = self._read(tuple(row))
+        return Event(_moment_us(time), *rest)
 
-    def _read(self, row: list[str]) -> tuple[str, str | None, Wanted, int]:
-        cells = {name: row[place].strip() for name, place in self._places.items()}
-        resource = cells.get("resource") or self._resource
-        entity = row[self._places["entity"]] if "entity" in self._places else ""
-        wanted = tuple((key, _milli(row[place])) for place, key in self._keys if row[place].strip())
-        held = _milli(cells["seconds"]) * 1000 if cells.get("seconds") else 0
-        return check_resource(resource), check_entity(entity) if entity else None, wanted, held
+    def _rest(self, row: tuple[str, ...]) -> tuple[str, str | None, Wanted, int]:
+        cells = dict(zip(self._names, row, strict=True))
+        entity, resource, seconds = (cells.get(name, "") for name in ("entity", "resource", "seconds"))
+        wanted = tuple((key, _milli(cells[name])) for name, key in self._keys.items() if cells[name].strip())
+        held = _milli(seconds) * 1000 if seconds.strip() else 0
+        return (
+            check_resource(resource.strip() or self._resource),
+            check_entity(entity) if entity else None,
+            wanted,
+            held,
+        )
 
 
 def recorded_events(
