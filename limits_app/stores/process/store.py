@@ -139,37 +139,47 @@ class ProcessStore:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if not claim.settled:
-            self._settle_in_step(_Settlement(claim, changes))
+            self._settle(claim, changes, is_deferred=False)
 
-    def _settle_in_step(self, settlement: _Settlement) -> None:
-        """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
-        claim = settlement.claim
+    def _settle(self, claim: Claim, changes: Amounts, *, is_deferred: bool) -> None:
+        """Settle a claim; `is_deferred`: that was put off during a step, so that the claim is marked as settled."""
         others: Sequence[Watcher] = ()
+        is_done, kept_leases = False, True
+
+        def step(txn: Txn, claim: Claim) -> Sequence[Watcher]:
+            nonlocal is_done, kept_leases
+            if is_done or (claim.settled and not is_deferred):
+                return ()
+            # First, so that a signal handler that releases the same claim within this step settles nothing.
+            is_done = claim.settled = True
+            kept_leases = self._change(txn, claim, changes)
+            return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
+
+        def undo(claim: Claim) -> None:
+            nonlocal is_done
+            if is_done:
+                is_done, claim.settled = False, is_deferred
+
         try:
-            others = self._file.transact(self._settle, settlement, undo=_Settlement.undo)
+            others = self._file.transact(step, claim, undo=undo)
         except InStep:
-            settlement.is_deferred = True
-            self._file.do_later(partial(self._settle_in_step, settlement))
+            self._file.do_later(partial(self._settle, claim, changes, is_deferred=True))
             return
         finally:  # also after an interruption, which may have come when the claim was settled
             if others or self.line.busy:
                 self._waking.notify(claim.plan.scope_keys, others)
-        if settlement.lost_lease:
+        if not kept_leases:
             claim.lose_lease()
 
-    def _settle(self, txn: Txn, settlement: _Settlement) -> Sequence[Watcher]:
-        claim = settlement.claim
-        if settlement.is_done or (claim.settled and not settlement.is_deferred):
-            return ()
-        # First, so that a signal handler that releases the same claim within this step settles nothing.
-        settlement.is_done = claim.settled = True
+    def _change(self, txn: Txn, claim: Claim, changes: Amounts) -> bool:
+        """Change what a claim has charged; returns whether its leases were there."""
         plan, now = prepared(claim.plan), self._now()
         if claim.number:
             self._name_holder(claim)
         records = self._records.load(txn, plan)
-        settlement.lost_lease = not engine.settle(claim, records, now, settlement.changes)
+        kept_leases = engine.settle(claim, records, now, changes)
         self._save(txn, plan, records, now)
-        return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
+        return kept_leases
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         return self._file.transact(self._renew, claims)
@@ -245,29 +255,6 @@ class ProcessStore:
         self._housekeeping.start_over()
         while self._file.transact(self._housekeeping.make_room, now, mending=False):
             pass
-
-
-class _Settlement:
-    """A claim that is settled with `changes`.
-
-    `is_deferred` says that this was put off during a step of the same thread: the claim counts as settled already.
-    `lost_lease` says that a lease of the claim had run out.
-    """
-
-    __slots__ = ("changes", "claim", "is_deferred", "is_done", "lost_lease")
-
-    def __init__(self, claim: Claim, changes: Amounts) -> None:
-        self.claim = claim
-        self.changes = changes
-        self.is_deferred = False
-        self.is_done = False
-        self.lost_lease = False
-
-    def undo(self) -> None:
-        """Note that the step had no effect."""
-        if self.is_done:
-            self.is_done = False
-            self.claim.settled = self.is_deferred
 
 
 def _undecide(claim: Claim) -> None:
