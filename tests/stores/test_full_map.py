@@ -71,13 +71,6 @@ def test_what_is_idle_makes_room(tiny: ProcessStore, clock: FakeClock) -> None:
     assert count_entries(tiny) < 3 * number
 
 
-def test_it_recovers_however_often_it_was_full(tiny: ProcessStore, clock: FakeClock) -> None:
-    for _ in range(3):
-        number = fill(tiny, window=60)
-        assert number > 500
-        clock.advance(60)
-
-
 def test_what_is_still_counted_survives_a_full_map(tiny: ProcessStore, clock: FakeClock) -> None:
     quiet = limits_of(tiny, CallLimit(5, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW), entity="quiet")
     held = limits_of(tiny, ResourceLimit("db", 1), entity="holder").try_acquire()

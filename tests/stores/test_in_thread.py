@@ -166,22 +166,6 @@ def claim() -> Claim:
     return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).prepare({"tpm": 1}).claim
 
 
-def test_one_settles_and_others_may_when_that_has_failed() -> None:
-    settling, one, other = Settling(), claim(), claim()
-    assert settling.begin(one)
-    assert not settling.begin(one)
-    assert settling.begin(other)
-    settling.end(one)
-    assert settling.begin(one)
-
-
-def test_a_settled_claim_is_not_settled_again() -> None:
-    settling, one = Settling(), claim()
-    one.settled = True
-    assert not settling.begin(one)
-    assert not settling._claims
-
-
 def test_a_caller_that_may_not_have_begun_ends_only_what_is_its_own() -> None:
     settling, one, first, second = Settling(), claim(), object(), object()
     settling.end(one, first)

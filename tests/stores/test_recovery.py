@@ -39,21 +39,6 @@ def store() -> Failing:
     return Failing()
 
 
-def test_releases_are_settled_once(store: Failing) -> None:
-    limits, work = limits_of(store, TPM), PendingWork()
-    claims = [limits.try_acquire({"tpm": amount}).claim for amount in (1, 2)]
-    assert not work
-    for claim in claims:
-        work.add(claim, [-amount for amount in claim.amounts])
-        assert claim.settled
-    assert (len(work), bool(work)) == (2, True)
-    work.run(store)
-    work.run(store)
-    assert (len(work), bool(work)) == (0, False)
-    assert all(claim.settled for claim in claims)
-    assert round(used(limits)["tpm"]) == 0
-
-
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), KeyboardInterrupt()])
 def test_a_release_that_cannot_be_settled_is_kept(store: Failing, error: BaseException) -> None:
     limits, work = limits_of(store, TPM), PendingWork()

@@ -57,31 +57,6 @@ def test_a_limit_set_arrives_attached_to_the_same_state(shared_store: ProcessSto
         assert other.ended() == 0
 
 
-def test_a_version_is_seen_by_another_process_at_once(process_store: ProcessStore) -> None:
-    with running(following, process_store.directory) as other:
-        assert other.hear() == "ready"
-        for _ in range(200):
-            version = process_store.advance_version()
-            other.pipe.send(version)
-            assert other.hear() == (True, version)
-
-
-def following(pipe: Connection, directory: Path) -> None:
-    """Say each time whether old limits were refused, and what the version is."""
-    store = ProcessStore(directory, map_megabytes=2)
-    limits = limits_of(store, HUNDRED, version=store.version())
-    pipe.send("ready")
-    while version := pipe.recv():
-        try:
-            limits.try_acquire()
-        except StaleConfiguration:
-            limits = limits_of(store, HUNDRED, version=store.version())
-            limits.try_acquire()
-            pipe.send((True, store.version()))
-        else:
-            pipe.send((False, version))
-
-
 def test_a_pickled_set_comes_back_to_the_same_store(shared_store: ProcessStore) -> None:
     limits = limits_of(shared_store, HUNDRED, RateLimit("x", 10.5, 60, RateLimitAlgorithm.GCRA), ResourceLimit("db", 2))
     again = pickle.loads(pickle.dumps(limits))

@@ -333,15 +333,19 @@ class TestTheDirectory:
         ProcessStore(tmp_path, map_megabytes=1).close()
         assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
-    def test_a_file_in_its_place_is_named(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("below", ["", "below"])
+    def test_a_file_in_its_place_is_named(self, tmp_path: Path, below: str) -> None:
         (tmp_path / "state").write_text("not a directory")
-        with pytest.raises(StoreUnavailable, match=r"set LIMITS\['STATE_DIR'\]"):
-            ProcessStore(tmp_path, map_megabytes=1)
-
-    def test_a_path_that_cannot_be_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
         with pytest.raises(StoreUnavailable, match=r"cannot be used .*set LIMITS\['STATE_DIR'\]"):
-            ProcessStore(tmp_path / "file" / "below", map_megabytes=1)
+            ProcessStore(tmp_path / "state" / below if below else tmp_path, map_megabytes=1)
+
+    @as_root
+    @pytest.mark.parametrize("owned", ["state", "."])
+    def test_one_of_another_user_or_below_one_is_refused(self, tmp_path: Path, owned: str) -> None:
+        (tmp_path / "state").mkdir(mode=0o700)
+        os.chown(tmp_path / owned, NOBODY, NOBODY)
+        with pytest.raises(StoreUnavailable, match="belongs to another user: set LIMITS"):
+            ProcessStore(tmp_path, map_megabytes=1)
 
     def test_one_that_may_not_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "locked").mkdir(mode=0o500)
@@ -349,19 +353,6 @@ class TestTheDirectory:
             message = str(process.hear())
         assert "Permission denied" in message
         assert "LIMITS['STATE_DIR']" in message
-
-    @as_root
-    def test_one_of_another_user_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "state").mkdir(mode=0o700)
-        os.chown(tmp_path / "state", NOBODY, NOBODY)
-        with pytest.raises(StoreUnavailable, match="belongs to another user: set LIMITS"):
-            ProcessStore(tmp_path, map_megabytes=1)
-
-    @as_root
-    def test_one_below_a_directory_of_another_user_is_refused(self, tmp_path: Path) -> None:
-        os.chown(tmp_path, NOBODY, NOBODY)
-        with pytest.raises(StoreUnavailable, match="belongs to another user"):
-            ProcessStore(tmp_path, map_megabytes=1)
 
     @as_root
     def test_a_link_that_another_user_has_laid_there_is_not_followed(self, tmp_path: Path) -> None:

@@ -59,28 +59,20 @@ class TestAWaiterInAnotherProcess:
             assert self.woken(waiter.hear()) is True
             assert waiter.hear() == 0
 
-    def test_a_refund_wakes_it(self, process_store: ProcessStore) -> None:
+    @pytest.mark.parametrize(("by", "answer"), [("refund", True), ("reset", True), ("version", "StaleConfiguration")])
+    def test_a_change_wakes_it(self, process_store: ProcessStore, by: str, answer: object) -> None:
         acquired = limits_of(process_store, TPM).try_acquire({"tpm": 10})
         with running(waiting, process_store.directory, TPM, PATIENCE) as waiter:
             assert waiter.hear() == "waits"
-            acquired.update({"tpm": 3})
-            acquired.release()
-            assert self.woken(waiter.hear()) is True
-
-    def test_a_reset_wakes_it(self, process_store: ProcessStore) -> None:
-        limits = limits_of(process_store, TPM)
-        assert limits.try_acquire({"tpm": 10})
-        with running(waiting, process_store.directory, TPM, PATIENCE) as waiter:
-            assert waiter.hear() == "waits"
-            process_store.reset([limits.scoped[0].scope.key])
-            assert self.woken(waiter.hear()) is True
-
-    def test_a_new_version_wakes_it(self, process_store: ProcessStore) -> None:
-        assert limits_of(process_store, TPM).try_acquire({"tpm": 10})
-        with running(waiting, process_store.directory, TPM, PATIENCE) as waiter:
-            assert waiter.hear() == "waits"
-            process_store.advance_version()
-            assert self.woken(waiter.hear()) == "StaleConfiguration"
+            match by:
+                case "refund":
+                    acquired.update({"tpm": 3})
+                    acquired.release()
+                case "reset":
+                    process_store.reset([acquired.limit_set.scoped[0].scope.key])
+                case _:
+                    process_store.advance_version()
+            assert self.woken(waiter.hear()) == answer
 
     def test_what_concerns_others_does_not(self, process_store: ProcessStore) -> None:
         assert limits_of(process_store, TPM).try_acquire({"tpm": 10})

@@ -51,9 +51,16 @@ def loser() -> Loser:
 
 
 @pytest.fixture
-def lossy(postgres: PostgresServer, loser: Loser, django_db_blocker: DjangoDbBlocker) -> Iterator[Proxy]:
+def on_postgres(postgres: PostgresServer, django_db_blocker: DjangoDbBlocker) -> Iterator[PostgresServer]:
+    """PostgreSQL, under the alias."""
+    with django_db_blocker.unblock(), database(postgres.settings):
+        yield postgres
+
+
+@pytest.fixture
+def lossy(on_postgres: PostgresServer, loser: Loser) -> Iterator[Proxy]:
     """A way to PostgreSQL on which replies get lost."""
-    with proxy(postgres.port, loser) as made, django_db_blocker.unblock(), database(postgres.settings):
+    with proxy(on_postgres.port, loser) as made:
         yield made
 
 

@@ -126,20 +126,6 @@ def test_an_empty_set_is_the_emptiest(store: RedisStore) -> None:
     assert store.acquire_first(claims, emptiest_first=True) is claims[1]
 
 
-def test_one_that_is_full_by_permits_that_ran_out_is_empty(redis: RedisServer) -> None:
-    clock = FakeClock()
-    store = store_on(redis, clock=clock)
-    sets = members(store, ResourceLimit("db", 4), number=2)
-    for amount in (1, 2):
-        assert store.acquire(claimed(sets[0], {"db": amount}))
-        clock.move(store.lease_us // 2)
-    assert store.acquire(claimed(sets[1], {"db": 3}))
-    claims = [claimed(limits, {"db": 1}) for limits in sets]
-    assert store.acquire_first(claims, emptiest_first=True) is claims[0]
-    assert sets[0].get_stats()["db"]["used"] == 3
-    store.close()
-
-
 def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
     sets = members(store, QuotaLimit.per_month("tokens", 10))
     claim = claimed(sets[0], {"tokens": 8})

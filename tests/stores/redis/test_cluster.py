@@ -267,16 +267,6 @@ def test_a_client_of_somebody_else_is_left_open(cluster: list[RedisServer]) -> N
         store.close()
 
 
-def test_of_several_claims_the_first_that_fits_is_charged_on_whatever_server(store: RedisClusterStore) -> None:
-    sets = [limits_of(store, RateLimit("tokens", 10, HOUR), entity=who) for who in PEOPLE]
-    assert sets[0].try_acquire({"tokens": 8})
-    claims = [claimed(limits, {"tokens": 5}) for limits in sets]
-    assert store.acquire_first(claims) is claims[1]
-    claims = [claimed(limits, {"tokens": 4}) for limits in sets]
-    assert asyncio.run(store.aacquire_first(claims, emptiest_first=True)) is claims[2]
-    assert [claim.admitted for claim in claims] == [None, None, True, None, None, None]
-
-
 def test_an_empty_set_can_be_looked_at_and_chosen(store: RedisClusterStore) -> None:
     empty = LimitSet.composed([], store, version=store.version())
     used_up = limits_of(store, CallLimit(1, HOUR))

@@ -75,41 +75,31 @@ def settled_once(limits: LimitSet, keeper: Keeper, tokens: float) -> None:
         assert used(limits, "db") == 0
 
 
-def test_a_cancelled_settlement_that_is_not_answered_is_kept(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
+async def connected(store: RedisStore, limits: LimitSet) -> None:
+    """Have a connection for tasks."""
+    other = claimed(limits, {"tokens": 1})
+    assert await store.aacquire(other)
+    await store.asettle(other, changes_of(other, {"tokens": 0}))
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_cancelled_call_that_is_not_answered_is_kept_and_charges_in_the_end_what_was_used(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, *, settles: bool
 ) -> None:
     claim = claimed(taken, {"tokens": 50})
-    assert store.acquire(claim)
+    if settles:
+        assert store.acquire(claim)
 
     async def scenario() -> None:
-        other = claimed(taken, {"tokens": 1})
-        assert await store.aacquire(other)  # so that there is a connection
-        await store.asettle(other, changes_of(other, {"tokens": 0}))
+        await connected(store, taken)
         with frozen(redis, store):
-            await cancelled(store.asettle(claim, changes_of(claim, {"tokens": 5})))
+            used = changes_of(claim, {"tokens": 5})
+            await cancelled(store.asettle(claim, used) if settles else store.aacquire(claim))
             await asyncio.get_running_loop().shutdown_default_executor()
 
     asyncio.run(scenario())
     assert [one for one, _ in keeper.kept] == [claim]
-    settled_once(taken, keeper, 25)
-
-
-def test_a_cancelled_request_that_is_not_answered_charges_nothing_in_the_end(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
-) -> None:
-    claim = claimed(taken, {"tokens": 50})
-
-    async def scenario() -> None:
-        other = claimed(taken, {"tokens": 1})
-        assert await store.aacquire(other)
-        await store.asettle(other, changes_of(other, {"tokens": 0}))
-        with frozen(redis, store):
-            await cancelled(store.aacquire(claim))
-            await asyncio.get_running_loop().shutdown_default_executor()
-
-    asyncio.run(scenario())
-    assert [one for one, _ in keeper.kept] == [claim]
-    settled_once(taken, keeper, 20)
+    settled_once(taken, keeper, 25 if settles else 20)
 
 
 @pytest.mark.parametrize("amount", [50, 90])
@@ -351,9 +341,7 @@ def test_a_release_while_a_cancelled_one_is_continued_changes_nothing(
     acquisition.update({"tokens": 0})
 
     async def scenario() -> None:
-        other = claimed(taken, {"tokens": 1})
-        assert await store.aacquire(other)
-        await store.asettle(other, changes_of(other, {"tokens": 0}))
+        await connected(store, taken)
         redis.freeze()
         try:
             await cancelled(acquisition.arelease())
