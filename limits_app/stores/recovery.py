@@ -28,8 +28,6 @@ MAX_PENDING: Final = 10_000
 
 _PROBE_LIMIT: Final = CallLimit.per_second(1_000_000)
 """Nothing else uses it. A probe charges it, because a store that can be read is not always one that can be written."""
-_ATTEMPTS_AFTER_RETIREMENT: Final = 60
-"""How often pending work is tried for a store that the settings no longer use."""
 _HALF_OPEN_FACTOR: Final = 8
 """How much more often a store is probed while the circuit breaker is half open."""
 
@@ -96,7 +94,6 @@ class Recovery:
     def __init__(self, target: ResilientStore, pause_us: int, *, clock: Clock, jitter: Callable[[], float]) -> None:
         self._target = target
         self._pause_us = pause_us
-        self._attempts_left = 0
         self._probe: LimitSet | None = None
         self._task = BackgroundTask(self._step, pause_us, clock=clock, jitter=jitter)
         self.after_fork()
@@ -111,7 +108,6 @@ class Recovery:
 
     def start(self) -> None:
         """Begin, unless it runs already."""
-        self._attempts_left = _ATTEMPTS_AFTER_RETIREMENT
         self._task.start()
 
     def fallback(self) -> MemoryStore:
@@ -124,7 +120,7 @@ class Recovery:
     def _step(self) -> int | None:
         """Probe the store or do the pending work; returns after how many microseconds to go on, or None at the end."""
         if self._target.is_retired:
-            return self._finish()
+            return None
         breaker = self._target.breaker
         try:
             store = self._target.open_inner()
@@ -155,12 +151,3 @@ class Recovery:
             breaker.half_open()
         else:
             breaker.record(failed=False)
-
-    def _finish(self) -> int | None:
-        """Do the pending work in the store that admitted it, which no request uses any more; give up after a while."""
-        self._attempts_left -= 1
-        try:
-            self.pending.run(self._target.open_inner())
-        except StoreUnavailable:
-            return self._pause_us if self._attempts_left > 0 else None
-        return None

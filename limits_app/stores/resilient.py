@@ -243,7 +243,7 @@ class ResilientStore:
             self._recovery.start()
 
     def retire(self) -> None:
-        """End probes and counting, because the settings have changed; pending work is still done for a while."""
+        """End probes, counting and pending work, because a test has changed the settings."""
         with self._lock:
             self.is_retired = True
             self.failing = False
@@ -314,9 +314,7 @@ class ResilientStore:
         return self.failing
 
     def open_inner(self) -> Store:
-        """Return the store of the settings, opened if it is not; a retired one that was open stays as it is."""
-        if self.is_retired and self.inner is not _UNOPENED:
-            return self.inner
+        """Return the store of the settings, opened if it is not."""
         opened = self._open_store(self.alias)
         if opened is not self.inner:
             self._wrap(opened)

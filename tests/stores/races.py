@@ -1,4 +1,4 @@
-"""Races, many times over: `python -m tests.stores.races --store redis --runs 20` prints how often each came out exact.
+"""Races: processes of several threads take from the same limits at the same time.
 
 A store takes part with one entry in `STORES`: what gives it a place of its own for a while, and yields how any process
 opens it there.
@@ -6,8 +6,6 @@ opens it there.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Barrier
-from time import monotonic
 from typing import Final
 
 from limits_app.core.keys import scope_of
@@ -25,10 +22,8 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
-from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
-from limits_app.testing.conformance.concurrency import in_threads, switch_interval
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import VENDORS, patient_stores
 from tests.stores.redis.support import PATIENT, prefix
@@ -154,46 +149,3 @@ def _race(
     pipe.recv()
     with ThreadPoolExecutor(THREADS) as executor:
         pipe.send(list(executor.map(race, range(THREADS))))
-
-
-def threads(algorithm: RateLimitAlgorithm, interval: float | None) -> bool:
-    """Whether eight threads are together admitted exactly what one limit in a memory store has."""
-    with switch_interval(interval):
-        return sum(in_threads(MemoryStore(), RateLimit("units", CAPACITY, YEAR, algorithm))) == CAPACITY
-
-
-def courses(chosen: str) -> Iterator[tuple[str, Callable[[RateLimitAlgorithm, str], bool]]]:
-    """The races of a store, by name."""
-    if chosen == "memory":
-        yield "8 threads", lambda algorithm, _: threads(algorithm, None)
-        yield "8 threads, switched every microsecond", lambda algorithm, _: threads(algorithm, 1e-6)
-        return
-    with STORES[chosen]() as open_store:
-        shape = f"{PROCESSES} processes x {THREADS} threads"
-        yield f"{shape}, one limit", partial(one_limit, open_store)
-        yield f"{shape}, three limits", partial(three_limits, open_store)
-
-
-def main() -> int:
-    """Run the races; returns 1 when one of them was not exact."""
-    names = ["memory", *STORES]
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", choices=names, nargs="+", default=names, help="which stores race (default: all)")
-    parser.add_argument("--runs", type=int, default=20, help="how often each race is run (default: 20)")
-    options = parser.parse_args()
-    failed = False
-    sys.stdout.write(f"{'store':9} {'race':40} {'algorithm':15} {'exact':>9} {'seconds':>8}\n")
-    for name in options.store:
-        for title, race in courses(name):
-            for algorithm in RateLimitAlgorithm:
-                started = monotonic()
-                exact = sum(race(algorithm, f"{title} {algorithm} {run}") for run in range(options.runs))
-                failed = failed or exact < options.runs
-                took = (monotonic() - started) / options.runs
-                sys.stdout.write(f"{name:9} {title:40} {algorithm:15} {exact:>4} of {options.runs:2} {took:8.2f}\n")
-                sys.stdout.flush()
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,12 @@ from tests.stores.redis.support import PATIENT, prefix
 from tests.stores.support import MULTI_THREADED_FORK
 
 TWO_KINDS = [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.SLIDING_WINDOW]
-"""One whose state is in its row, and the one that has a log beside it; `tests.stores.races` runs all."""
+"""One whose state is in its row, and the one that has a log beside it."""
+IN_A_DATABASE = [
+    pytest.param(vendor, algorithm, marks=[pytest.mark.release] * (algorithm not in TWO_KINDS))
+    for vendor in VENDORS
+    for algorithm in RateLimitAlgorithm
+]
 
 pytestmark = [
     pytest.mark.filterwarnings(MULTI_THREADED_FORK),
@@ -24,7 +29,7 @@ pytestmark = [
         ("open_store", "algorithm"),
         [
             *[("redis", algorithm) for algorithm in RateLimitAlgorithm],
-            *[(vendor, algorithm) for vendor in VENDORS for algorithm in TWO_KINDS],
+            *IN_A_DATABASE,
         ],
         indirect=["open_store"],
     ),

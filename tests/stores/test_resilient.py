@@ -149,18 +149,6 @@ def test_a_store_that_cannot_be_opened_is_unavailable() -> None:
         store.open()
 
 
-def test_every_verb_reaches_the_store(site: Site) -> None:
-    store, limits = site.store, site.limits
-    with limits.acquire({"db": 1}):
-        assert site.holders() == 1
-        assert store.renew([]) == []
-    store.reset([])
-    assert store.collect_counts() is None
-    store.forget_counts("unknown")
-    before = store.version()
-    assert store.advance_version() > before
-
-
 def test_after_interruptions_anywhere_the_store_recovers(site: Site, near: Near) -> None:
     def calls() -> None:
         for number in range(50):
@@ -410,24 +398,6 @@ def test_a_retired_store_counts_and_probes_nothing(site: Site, near: Near, caplo
     assert caplog.messages == ["the store 'far' could not answer: gone"]
 
 
-@pytest.mark.parametrize("seconds", [5, 1000])
-def test_a_retired_store_settles_what_is_pending_for_a_while(site: Site, near: Near, seconds: int) -> None:
-    held = site.limits.try_acquire()
-    late = site.limits.try_acquire()
-    fail(site, near)
-    held.release()
-    site.store.retire()
-    site.clock.advance(seconds)
-    near.error = None
-    site.clock.advance(10)
-    assert site.store.unsettled == (0 if seconds == 5 else 1)
-    near.error = gone()
-    late.release()
-    near.error = None
-    site.clock.advance(10)
-    assert site.store.unsettled == 0
-
-
 @pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 def test_a_child_settles_nothing_of_its_parent(site: Site, near: Near) -> None:
     held = site.limits.try_acquire()
@@ -442,10 +412,13 @@ def test_each_call_is_timed_with_its_verb(site: Site, timed: list[Call]) -> None
     with site.limits.acquire({"db": 1}):
         site.limits.get_stats()
     site.store.reset([])
-    site.store.renew([])
-    site.store.version()
-    site.store.advance_version()
+    assert site.store.renew([]) == []
+    before = site.store.version()
+    assert site.store.advance_version() > before
+    assert site.store.collect_counts() is None
+    site.store.forget_counts("unknown")
     verbs = ["acquire", "peek", "settle", "reset", "renew", "version", "advance_version"]
+    verbs += ["collect_counts", "forget_counts"]
     assert timed == [("far", verb, False) for verb in verbs]
 
 

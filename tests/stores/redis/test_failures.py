@@ -19,7 +19,7 @@ from limits_app.stores.redis import RedisStore
 from tests.servers.machine import free_ports
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import Keeper, calm_down, hurry, record
+from tests.stores.redis.support import Keeper, record
 from tests.stores.support import PATIENCE, limits_of, until, used
 from tests.threads import no_more_threads
 
@@ -94,36 +94,6 @@ def test_a_primary_that_became_a_replica_is_unavailable(server: RedisServer, lim
             limits.try_acquire()
         client.replicaof("NO", "ONE")
     assert limits.try_acquire()
-
-
-def test_what_could_not_be_settled_is_settled_once_when_the_server_is_back(
-    server: RedisServer, store: RedisStore
-) -> None:
-    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
-    acquired = limits.try_acquire({"tokens": 50})
-    acquired.update({"tokens": 10})
-    hurry(store, connections=2)
-    server.freeze()
-    with pytest.raises(StoreUnavailable):
-        acquired.release()
-    with pytest.raises(StoreUnavailable):
-        acquired.release()
-    server.resume()
-    calm_down(store)
-    acquired.release()
-    assert used(limits, "tokens") == pytest.approx(10, abs=0.5)
-
-
-def test_a_server_that_refuses_a_settlement_is_asked_again(server: RedisServer, store: RedisStore) -> None:
-    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
-    acquired = limits.try_acquire({"tokens": 50})
-    acquired.update({"tokens": 10})
-    server.kill()
-    with pytest.raises(StoreUnavailable):
-        acquired.release()
-    server.start()
-    acquired.release()
-    assert acquired.claim.settled
 
 
 def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
