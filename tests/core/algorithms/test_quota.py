@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from limits_app.core.algorithms.calendar import Calendar
 from limits_app.core.algorithms.rule import DEBT_PARTS
 from limits_app.core.limits import QuotaLimit, QuotaPeriod, RateLimit
-from tests.core.algorithms.calendars import period_of, us
 from tests.core.algorithms.definitions import ALGORITHMS, examples
 from tests.core.algorithms.driven import NOW, SECOND, Driven
-from tests.core.algorithms.test_quota_calendar import moments
+from tests.core.algorithms.test_quota_calendar import moments, period_of, us
 
 HOUR = 3600 * SECOND
 DAILY = QuotaLimit.per_day("k", 10)

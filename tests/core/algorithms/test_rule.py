@@ -118,6 +118,12 @@ def test_the_wait_is_until_the_first_lease_may_run_out() -> None:
     assert tested.rule.restored_at(tested.state) == NOW + LEASE_US
 
 
+def test_the_wait_counts_permits_and_not_holders() -> None:
+    tested = Driven(ResourceLimit("db", 2))
+    tested.take(NOW, 2)
+    assert tested.wait(NOW, 1) == LEASE_US
+
+
 def test_an_earlier_lease_is_remembered_when_the_clock_goes_back() -> None:
     tested = Driven(ResourceLimit("db", 3))
     tested.take(NOW, 1)
@@ -134,6 +140,17 @@ def test_the_first_lease_counts_anew_when_nothing_is_held_any_more() -> None:
     assert tested.rule.restored_at(tested.state) == 0
     tested.take(NOW + HOUR, 1)
     assert tested.state[3] == NOW + HOUR + LEASE_US
+
+
+def test_permits_survive_a_change_of_their_limit_and_nothing_else_does() -> None:
+    tested = Driven(ResourceLimit("db", 3))
+    tested.take(NOW, 2)
+    assert tested.carried_into(ResourceLimit("db", 1), NOW).state == tested.state
+    assert not tested.carried_into(ResourceLimit("db", 2), NOW).fits(NOW, 1)
+    assert tested.carried_into(ResourceLimit("db", 3), NOW).fits(NOW, 1)
+    rate = Driven(RateLimit("db", 3, 60))
+    rate.take(NOW, 2)
+    assert rate.carried_into(ResourceLimit("db", 3), NOW).state == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("amount", [0, 1, 10**12])
