@@ -28,6 +28,7 @@ RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
+_NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8', 'unix']"
 
 
 class StoreKind(StrEnum):
@@ -163,12 +164,12 @@ def yes_or_no(value: object) -> bool:
     return value
 
 
-def list_of(parse: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+def list_of(parse: Callable[[object], T], expected: str = "a list") -> Callable[[object], tuple[T, ...]]:
     """Make a parser of lists from a parser of entries."""
 
     def parse_all(value: object) -> tuple[T, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise _wrong("a list", value)
+            raise _wrong(expected, value)
         return tuple(map(parse, value))
 
     return parse_all
@@ -193,13 +194,6 @@ def function(value: object) -> str | Callable[..., Any]:
     return value
 
 
-def networks(value: object) -> tuple[Network | None, ...]:
-    """Parse IP addresses and networks; the result contains None for 'unix', a Unix socket."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", value)
-    return tuple(map(_network, value))
-
-
 def parsed_network(text: str) -> Network:
     """Parse an address or a network; an IPv4 address that is mapped to IPv6 is the IPv4 address, as of clients."""
     found = ip_network(text, strict=False)
@@ -215,10 +209,14 @@ def _network(value: object) -> Network | None:
     try:
         found = parsed_network(value if isinstance(value, str) else "")
     except ValueError:
-        raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", [value]) from None
+        raise _wrong(_NETWORKS, [value]) from None
     if found.prefixlen == 0:
         raise ValueError(f"must not include every address, as {shown(value)} does")
     return found
+
+
+networks: Final = list_of(_network, _NETWORKS)
+"""Parses IP addresses and networks; the result contains None for 'unix', a Unix socket."""
 
 
 def one_of(choices: type[E]) -> Callable[[object], E]:

@@ -1,4 +1,4 @@
-"""The configuration of the public CI agrees with the package, the Makefile and the tests; so does the audit."""
+"""The public CI and CONTRIBUTING.md agree with the package, the Makefile and the tests; so does the audit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from limits_app.core.algorithms import compile_rule
+from limits_app.core.limits import RateLimit, RateLimitAlgorithm
 from tests.docs.pages import ROOT
 from tests.packaging.audit import verdict
 from tests.packaging.matrix import DJANGOS, PYTHONS, fits
@@ -84,3 +86,32 @@ def test_vulnerabilities_fail_the_audit_and_packages_that_were_left_out_are_name
 ) -> None:
     assert verdict(packages, strict=strict)[0] == code
     assert re.fullmatch(text, verdict(packages, strict=strict)[1])
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+MADE_BY_COMMANDS = {"build/site", "dist/", "mutants/"}
+FILES = {
+    name
+    for name in re.findall(r"`([\w./-]+(?:/|/\w+|\.\w+))`", CONTRIBUTING)
+    if not re.search("NAME|NNNN|^limits_app[.]", name)
+}
+
+
+@pytest.mark.parametrize("name", sorted(FILES - MADE_BY_COMMANDS))
+def test_a_file_of_the_guide_exists(name: str) -> None:
+    assert (ROOT / name).exists() or (ROOT / "limits_app" / name).exists()
+
+
+def test_a_target_of_the_guide_exists() -> None:
+    named = set(re.findall(r"make ([a-z-]+)[` ]", CONTRIBUTING))
+    assert {"test", "test-all", "check", "release-check"} <= named <= TARGETS
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_an_algorithm_has_a_rule_a_lua_implementation_a_stored_format_and_a_page(algorithm: RateLimitAlgorithm) -> None:
+    rule = compile_rule(RateLimit("x", 10, 60, algorithm), 0)
+    name, *_ = rule.lua
+    scripts = [file.read_text() for file in (ROOT / "limits_app" / "stores" / "redis").glob("*.lua")]
+    assert sum(f"function algorithms.{name}(" in script for script in scripts) == 1
+    assert len(rule.lua_format) >= len(rule.start)
+    assert f"## {algorithm.label[0].upper()}{algorithm.label[1:]}" in (ROOT / "docs" / "algorithms.md").read_text()
