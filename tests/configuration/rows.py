@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
+from django.test import Client
 
 from limits_app.models import Limit, LimitKind, Policy
 
@@ -33,3 +35,11 @@ def complaint(check: Callable[[], object], field: str | None = None) -> str:
     with pytest.raises(ValidationError) as caught:
         check()
     return " ".join(caught.value.messages if field is None else caught.value.message_dict[field])
+
+
+def staff(client: Client, *permissions: str) -> Client:
+    """Log a member of staff in who may do just this."""
+    someone = User.objects.create_user("staff", is_staff=True)
+    someone.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(someone)
+    return client

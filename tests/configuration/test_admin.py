@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelect
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
@@ -21,7 +21,7 @@ from limits_app import limits
 from limits_app.admin.resources import EndpointAdmin
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
-from tests.configuration.rows import permits, rate
+from tests.configuration.rows import rate, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -70,14 +70,6 @@ def test_lists_can_be_shown_and_searched(page: str, admin_client: Client, policy
     for query in ("", "?q=api", "?q=%F0%9F%9A%80", "?q=" + "x" * 10_240, "?scope=nowhere", "?o=2.-1"):
         response = admin_client.get(reverse(f"admin:limits_app_{page}_changelist") + query, follow=True)
         assert response.status_code == 200, query
-
-
-def test_the_list_of_policies_says_what_each_limits(admin_client: Client, policy: Policy) -> None:
-    rate(policy).save()
-    permits(policy).save()
-    page = admin_client.get(reverse("admin:limits_app_policy_changelist")).content.decode()
-    assert "<div>connections=10</div><div>tpm=1000/min</div>" in "".join(page.split("\n"))
-    assert "resource api" in page
 
 
 @pytest.mark.parametrize(
@@ -134,14 +126,6 @@ def test_a_shared_limit_in_the_shadow_is_set_and_audited(admin_client: Client, a
     assert event.after["limits"][0]["shared"] is True
     assert (event.after["enforcement"], event.after["rollout_percent"]) == ("shadow", 10)
     assert (event.after["weekly_hours"], event.after["time_zone"]) == ("sat,sun", "UTC")
-
-
-def test_the_list_makes_few_queries(admin_client: Client, api: Resource, django_assert_max_num_queries: Any) -> None:
-    for number in range(20):
-        entity = Entity.objects.create(identifier=f"user:{number}")
-        rate(Policy.objects.create(resource=api, entity=entity)).save()
-    with django_assert_max_num_queries(9):
-        admin_client.get(reverse("admin:limits_app_policy_changelist"))
 
 
 def test_a_policy_with_its_limits_is_one_event(admin_client: Client, api: Resource) -> None:
@@ -457,18 +441,10 @@ def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> No
     assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403
 
 
-def visitor(client: Client, *permissions: str) -> Client:
-    """Log a member of staff in who may do just this."""
-    staff = User.objects.create_user("staff", is_staff=True)
-    staff.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    client.force_login(staff)
-    return client
-
-
 def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(client: Client, policy: Policy) -> None:
     limit = rate(policy)
     limit.save()
-    visitor(client, "view_policy")
+    staff(client, "view_policy")
     response = client.get(reverse("admin:limits_app_policy_change", args=[policy.pk]))
     assert "tpm" in response.content.decode()
     form = policy_form(limit_form(limit, capacity="1"), existing=1)
@@ -478,7 +454,7 @@ def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(client
 def test_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy) -> None:
     limit = rate(policy)
     limit.save()
-    visitor(client, "change_policy")
+    staff(client, "change_policy")
     form = policy_form(
         limit_form(limit, capacity="1"), {**LIMIT, "key": "rpm"}, existing=1, resource=policy.resource_id
     )
@@ -487,7 +463,7 @@ def test_who_may_change_policies_may_change_their_limits(client: Client, policy:
 
 
 def test_who_may_add_policies_may_give_them_limits(client: Client) -> None:
-    visitor(client, "add_policy")
+    staff(client, "add_policy")
     assert send(client, "policy_add", policy_form(LIMIT)).status_code == 302
     assert Limit.objects.get().key == "tpm"
 
@@ -576,7 +552,7 @@ def test_numbers_are_shown_as_people_write_them(
 def test_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
     rate(policy).save()
     [limit] = (
-        visitor(client, "view_policy")
+        staff(client, "view_policy")
         .get(f"/admin/limits_app/policy/{policy.pk}/change/")
         .context["inline_admin_formsets"][0]
     )

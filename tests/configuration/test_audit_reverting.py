@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
@@ -13,7 +12,7 @@ from django.urls import reverse
 from limits_app import audit
 from limits_app.audit import CannotRevert, Change, Difference, acting, differences, revert, snapshot, unrecorded, verify
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
-from tests.configuration.rows import permits, quota, rate
+from tests.configuration.rows import permits, quota, rate, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -145,13 +144,6 @@ def test_differences_name_fields_and_parts() -> None:
     assert differences({"name": "x"}, None) == [Difference("name", Change.REMOVED, "x", None)]
 
 
-def staff(client: Client, *permissions: str) -> Client:
-    someone = User.objects.create_user("staff", is_staff=True)
-    someone.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    client.force_login(someone)
-    return client
-
-
 def page(event: AuditEvent, name: str = "revert") -> str:
     return reverse(f"admin:limits_app_auditevent_{name}", args=[event.pk])
 
@@ -261,10 +253,7 @@ def test_the_page_shows_the_changes_and_checks_permissions(admin_client: Client,
     asked = admin_client.get(page(event)).content.decode()
     assert "<td>two</td><td></td>" in asked
     assert "will be deleted" in admin_client.get(page(made)).content.decode()
-    some = User.objects.create_user("some", is_staff=True)
-    allowed = ("view_auditevent", "revert_auditevent", "change_resource")
-    some.user_permissions.set(Permission.objects.filter(codename__in=allowed))
-    client.force_login(some)
+    staff(client, READ, REVERT, "change_resource")
     assert client.get(page(event)).status_code == 200
     api.delete()
     assert client.post(page(event), {"force": "on"}).status_code == 403
