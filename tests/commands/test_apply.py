@@ -99,6 +99,10 @@ WRONG: Final = [
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
     (
+        "policies: [{valid_from: '2026-02-30T00:00:00Z', limits: [x=1/s]}]",
+        "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
+    ),
+    (
         "policies: [{valid_from: soon, limits: [x=1/s]}]",
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),

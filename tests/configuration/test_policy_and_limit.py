@@ -166,19 +166,7 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"burst": "0.5", "algorithm": "leaky_bucket"}, "burst", "burst must be a whole number"),
     ({"burst": 5, "algorithm": "sliding_window"}, "burst", "Not allowed for this algorithm: leave it empty"),
     ({"burst": 5, "algorithm": "fixed_window"}, "burst", "Not allowed for this algorithm: leave it empty"),
-    (
-        {"max_hold_seconds": 5},
-        "max_hold_seconds",
-        "Not allowed for the kind “units”: leave it empty, or choose the kind",
-    ),
     ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "Not allowed for the kind “requests”"),
-    ({"period": "day"}, "period", "Not allowed for the kind “units”: leave it empty, or choose the kind"),
-    ({"time_zone": "UTC"}, "time_zone", "Not allowed for the kind “units”: leave it empty, or choose the kind"),
-    (
-        {"session_seconds": 5},
-        "session_seconds",
-        "Not allowed for the kind “units”: leave it empty, or choose the kind",
-    ),
     ({"soft": "perhaps"}, "soft", "must be either True or False"),
 ]
 
@@ -198,32 +186,12 @@ BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
         "session_seconds",
         "session_seconds must be between 0.001 seconds and 366 days",
     ),
-    (
-        {"window_seconds": 60},
-        "window_seconds",
-        "Not allowed for the kind “quota”: leave it empty, or choose the kind",
-    ),
-    ({"algorithm": "gcra"}, "algorithm", "Not allowed for the kind “quota”: leave it empty, or choose the kind"),
-    ({"burst": 3}, "burst", "Not allowed for the kind “quota”: leave it empty, or choose the kind"),
-    (
-        {"max_hold_seconds": 3},
-        "max_hold_seconds",
-        "Not allowed for the kind “quota”: leave it empty, or choose the kind",
-    ),
 ]
 
 BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": 0}, "capacity", "capacity must be at least 1, not 0"),
     ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
     ({"key": "call_count"}, "key", "is reserved for the kind “requests”"),
-    (
-        {"window_seconds": 60},
-        "window_seconds",
-        "Not allowed for the kind “concurrent use”: leave it empty, or choose the kind",
-    ),
-    ({"algorithm": "gcra"}, "algorithm", "Not allowed for the kind “concurrent use”: leave it empty, or choose the"),
-    ({"burst": 3}, "burst", "Not allowed for the kind “concurrent use”: leave it empty, or choose the kind"),
-    ({"period": "day"}, "period", "Not allowed for the kind “concurrent use”: leave it empty, or choose the kind"),
     ({"soft": True}, "soft", "Concurrent use cannot be reported only: untick it."),
     (
         {"max_hold_seconds": 0},
@@ -271,6 +239,31 @@ def test_a_limit_without_a_policy_is_an_error_of_its_field(db: None) -> None:
     assert "to either a policy or a pool member" in complaint(row.full_clean, "policy")
 
 
+ELSEWHERE: dict[Callable[..., Limit], tuple[str, dict[str, Any]]] = {
+    rate: ("units", {"max_hold_seconds": 5, "period": "day", "time_zone": "UTC", "session_seconds": 5}),
+    quota: ("quota", {"window_seconds": 60, "algorithm": "gcra", "burst": 3, "max_hold_seconds": 3}),
+    permits: (
+        "concurrent use",
+        {"window_seconds": 60, "algorithm": "gcra", "burst": 3, "period": "day", "session_seconds": 5},
+    ),
+}
+"""Fields of other kinds of limits."""
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "field", "value"),
+    [(make, kind, *field) for make, (kind, fields) in ELSEWHERE.items() for field in fields.items()],
+)
+def test_fields_of_another_kind_are_refused_by_validation_and_by_the_database(
+    make: Callable[..., Limit], kind: str, field: str, value: object, policy: Policy
+) -> None:
+    limit = make(policy, **{field: value})
+    said = complaint(limit.full_clean, field)
+    assert said.startswith(f"Not allowed for the kind “{kind}”: leave it empty, or choose the kind")
+    with pytest.raises(IntegrityError, match="limits_app_limit_fields"), transaction.atomic():
+        Limit.objects.bulk_create([make(policy, **{field: value})])
+
+
 BROKEN: dict[Callable[..., Limit], list[dict[str, Any]]] = {
     rate: [
         {"kind": "tide"},
@@ -293,10 +286,6 @@ BROKEN: dict[Callable[..., Limit], list[dict[str, Any]]] = {
         {"window_seconds": 366 * 86_400 + 1},
         {"algorithm": ""},
         {"algorithm": "magic"},
-        {"max_hold_seconds": 5},
-        {"period": "day"},
-        {"time_zone": "UTC"},
-        {"session_seconds": 5},
     ],
     quota: [
         {"capacity": 0},
@@ -309,20 +298,11 @@ BROKEN: dict[Callable[..., Limit], list[dict[str, Any]]] = {
         {"period": "", "session_seconds": 5},
         {"period": "", "time_zone": ""},
         {"period": "", "time_zone": "", "session_seconds": 0},
-        {"window_seconds": 5},
-        {"burst": 5},
-        {"algorithm": "gcra"},
-        {"max_hold_seconds": 5},
     ],
     permits: [
         {"capacity": 0},
         {"capacity": Decimal("2.5")},
-        {"window_seconds": 60},
-        {"algorithm": "gcra"},
-        {"burst": 3},
         {"soft": True},
-        {"period": "day"},
-        {"session_seconds": 5},
         {"max_hold_seconds": 0},
         {"max_hold_seconds": 10**9},
     ],
