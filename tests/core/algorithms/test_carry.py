@@ -68,6 +68,28 @@ def credit(driven: Driven, now: int, units: float) -> None:
     driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
 
 
+def test_a_sliding_window_forgets_what_is_oldest() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    for second in range(5):
+        assert window.take(NOW + second * SECOND, 2)
+    now = NOW + 5 * SECOND
+    credit(window, now, 3)
+    assert window.used(now) == 7
+    assert window.wait(now, 4) == 6 * SECOND, "the rest of what was second comes back next"
+    assert window.used(NOW + 11 * SECOND) == 6
+    credit(window, now, 7)
+    assert window.used(now) == 0
+
+
+def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert window.take(NOW, 4)
+    assert window.take(NOW + SECOND, 4)
+    credit(window, NOW + 2 * SECOND, 5)
+    assert window.used(NOW + 10 * SECOND) == 3
+    assert window.used(NOW + 11 * SECOND) == 0
+
+
 def test_a_sliding_window_of_which_all_was_forgotten_begins_anew() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     assert window.take(NOW, 1)
