@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limits_app.core.algorithms.rule import DEBT_PARTS
 from limits_app.core.algorithms.units import window_us
-from limits_app.core.limits import Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import Blocked, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.core.algorithms.definitions import ALGORITHMS, examples, rates
 from tests.core.algorithms.driven import MS, NOW, SECOND, Driven
 
@@ -66,6 +66,13 @@ LIMITS = [*TEN_SECONDS, QuotaLimit.per_session("units", 10, 10)]
 def credit(driven: Driven, now: int, units: float) -> None:
     """Give credit."""
     driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
+
+
+@pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])
+def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Blocked) -> None:
+    driven = Driven(limit)  # type: ignore[arg-type]  # whatever can be compiled
+    state = driven.rule.take(driven.state, NOW, 1) or driven.state
+    assert driven.rule.credit(state, NOW, 1) is state
 
 
 def test_a_sliding_window_forgets_what_is_oldest() -> None:
