@@ -176,13 +176,8 @@ def noted(text: str) -> Noted:
     return parse_limit(text)
 
 
-def limit_text_of(limit: Limit) -> str:
-    """A limit of the database as text."""
-    return cached_text(limit.shared, limit.definition())
-
-
 @lru_cache(maxsize=65_536)
-def cached_text(shared: bool, limit: LimitDefinition) -> str:
+def _cached_text(shared: bool, limit: LimitDefinition) -> str:
     """A limit as text, of which most objects have the same."""
     return limit_text(limit, shared=shared)
 
@@ -259,7 +254,7 @@ def _limits(owner: str, using: str) -> dict[Any, tuple[str, ...]]:
     found: dict[Any, tuple[str, ...]] = {}
     rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
     for pk, shared, *columns in rows.values_list(f"{owner}_id", "shared", *COLUMNS):
-        found[pk] = (*found.get(pk, ()), cached_text(shared, definition_of(*columns)))
+        found[pk] = (*found.get(pk, ()), _cached_text(shared, definition_of(*columns)))
     return found
 
 

@@ -25,7 +25,6 @@ from limits_app.services.limits_file.content import (
     Entry,
     Name,
     Section,
-    limit_text_of,
     plain_value,
 )
 
@@ -279,7 +278,7 @@ def _state(section: Section, definition: Definition) -> dict[str, Any]:
     state = {name: plain_value(section.field(name), getattr(row, name)) for name in section.fields}
     if section.has_limits:
         parts.sort(key=lambda part: str(part.row.key))
-        state[LIMITS] = tuple(limit_text_of(part.row) for part in parts)
+        state[LIMITS] = tuple(part.row.text() for part in parts)
     if section.parts is not None:
         state[section.parts.name] = {part.row.name: _state(section.parts, part) for part in parts}
     return state
