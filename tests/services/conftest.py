@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from django.dispatch import Signal
 from pytest_django import Settings
 
 from limits_app import conf
@@ -27,3 +29,23 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     forget_warnings()
     yield clock
     resolver.clear()
+
+
+@pytest.fixture
+def heard() -> Iterator[Callable[..., list[Any]]]:
+    """Gives the list of what a signal sends under a name, until the test ends."""
+    connected: list[tuple[Signal, Callable[..., None]]] = []
+
+    def hear(signal: Signal, name: str = "outcome") -> list[Any]:
+        sent: list[Any] = []
+
+        def receive(**details: Any) -> None:
+            sent.append(details[name])
+
+        signal.connect(receive, weak=False)
+        connected.append((signal, receive))
+        return sent
+
+    yield hear
+    for signal, receive in connected:
+        signal.disconnect(receive)

@@ -33,19 +33,6 @@ from tests.services.pool_rows import make_pool, serve
 TWO = [CallLimit(2, 60)]
 
 
-@pytest.fixture
-def refusals() -> object:
-    """What the signal tells about refusals."""
-    heard: list[Outcome] = []
-
-    def hear(outcome: Outcome, **details: object) -> None:
-        heard.append(outcome)
-
-    signals.limit_exceeded.connect(hear)
-    yield heard
-    signals.limit_exceeded.disconnect(hear)
-
-
 def test_nothing_set_admits_everything() -> None:
     with limits.acquire("api", entity="user:1") as acquisition:
         assert acquisition.successful
@@ -144,7 +131,8 @@ def test_a_check_consumes_nothing() -> None:
         limits.check("api", requested={"call_count": 2})
 
 
-def test_refusals_are_told(refusals: list[Outcome]) -> None:
+def test_refusals_are_told(heard: Callable[..., list[Outcome]]) -> None:
+    refusals = heard(signals.limit_exceeded)
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     limits.acquire("api")
     limits.try_acquire("api")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -196,13 +196,10 @@ def test_discarding(policy: Policy) -> None:
     [(25, False, True), (10, False, False), (10, True, True), (3, True, False)],
     ids=["many", "too few so far", "few at the end", "none rejected"],
 )
-def test_auto_revert(policy: Policy, asked: int, ends: bool, reverted: bool) -> None:
-    told: list[object] = []
-
-    def hear(policy: str, **details: object) -> None:
-        told.append(policy)
-
-    signals.candidate_reverted.connect(hear)
+def test_auto_revert(
+    policy: Policy, asked: int, ends: bool, reverted: bool, heard: Callable[..., list[object]]
+) -> None:
+    told = heard(signals.candidate_reverted, "policy")
     limits.set_candidate(policy, "calls=3/h", revert_percent=10)
     limits.set_resource_limits("api", [CallLimit(100, 3600)])
     limits.promote_candidate(policy)

@@ -233,30 +233,6 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
     put(4, weekly_hours="mon 11:00-12:00")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"valid_from": NOW, "valid_until": NOW}, "start must be before the end"),
-        ({"valid_from": NOW, "valid_until": NOW - HOUR}, "start must be before the end"),
-        ({"weekly_hours": "mon-fry"}, "'fry' is not a day"),
-        ({"weekly_hours": "mon", "time_zone": "Mars/Olympus"}, "'Mars/Olympus' is not a time zone"),
-        ({"time_zone": "Mars/Olympus"}, "time_zone: 'Mars/Olympus' is not a time zone"),
-        ({"rollout_percent": 101}, "100"),
-        ({"rollout_percent": -1}, "0"),
-        ({"enforcement": "sometimes"}, "enforcement: 'sometimes' is not a valid choice"),
-        (
-            {"effect": "blocked", "extends": True, "limits": []},
-            "A policy that extends a broader one must have the effect",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_and_changes_nothing(options: dict[str, Any], message: str) -> None:
-    given = options.pop("limits", [CallLimit(1, 60)])
-    with pytest.raises(InvalidLimit, match=message):
-        limits.set_resource_limits("api", given, **options)
-    assert not Policy.objects.exists()
-
-
 def test_an_option_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(TypeError, match="colour is not an option of a policy"):
         limits.set_resource_limits("api", [CallLimit(1, 60)], colour="red")

@@ -133,7 +133,7 @@ def test_rows_of_every_other_kind() -> None:
         ),
         (
             Policy,
-            {"effect": "blocked", "valid_from": "2026-01-02T00:00:00Z", "valid_until": "2026-01-01T00:00:00Z"},
+            {"effect": "blocked", "valid_from": "2026-01-02T00:00:00Z", "valid_until": "2026-01-02T00:00:00Z"},
             {"valid_until": "The start must be before the end."},
         ),
         (

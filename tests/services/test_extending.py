@@ -111,18 +111,12 @@ def test_limits_in_shadow_mode_are_extended_too_and_reject_nothing(
 
 
 @WAYS
-def test_a_rejected_extension_is_counted_and_reported(extend: Extend) -> None:
+def test_a_rejected_extension_is_counted_and_reported(extend: Extend, heard: Callable[..., list[Outcome]]) -> None:
     limits.set_resource_limits("llm", [TOKENS])
-    reported: list[Outcome] = []
-
-    def note(outcome: Outcome, **_: object) -> None:
-        reported.append(outcome)
-
-    signals.limit_exceeded.connect(note)
+    reported = heard(signals.limit_exceeded)
     acquisition = limits.acquire("llm", entity="user:1", requested={"tokens": 60})
     with pytest.raises(LimitExceeded) as caught:
         extend(acquisition, {"tokens": 60})
-    signals.limit_exceeded.disconnect(note)
     assert reported == [caught.value.outcome]
     acquisition.cancel()
 

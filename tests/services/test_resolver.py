@@ -1,15 +1,17 @@
-"""Which limits hold: precedence, freshness, and what is kept."""
+"""Which limits apply, in which store: what is read, when it is read again, and what is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
+from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import Blocked
 from limits_app.models import Limit, Policy, Resource
@@ -17,6 +19,9 @@ from limits_app.resolver.cache import Resolver, advance_version, resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import default_process_store
+from limits_app.stores.resilient import ResilientStore
+from limits_app.testing import FakeClock
 
 
 @pytest.mark.parametrize(
@@ -165,6 +170,50 @@ def test_many_policies_are_found_by_their_index(django_assert_num_queries: Djang
         plan = [row[3] for row in cursor.fetchall()]
     assert any("SEARCH p USING INDEX" in line for line in plan)
     assert not any(line.split()[:2] in (["SCAN", "p"], ["SCAN", "e"]) for line in plan)
+
+
+def test_the_state_of_entities_with_limits_of_their_own_lasts() -> None:
+    def lasting(resource: str, entity: str | None) -> list[bool]:
+        return [scoped.lasting for scoped in resolver.get((resource, entity, (), None)).limit_set.scoped]
+
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.set_entity_limits("vip", [CallLimit(10, 60)], resource="api")
+    limits.set_entity_limits("tenant", [CallLimit(10, 60)])
+    assert lasting("api", "vip") == [True]
+    assert lasting("other", "tenant") == [True]
+    assert lasting("api", "anybody") == [False]
+    assert lasting("api", None) == [False]
+
+
+def test_sets_of_mode_process_use_the_store_of_the_site(settings: Settings, tmp_path: Path) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}
+    gate = LimitSet([CallLimit(1, 60)], shared=True, mode="process")
+    assert gate.store is default_process_store()
+    assert [bool(gate.try_acquire()) for _ in range(2)] == [True, False]
+    gate.store.close()
+
+
+def test_other_settings_count_at_once(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}, "other": {"KIND": "memory"}}}
+    first = _store_of_limits()
+    settings.LIMITS = {**settings.LIMITS, "STORE": "other"}
+    assert _store_of_limits() is registry.store("other")
+    assert first is registry.store("default")
+
+
+def test_a_lost_lease_is_told(heard: Callable[..., list[object]]) -> None:
+    lost = heard(signals.lease_lost, "claim")
+    held = LimitSet([ResourceLimit("db", 1, max_hold_seconds=1)], store=MemoryStore(clock=(clock := FakeClock())))
+    acquisition = held.acquire()
+    clock.advance(10)
+    assert lost == [acquisition]
+
+
+def _store_of_limits() -> object:
+    """The store that limits really use, behind its circuit breaker."""
+    guarded = limits.limit_set("api", "a").store
+    assert isinstance(guarded, ResilientStore)
+    return guarded.inner
 
 
 def _changed(limit: Limit, **values: object) -> Limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -26,19 +26,6 @@ def nothing_counted() -> None:
     forget_shadow_refusals()
 
 
-@pytest.fixture
-def told() -> Iterator[list[Outcome]]:
-    """What the signal said."""
-    heard: list[Outcome] = []
-
-    def hear(outcome: Outcome, **details: object) -> None:
-        heard.append(outcome)
-
-    signals.limit_shadowed.connect(hear)
-    yield heard
-    signals.limit_shadowed.disconnect(hear)
-
-
 def shadow(*definitions: Any, **options: Any) -> None:
     """Try limits on the resource, under a system that allows 5 calls."""
     limits.set_system_limits([CallLimit(5, 60)])
@@ -50,7 +37,8 @@ def left_in_the_shadow(entity: str | None = None) -> dict[str, float]:
     return {key: stats["available"] for key, stats in found.get_stats().items()}
 
 
-def test_what_would_refuse_lets_through_and_is_counted(told: list[Outcome]) -> None:
+def test_what_would_refuse_lets_through_and_is_counted(heard: Callable[..., list[Outcome]]) -> None:
+    told = heard(signals.limit_shadowed)
     shadow(CallLimit(2, 60))
     outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(5)]
     assert [outcome.allowed for outcome in outcomes] == [True] * 5
@@ -62,7 +50,8 @@ def test_what_would_refuse_lets_through_and_is_counted(told: list[Outcome]) -> N
     assert [outcome.allowed for outcome in told] == [False] * 3
 
 
-def test_what_is_refused_is_evaluated_in_the_shadow_too(told: list[Outcome]) -> None:
+def test_what_is_refused_is_evaluated_in_the_shadow_too(heard: Callable[..., list[Outcome]]) -> None:
+    told = heard(signals.limit_shadowed)
     shadow(CallLimit(6, 60))
     acquired = [limits.try_acquire("api") for _ in range(8)]
     assert left_in_the_shadow() == {"call_count": 0}

@@ -1,20 +1,24 @@
-"""Several resources and entities at once, all or nothing."""
+"""Several resources and entities at once, all or nothing: as shares, and as a mapping of resources to amounts."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pytest_django import Settings
 
 from limits_app import services, signals
-from limits_app.core.errors import InvalidRequest, StoreUnavailable
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Policy
 from limits_app.resolver.cache import resolver
 from limits_app.services import Share, try_acquire_all
 from limits_app.stores import registry
+from limits_app.testing import FakeClock
 from tests.services.pool_rows import make_pool, serve
 
 SLIDING = RateLimitAlgorithm.SLIDING_WINDOW
@@ -53,31 +57,16 @@ def test_all_shares_are_charged_each_with_its_amounts() -> None:
     assert (left("api")["tpm"], left("exports")["slots"]) == (90, 2)
 
 
-def test_a_share_that_comes_twice_is_an_error_and_charges_nothing() -> None:
-    limit("api", RateLimit("tpm", 100, 60, SLIDING))
-    with pytest.raises(InvalidRequest, match="'api' of 'ann' is in two shares: add up what they request"):
-        try_acquire_all([Share("api", "ann", {"tpm": 1}), Share("api", "bob"), Share("api", "ann", {"tpm": 2})])
-    assert left("api")["tpm"] == 100
-
-
-def test_a_refusal_charges_nothing_and_is_told() -> None:
+def test_a_refusal_charges_nothing_and_is_told(heard: Callable[..., list[object]]) -> None:
     limit("api", CallLimit(10, 60, SLIDING))
     limit("exports", CallLimit(1, 60, SLIDING))
     shares = [Share("api", "ann"), Share("exports", "ann")]
-    heard = []
-
-    def hear(outcome: object, **_: object) -> None:
-        heard.append(outcome)
-
+    sent = heard(signals.limit_exceeded)
     assert try_acquire_all(shares)
-    signals.limit_exceeded.connect(hear)
-    try:
-        refused = try_acquire_all(shares)
-    finally:
-        signals.limit_exceeded.disconnect(hear)
+    refused = try_acquire_all(shares)
     assert not refused
     assert [(status.resource, status.entity) for status in refused.outcome.violations] == [("exports", "ann")]
-    assert heard == [refused.outcome]
+    assert sent == [refused.outcome]
     assert left("api") == {"call_count": 9}
 
 
@@ -170,13 +159,87 @@ def test_resources_that_several_pools_serve_are_an_error() -> None:
     assert services.try_acquire("texts")
 
 
-def test_no_shares_at_all_are_an_error_that_says_so() -> None:
-    with pytest.raises(InvalidRequest, match="at least one Share"):
-        try_acquire_all([])
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([], "at least one Share"),
+        (
+            [Share("api", "ann"), Share("api", "bob"), Share("api", "ann", {"call_count": 2})],
+            "'api' of 'ann' is in two shares: add up what they request",
+        ),
+        (
+            [Share("api", "ann"), Share("llm", "ann")],
+            "nothing is requested of tpm of llm: rates and quotas need",
+        ),
+    ],
+    ids=["none", "twice", "no_amount_of_a_rate"],
+)
+@pytest.mark.usefixtures("both")
+def test_invalid_shares_charge_nothing(shares: list[Share], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        try_acquire_all(shares)
+    assert left("api") == {"call_count": 5}
 
 
-def test_a_share_of_rates_must_say_how_much() -> None:
-    limit("models", RateLimit("tpm", 10, 60))
-    limit("api", CallLimit(10, 60))
-    with pytest.raises(InvalidRequest, match="nothing is requested of tpm of models: rates and quotas need"):
-        try_acquire_all([Share("api", "ann"), Share("models", "ann")])
+BOTH: Any = {"api": None, "llm": {"tpm": 40}}
+
+
+@pytest.fixture
+def both() -> None:
+    limit("api", CallLimit(5, 60))
+    limit("llm", RateLimit("tpm", 100, 100))
+
+
+@pytest.mark.usefixtures("both")
+def test_a_mapping_is_charged_or_nothing_of_it() -> None:
+    for _ in range(2):
+        with services.acquire(BOTH, entity="ann") as acquisition:
+            acquisition.update({"llm:tpm": 40})
+    with pytest.raises(LimitExceeded):
+        services.acquire(BOTH, entity="ann")
+    assert not services.try_acquire(BOTH, entity="ann")
+    assert left("api") | left("llm") == {"call_count": 3, "tpm": 20}
+
+
+@pytest.mark.usefixtures("both")
+def test_asyncio_finds_what_is_kept() -> None:
+    services.try_acquire(BOTH, entity="ann")
+    assert asyncio.run(services.atry_acquire(BOTH, entity="ann"))
+    limit("llm", RateLimit("tpm", 1, 100))
+    assert asyncio.run(services.atry_acquire({"api": None}, entity="ann"))
+    assert not asyncio.run(services.atry_acquire_all([Share("llm", "ann", {"tpm": 1})]))
+
+
+@pytest.mark.usefixtures("both")
+def test_a_task_waits_for_several_until_the_time_is_up(clock: FakeClock) -> None:
+    services.try_acquire("llm", entity="ann", requested={"tpm": 100}).release()
+
+    async def course() -> None:
+        assert not await services.atry_acquire(BOTH, entity="ann")
+        waiting = [asyncio.ensure_future(services.aacquire(BOTH, entity="ann", timeout=seconds)) for seconds in (5, 60)]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert registry.store().line.busy
+        clock.advance(5)
+        with pytest.raises(LimitTimeout):
+            await waiting[0]
+        clock.advance(35)
+        assert (await waiting[1]).successful
+
+    asyncio.run(course())
+    assert left("api") | left("llm") == {"call_count": 4, "tpm": 0}
+
+
+@pytest.mark.parametrize(
+    ("resources", "requested"),
+    [
+        pytest.param({}, None, id="no_resource"),
+        pytest.param(BOTH, {"tpm": 1}, id="amounts_twice"),
+        pytest.param({"api": 1}, None, id="an_amount_of_nothing_in_particular"),
+        pytest.param({"a b": None}, None, id="a_name_that_cannot_be"),
+        pytest.param(["api", "llm"], None, id="neither_a_name_nor_a_mapping"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(resources: Any, requested: Any) -> None:
+    with pytest.raises((InvalidRequest, InvalidLimit)):
+        services.acquire(resources, entity="ann", requested=requested)

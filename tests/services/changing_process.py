@@ -1,8 +1,7 @@
-"""One process of a site: changes the emergency switch, a candidate or a plan, or acquires and checks that it counts.
+"""One process of a site: makes changes of one kind, or acquires and checks that the last committed change counts.
 
-A file that all processes map has the number of the last committed change in its first byte, which is written in one
-piece; an odd number means that nothing is limited (switch), or that the limit is that of the candidate or the plan.
-`traffic` acquires as often as it is asked.
+The first byte of a file that all processes map has the number of the last committed change, and the second byte its
+kind. A byte is written in one piece. `traffic` acquires as often as it is asked.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import random
 import sys
 from pathlib import Path
+from time import sleep
 
 import django
 
@@ -22,17 +23,17 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 
 from limits_app import limits  # noqa: E402 - the same
 from limits_app.core.limits import CallLimit  # noqa: E402 - the same
-from limits_app.models import Entity, Plan, Policy  # noqa: E402 - the same
+from limits_app.models import Entity, Limit, Plan, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
 from limits_app.usage.evaluation_counter import evaluations  # noqa: E402 - the same
 
 FEW, MANY, CANDIDATE = 10**9, 2 * 10**9, 300
-SWITCHED, ENDED = 1, 4
+EDIT, MEMBER, SWITCH, OTHER, ENDED = range(5)
 CHANGING = 255
 """In place of the number while a change is made."""
 
 
 def prepare() -> str:
-    """Set limits on two resources; the candidate of one of them is evaluated for all traffic."""
+    """Set limits on three resources; a pool serves one, and the candidate of another is evaluated for all traffic."""
     call_command("migrate", verbosity=0)
     limits.set_resource_limits("api", [CallLimit(FEW, 86_400)])
     traffic = limits.set_resource_limits("traffic", [CallLimit(400, 86_400)])
@@ -40,7 +41,34 @@ def prepare() -> str:
     Plan.objects.create(name="pro")
     limits.set_plan_limits("pro", [CallLimit(MANY, 86_400)], resource="api")
     Entity.objects.create(identifier="user:1")
+    pool = Pool.objects.create(name="bedrock")
+    Limit.from_definition(PoolMember.objects.create(pool=pool, name="a"), CallLimit(FEW, 86_400)).save()
+    Resource.objects.create(name="chat", pool=pool)
     return "done"
+
+
+def edit(number: int) -> None:
+    """Change the limit of a resource in one way or another."""
+    if random.random() < 0.25:
+        limits.set_resource_limits("api", [CallLimit(FEW + number, 86_400)])
+    else:
+        edit_row(Limit.objects.get(policy__resource__name="api", policy__plan=None), number)
+
+
+def edit_member(number: int) -> None:
+    """Change the limit of the member of the pool in one way or another."""
+    edit_row(Limit.objects.get(member__pool__name="bedrock"), number)
+
+
+def edit_row(row: Limit, number: int) -> None:
+    row.capacity = FEW + number  # type: ignore[assignment]  # as the form of the admin does
+    match random.randrange(3):
+        case 0:
+            Limit.objects.filter(pk=row.pk).update(capacity=row.capacity)
+        case 1:
+            row.save()
+        case _:
+            Limit.objects.bulk_update([row], ["capacity"])
 
 
 def change_candidate(number: int) -> None:
@@ -65,25 +93,38 @@ def change_plan(number: int) -> None:
     entity.save()
 
 
+KINDS = {
+    "edit": (EDIT, edit),
+    "member": (MEMBER, edit_member),
+    "switch": (SWITCH, switch),
+    "candidate": (OTHER, change_candidate),
+    "plan": (OTHER, change_plan),
+}
+
+
+def capacities(number: int, kind: int) -> list[int]:
+    """The limits that apply after a change; an odd switch lifts all of them."""
+    if kind in {EDIT, MEMBER}:
+        return [FEW + number]
+    return [] if number % 2 and kind == SWITCH else [MANY if number % 2 else FEW]
+
+
 def load(shared: mmap.mmap) -> str:
-    """Acquire until the changes end; returns the number of decisions, and those by a state that was over."""
-    decisions, stale = 0, []
+    """Acquire until the changes end; returns the number of decisions, of changes, and the decisions that were stale."""
+    decisions, seen, stale = 0, set[int](), []
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while shared[1] != ENDED:
         number, kind = shared[:2]
-        outcome = limits.acquire("api", entity="user:1").outcome
+        outcome = limits.acquire("chat" if kind == MEMBER else "api", entity="user:1").outcome
         if shared[0] != number or number == CHANGING:
             continue  # a change was being made
         decisions += 1
-        is_odd = bool(number % 2)
+        seen.add(number)
         found = [status.capacity for status in outcome.passed]
-        if found != ([] if is_odd and kind == SWITCHED else [MANY if is_odd else FEW]):
+        if found != capacities(number, kind):
             stale.append((number, found))
-    return json.dumps([decisions, stale])
-
-
-KINDS = {"switch": (SWITCHED, switch), "candidate": (2, change_candidate), "plan": (3, change_plan)}
+    return json.dumps([decisions, len(seen), stale])
 
 
 def main(verb: str, number: int, shared: mmap.mmap) -> str:
@@ -101,8 +142,9 @@ def main(verb: str, number: int, shared: mmap.mmap) -> str:
     for count in range(1, number + 1):
         shared[0] = CHANGING
         shared[1] = kind
-        make(count)
-        shared[0] = count
+        make(count % 250)
+        shared[0] = count % 250
+        sleep(0.02)  # in which the other processes decide by this change
     shared[1] = ENDED
     return "done"
 
