@@ -65,8 +65,9 @@ def test_a_policy_that_drops_broader_limits_warns(caplog: pytest.LogCaptureFixtu
         (lambda: limits.set_system_limits(LIMITS), limits.delete_system_limits, ()),
         (lambda: limits.set_resource_limits("api", LIMITS), limits.delete_resource_limits, ("api",)),
         (lambda: limits.set_entity_limits("user:1", LIMITS), limits.delete_entity_limits, ("user:1",)),
+        (lambda: limits.set_plan_limits("pro", LIMITS), limits.delete_plan_limits, ("pro",)),
     ],
-    ids=["system", "resource", "entity"],
+    ids=["system", "resource", "entity", "plan"],
 )
 def test_what_was_set_can_be_taken_back_once(put: object, take: object, again: tuple[str, ...]) -> None:
     put()
