@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from math import inf
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -108,13 +107,12 @@ class Denials(BackgroundWriter[Denied, Times]):
 
     def _keep(self, key: Denied, value: Times) -> None:
         noted = self._kept
-        # From the most to the least specific: each with the number of entries from which on no new one is added.
-        places = (
-            (key, self._most),
-            (key._replace(bucket=Bucket.OTHERS, entity=""), self._most + _MOST_OTHERS),
-            (_ANY_OTHER, inf),
-        )
-        place = next(one for one, most in places if one in noted or len(noted) < most)
+        # From the most to the least specific, where there would be too many entries.
+        place = key
+        if place not in noted and len(noted) >= self._most:
+            place = key._replace(bucket=Bucket.OTHERS, entity="")
+            if place not in noted and len(noted) >= self._most + _MOST_OTHERS:
+                place = _ANY_OTHER
         noted[place] = noted[place].merged(value) if place in noted else value
 
 
