@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models import QuerySet
 from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit, QuotaLimit
 from limits_app.core.notation import Noted
 from limits_app.models import Bucket, Entity, Period, Plan, Policy, Resource, UsageSnapshot
+from limits_app.models import Limit as LimitRow
 from limits_app.models.fields import in_site_time
 from limits_app.services.simulation.forecast import (
     MOST,
@@ -162,6 +164,14 @@ def test_policies_that_do_not_always_replace_it_leave_nobody_out(fields: dict[st
     plan = Plan.objects.create(name="pro")
     owner = {"plan": plan} if "plan" in fields else {"entity": Entity.objects.create(identifier="user:1")}
     Policy.objects.create(**{"resource": Resource.objects.create(name="api"), **fields, **owner})
+    assert len(whom(foreseen(Policy(), CallLimit(100, 86_400)))) == 1
+
+
+def test_limits_of_others_that_cannot_be_read_are_no_matter() -> None:
+    used("api", "user:1", 500)
+    limit = LimitRow.from_definition(Policy.objects.create(counted="total"), QuotaLimit.per_day("tokens", 5))
+    limit.save()
+    QuerySet.update(LimitRow.objects.all(), time_zone="Atlantis/Capital")  # as where zones are missing
     assert len(whom(foreseen(Policy(), CallLimit(100, 86_400)))) == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import lru_cache
 from types import MappingProxyType
@@ -202,16 +202,23 @@ def stored_keys(section: Section, using: str) -> dict[Key, Any]:
     return {key: pk for pk, key, _ in _counted(section, rows)}
 
 
+def stored_entries(section: Section, using: str) -> Iterator[Entry]:
+    """Give the objects of a section without their parts: policies without limits, and pools without members."""
+    rows, defaults = _rows(section, (*section.identity, *section.fields), _all(section, using)), section.defaults()
+    for pk, key, state in _counted(section, rows):
+        yield Entry(section, key, defaults | state, pk=pk)
+
+
 def _section(section: Section, using: str) -> Iterator[Entry]:
     limits = _limits("policy", using) if section.has_limits else {}
     members = _members(using) if section.parts is not None else {}
-    rows = _rows(section, (*section.identity, *section.fields), _all(section, using))
-    for pk, key, state in _counted(section, rows):
-        if section.has_limits:
-            state[LIMITS] = limits.get(pk, ())
-        if section.parts is not None:
-            state[section.parts.name] = members.get(pk, {})
-        yield Entry(section, key, state, pk=pk)
+    for entry in stored_entries(section, using):
+        if entry.pk in limits:
+            yield replace(entry, state={**entry.state, LIMITS: limits[entry.pk]})
+        elif entry.pk in members:
+            yield replace(entry, state={**entry.state, MEMBERS.name: members[entry.pk]})
+        else:
+            yield entry
 
 
 _Rows = Iterator[tuple[Any, Key, dict[str, Any]]]

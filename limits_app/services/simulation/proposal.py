@@ -17,7 +17,16 @@ from limits_app.resolver.policies import applied_policies, changes_at, choose, r
 from limits_app.resolver.resolution import write_alias
 from limits_app.resolver.resolved_set import compiled
 from limits_app.resolver.store_versions import StoreVersion
-from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted, stored_content
+from limits_app.services.limits_file.content import (
+    LIMITS,
+    SECTIONS,
+    Content,
+    Entry,
+    State,
+    noted,
+    stored_content,
+    stored_entries,
+)
 from limits_app.stores.memory import MemoryStore
 
 Part = tuple[tuple[Any, ...] | None, Schema]
@@ -82,10 +91,8 @@ class Proposal:
         names = [str(one or "") for one in (policy.resource, policy.entity, policy.plan)]
         key = (names[0], names[1], "", "", names[2], policy.counted)
         own = Entry(section, key, section.defaults() | {"effect": policy.effect, "extends": policy.extends})
-        stored = stored_content(write_alias()).values()
-        return cls(
-            [own, *(one for one in stored if one.section != section or (one.key[2:4] == ("", "") and one.key != key))]
-        )
+        others = (one for one in stored_entries(section, write_alias()) if one.key[2:4] == ("", "") and one.key != key)
+        return cls([own, *others, *stored_entries(SECTIONS["entities"], write_alias())])
 
     def first_applies(self, resource: str, entity: str | None) -> bool:
         """Whether the first policy of the proposal applies to an entity on a resource."""
