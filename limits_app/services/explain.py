@@ -23,7 +23,7 @@ from limits_app.resolver.resolution import Limits, policy_source, resolve
 from limits_app.resolver.resolved_set import Resolution
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
-from limits_app.services.shadow import peek, with_shadow
+from limits_app.services.shadow import with_shadow
 from limits_app.services.status import in_slices
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -163,12 +163,12 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
     asked = limit_set.ones if requested is None else requested
     if isinstance(limit_set, PooledSet):
         outcome, pool = explained_pool(limit_set, asked or {}, whole=requested is None)
-        outcome = with_shadow(outcome, shadow, asked or {})
     else:
         try:
-            outcome = peek(limit_set, shadow, asked)
+            outcome = limit_set.peek(asked)
         except NeverAdmissible as error:
             outcome = error.outcome
+    outcome = with_shadow(outcome, shadow, asked or {})
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {
         (_kind_of_total(status.level), status.entity, status.key): status

@@ -79,11 +79,6 @@ async def afollow(acquisition: Acquisition, resolved: ResolvedSet, requested: Re
     return acquisition
 
 
-def peek(limits: LimitSet, shadow: LimitSet | None, requested: RequestedAmounts) -> Outcome:
-    """The outcome of a request now, also under the limits in shadow mode; charges nothing."""
-    return with_shadow(limits.peek(amounts_for(limits, requested)), shadow, requested)
-
-
 def with_shadow(outcome: Outcome, shadow: LimitSet | None, requested: RequestedAmounts) -> Outcome:
     """An outcome with the limits in shadow mode that would reject the request."""
     if shadow is None or not outcome.allowed:
