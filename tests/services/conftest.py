@@ -16,6 +16,7 @@ from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.services.wall import Wall
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,14 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     forget_warnings()
     yield clock
     resolver.clear()
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    """The clock of the resolver, to move."""
+    wall = Wall()
+    monkeypatch.setattr(resolver, "clock", wall)
+    return wall
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
 from limits_app.resolver.balancers import Balancers, balancers
-from limits_app.resolver.cache import resolver
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
@@ -122,8 +121,7 @@ def test_an_invalid_report_changes_nothing(pool: str, member: Any, retry_after: 
     assert not CoolDown.objects.exists()
 
 
-def test_a_resource_without_a_pool_cools_down(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolver, "clock", Wall())
+def test_a_resource_without_a_pool_cools_down(wall: Wall) -> None:
     limits.set_resource_limits("chat", [CALLS])
     assert limits.try_acquire("chat", entity="user:1")
     limits.report_upstream("chat", retry_after=29.2)
@@ -145,9 +143,7 @@ def test_a_resource_without_a_pool_cools_down(clock: FakeClock, monkeypatch: pyt
     assert limits.try_acquire("chat")
 
 
-def test_a_cool_down_of_a_resource_ends_by_itself(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    wall = Wall()
-    monkeypatch.setattr(resolver, "clock", wall)
+def test_a_cool_down_of_a_resource_ends_by_itself(clock: FakeClock, wall: Wall) -> None:
     limits.report_upstream("chat", retry_after=30)
     held = limits.limit_set("chat")
     assert not held.try_acquire()
@@ -158,9 +154,7 @@ def test_a_cool_down_of_a_resource_ends_by_itself(clock: FakeClock, monkeypatch:
     assert limits.acquire("chat", timeout=None)
 
 
-def test_reports_of_many_rejected_requests_are_one_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall = Wall()
-    monkeypatch.setattr(resolver, "clock", wall)
+def test_reports_of_many_rejected_requests_are_one_change(wall: Wall) -> None:
     store = limits.limit_set("chat").store
     limits.report_upstream("chat", retry_after=30)
     version = store.version()

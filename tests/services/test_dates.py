@@ -17,20 +17,13 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, InvalidLimit, LimitExceeded, LimitTimeout, RateLimit, limits
 from limits_app.models import AuditEvent, Policy, Pool, PoolMember
-from limits_app.resolver.cache import resolver
 from limits_app.resolver.resolution import resolve
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 
+pytestmark = pytest.mark.usefixtures("wall")
+
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
-    """Give the resolver of the site a clock to move."""
-    wall = Wall()
-    monkeypatch.setattr(resolver, "clock", wall)
-    return wall
 
 
 def capacity() -> float:

@@ -154,9 +154,7 @@ def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:
     assert limits.status("api").limits["call_count"]["used"] == 1
 
 
-def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall = Wall()
-    monkeypatch.setattr(resolver, "clock", wall)
+def test_a_chain_is_told_link_by_link(wall: Wall) -> None:
     tenant = Entity.objects.create(identifier="tenant:acme")
     Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
     limits.set_system_limits([CallLimit(100, 60), RateLimit("tpm", 50, 60)])

@@ -345,9 +345,8 @@ def _set(one: dict[str, Any], parent: Entity, network: Entity) -> None:
 
 @pytest.mark.parametrize("examples", [8, pytest.param(120, marks=pytest.mark.release)])
 def test_explain_check_and_acquire_agree_on_random_configurations(
-    clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch, examples: int
+    clock: FakeClock, settings: Settings, wall: Wall, examples: int
 ) -> None:
-    monkeypatch.setattr(resolver, "clock", Wall())
     seen: Counter[str] = Counter()
 
     @hypothesis_settings(max_examples=examples, phases=[Phase.generate], deadline=None)
