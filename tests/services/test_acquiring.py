@@ -23,6 +23,7 @@ from limits_app import (
     limits,
     signals,
 )
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.outcome import Outcome
 from limits_app.services import Share
@@ -82,11 +83,12 @@ def test_waiting_ends_when_there_is_room(clock: FakeClock, seconds: float | None
         assert waiting.result(10).successful
 
 
-def test_a_change_reaches_those_who_wait_already() -> None:
+@pytest.mark.parametrize("acquire", [limits.acquire, async_to_sync(limits.aacquire)], ids=["sync", "async"])
+def test_a_change_reaches_those_who_wait_already(acquire: Callable[..., Acquisition]) -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600)])
     limits.acquire("api", entity="a")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=None)
+        waiting = pool.submit(acquire, "api", entity="a", timeout=None)
         _until_somebody_waits()
         limits.set_resource_limits("api", [CallLimit(2, 3600)])
         assert waiting.result(10).successful
@@ -179,22 +181,6 @@ def test_asyncio_waits_without_blocking(clock: FakeClock) -> None:
         return (await waiting).successful
 
     assert async_to_sync(course)()
-
-
-def test_asyncio_sees_a_change_while_it_waits() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 3600)])
-    limits.acquire("api", entity="a")
-    ready = Event()
-
-    async def course() -> bool:
-        ready.set()
-        return (await limits.aacquire("api", entity="a", timeout=None)).successful
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(async_to_sync(course))
-        _until_somebody_waits()
-        limits.set_resource_limits("api", [CallLimit(2, 3600)])
-        assert waiting.result(10)
 
 
 def _until_somebody_waits() -> None:

@@ -193,9 +193,3 @@ def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
         own.get((name, None, (), None))
     assert own.info().size == 0
     assert not own._key_locks
-
-
-def test_default_limits_may_be_a_list() -> None:
-    own = Resolver()
-    first = own.get(("api", None, [CallLimit(1, 60)], None))  # type: ignore[arg-type]  # as callers write it
-    assert own.get(("api", None, (CallLimit(1, 60),), None)) is first
