@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import router, transaction
 from django.db.models import QuerySet
@@ -15,7 +15,7 @@ from django.utils import timezone
 from limits_app.audit.reverting import MODELS
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Verb
-from limits_app.models.audit_log import CONTENT, digest_of
+from limits_app.models.audit_log import digest_of
 from limits_app.models.recording import acting
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 
@@ -68,18 +68,9 @@ class Report:
         return f"{self.events} events in order" + ("" if self.broken is None else f", then {self.broken}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     number: int
     digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    number: int
-    previous: str
-    digest: str
-    content: list[Any]
 
 
 def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
@@ -134,7 +125,8 @@ def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
 
 def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
     last, count = begin, 0
-    for event in _events(using, end.number):
+    events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
+    for event in events.iterator(chunk_size=_CHUNK):
         broken = _broken(last, event, using) or _unknown(event, known)
         if broken is not None:
             return Report(count, last.number, last.digest, broken)
@@ -142,14 +134,7 @@ def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | N
     return Report(count, last.number, last.digest, _broken_end(last, end, known) or _forgotten(begin, known))
 
 
-def _events(using: str, last: int) -> Iterator[_Event]:
-    rows = AuditEvent.objects.using(using).filter(number__lte=last).order_by("number")
-    columns = rows.values_list("number", "previous", "digest", *CONTENT)
-    for number, previous, digest, *content in columns.iterator(chunk_size=_CHUNK):
-        yield _Event(number, previous, digest, content)
-
-
-def _broken(last: _Place, event: _Event, using: str) -> BrokenLink | None:
+def _broken(last: _Place, event: AuditEvent, using: str) -> BrokenLink | None:
     if digest_of(event.previous, event.content) != event.digest:
         return BrokenLink(Fault.CHANGED, event.number, "its content does not match its digest")
     if event.previous != last.digest:
@@ -159,7 +144,7 @@ def _broken(last: _Place, event: _Event, using: str) -> BrokenLink | None:
     return None
 
 
-def _misplaced(last: _Place, event: _Event, using: str) -> BrokenLink:
+def _misplaced(last: _Place, event: AuditEvent, using: str) -> BrokenLink:
     """Explain why an event does not follow the previous one."""
     number, previous = event.number, event.previous
     events = AuditEvent.objects.using(using)
@@ -172,7 +157,7 @@ def _misplaced(last: _Place, event: _Event, using: str) -> BrokenLink:
     return BrokenLink(Fault.INSERTED, first, f"this app did not write the events from here to event {last.number}")
 
 
-def _unknown(event: _Event | _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+def _unknown(event: AuditEvent | _Place, known: tuple[int, str] | None) -> BrokenLink | None:
     if known is None or event.number != known[0] or event.digest == known[1]:
         return None
     return BrokenLink(Fault.CHANGED, event.number, "its digest differs from the known one")

@@ -9,7 +9,7 @@ from typing import Final
 
 from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
 
-from limits_app.models.endpoint import WILDCARD, route_pattern
+from limits_app.models.validators import WILDCARD, route_pattern
 
 _WITHIN_SEGMENT: Final = frozenset({IntConverter, SlugConverter, StringConverter, UUIDConverter})
 """Converters that never match a slash; others may."""

@@ -27,7 +27,8 @@ from limits_app.integrations.identity import (
 from limits_app.integrations.request import limits_of
 from limits_app.integrations.routes import Route
 from limits_app.models import CountedBy, Endpoint
-from limits_app.models.endpoint import WILDCARD, lines_of
+from limits_app.models.endpoint import lines_of
+from limits_app.models.validators import WILDCARD
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
 

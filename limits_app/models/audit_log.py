@@ -273,8 +273,13 @@ class AuditEvent(models.Model):
         self.pk, self.number, self.previous = number, number, previous
         # In milliseconds, since JSON fixtures keep no more.
         self.when = self.when.replace(microsecond=self.when.microsecond // 1000 * 1000)
-        self.digest = digest_of(previous, [getattr(self, name) for name in CONTENT])
+        self.digest = digest_of(previous, self.content)
         return self.digest
+
+    @property
+    def content(self) -> list[Any]:
+        """The values that the digest covers."""
+        return [getattr(self, name) for name in CONTENT]
 
 
 class Manifest(models.Model):

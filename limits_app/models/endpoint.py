@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, Final
 
-from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
-from django.urls.converters import PathConverter
-from django.urls.resolvers import RoutePattern
+from django.db.models import ProtectedError, Q
+from django.utils.text import slugify
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
-from limits_app.models.limit import validate_limits
+from limits_app.models.limit import Limit, noted_limits, validate_limits
+from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
-from limits_app.models.rule_limits import (
-    make_resource,
-    normalize_limits,
-    remove_resource,
-    write_limits,
-)
 from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import (
     validate_amounts,
@@ -32,15 +26,18 @@ from limits_app.models.validators import (
     validate_json,
     validate_methods,
     validate_networks,
+    validate_path,
     validate_text,
     validate_view_name,
 )
 
-WILDCARD: Final = "*"
-"""A segment of a path that matches any one segment; at the end of the path, everything below."""
-
 _PATH_OR_VIEW_NAME: Final = _("Enter either a path or a view name.")
 _LIMITS_OR_RESOURCE: Final = _("Enter either limits or a resource.")
+
+
+_LONGEST_STEM: Final = 48
+_OF_RESOURCE: Final[Mapping[str, Any]] = {"entity": None, "plan": None, "valid_from": None, "weekly_hours": ""}
+"""The permanent policy of a resource."""
 
 
 class CountedBy(models.TextChoices):
@@ -55,43 +52,9 @@ class CountedBy(models.TextChoices):
     EVERYONE = "everyone", _("everyone together")
 
 
-def route_pattern(path: str) -> RoutePattern:
-    """Compile a path: exact, with wildcards, or in the syntax of `path()`.
-
-    It is matched against the path of a request without its first slash. Raises ImproperlyConfigured or re.error for a
-    path that `validate_path` rejects.
-    """
-    *before, last = path.removeprefix("/").split("/")
-    is_prefix = last == WILDCARD
-    segments = [*before, "" if is_prefix else last]
-    route = "/".join(f"<wildcard_{n}>" if one == WILDCARD else one for n, one in enumerate(segments))
-    return RoutePattern(route, is_endpoint=not is_prefix)
-
-
 def lines_of(text: str) -> tuple[str, ...]:
     """The lines of a text that are not empty, without spaces around them, each once."""
     return tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
-
-
-def validate_path(value: str) -> None:
-    """Reject invalid paths, and patterns that could be slow to match."""
-    validate_text(value)
-    if "://" in value or "?" in value or "#" in value:
-        raise ValidationError(gettext("Enter only the path, such as “/api/orders/”, without host and query string."))
-    if any(WILDCARD in segment and segment != WILDCARD for segment in value.split("/")):
-        raise ValidationError(gettext("A “*” must be a whole segment, such as in “/api/*” or “/api/*/orders/”."))
-    try:
-        pattern = route_pattern(value)
-        re.compile(pattern.regex)  # the pattern is compiled on first use; this detects duplicate names
-    except (ImproperlyConfigured, re.error) as error:
-        raise ValidationError(gettext("This is not a valid route: %(error)s") % {"error": error}) from error
-    for warning in pattern.check():
-        raise ValidationError(warning.msg)
-    crossing = sum(isinstance(converter, PathConverter) for converter in pattern.converters.values())
-    if crossing > 1 or any(segment.count("<") > 1 for segment in value.split("/")):
-        raise ValidationError(
-            gettext("A route has at most one “<path:…>”, and one parameter between two slashes: use a view name.")
-        )
 
 
 class Endpoint(Configuration):
@@ -213,16 +176,11 @@ class Endpoint(Configuration):
         verbose_name_plural = _("URL rules")
         ordering = ["order", "pk"]
         constraints = [
-            models.CheckConstraint(name="limits_app_endpoint_has_name", condition=~Q(name="")),
             models.CheckConstraint(
-                name="limits_app_endpoint_path_or_view_name",
-                condition=(Q(path="") & ~Q(view_name="")) | (~Q(path="") & Q(view_name="")),
-                violation_error_message=_PATH_OR_VIEW_NAME,
-            ),
-            models.CheckConstraint(
-                name="limits_app_endpoint_limits_or_resource",
-                condition=Q(resource=None) & ~Q(limits="") | Q(resource__isnull=False, limits=""),
-                violation_error_message=_LIMITS_OR_RESOURCE,
+                name="limits_app_endpoint_fields",
+                condition=~Q(name="")
+                & (Q(path="") & ~Q(view_name="") | ~Q(path="") & Q(view_name=""))
+                & (Q(resource=None) & ~Q(limits="") | Q(resource__isnull=False, limits="")),
             ),
         ]
 
@@ -235,7 +193,7 @@ class Endpoint(Configuration):
         for name in ("exempt_groups", "exempt_networks", "exempt_entities"):
             setattr(self, name, "\n".join(lines_of(getattr(self, name))))
         self.methods = ",".join(sorted(self.method_set))
-        self.limits = normalize_limits(self.limits)
+        self.limits = " ".join(self.limits.split())
         if bool(self.limits) is (self.resource is not None):
             raise ValidationError({"limits": _LIMITS_OR_RESOURCE})
         if bool(self.path) is bool(self.view_name):
@@ -251,15 +209,15 @@ class Endpoint(Configuration):
         for key, state in before.items():
             row, made = found.get(key), state.get("limits_resource", "")
             if row is None or not row.limits:
-                remove_resource(made, using) if made else None
+                _remove_resource(made, using) if made else None
                 wanted = ""
             else:
                 check_validators(cls._meta.get_field("limits"), row.limits)
                 # The state before precedes: a row that code has made and kept does not know its resource.
                 known = made or row.limits_resource
                 is_taken = rows.filter(limits_resource=known).exclude(pk=key).exists()
-                resource = make_resource(row.name, "" if is_taken else known, using)
-                write_limits(resource, row.limits, using)
+                resource = _make_resource(row.name, "" if is_taken else known, using)
+                _write_limits(resource, row.limits, using)
                 wanted = resource.name
             if row is not None and row.limits_resource != wanted:
                 rows.filter(pk=key).update(limits_resource=wanted)
@@ -299,3 +257,49 @@ class Endpoint(Configuration):
             Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
         )
         return next((one for one in others if one.hides(self)), None) if self.enabled else None
+
+
+def _make_resource(name: str, wanted: str, using: str) -> Resource:
+    """Return the resource for the limits of a rule: the `wanted` one, or else a new one, named after the rule."""
+    resources = Resource.objects.using(using)
+    if not wanted:
+        stem = f"rule-{slugify(name)[:_LONGEST_STEM].strip('-') or 'url'}"
+        used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
+        used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)
+        taken = set(resources.filter(used, name__startswith=stem).values_list("name", flat=True))
+        wanted = next(one for n in count(1) if (one := stem if n == 1 else f"{stem}-{n}") not in taken)
+    description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": name}
+    defaults = {"made_for_rule": True, "description": description}
+    resource, is_new = resources.get_or_create(name=wanted, defaults=defaults)
+    if not (is_new or resource.made_for_rule):
+        resource.made_for_rule = True
+        resource.save(using=using)
+    return resource
+
+
+def _write_limits(resource: Resource, text: str, using: str) -> None:
+    """Make the limits of a resource those of a text; nothing is written where they are the same."""
+    noted = {one.limit.key: one for one in noted_limits(text)}
+    policies = Policy.objects.using(using)
+    policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
+    stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}
+    for key, limit in stored.items():
+        if noted.get(key) == limit.noted():
+            del noted[key]
+        else:
+            limit.delete(using=using)
+    for one in noted.values():
+        Limit.from_definition(policy, one.limit, shared=one.shared).save(using=using)
+
+
+def _remove_resource(name: str, using: str) -> None:
+    """Delete the policy that was made for the limits of a rule, and its resource unless something else refers to it."""
+    resource = Resource.objects.using(using).filter(name=name, made_for_rule=True).first()
+    if resource is None:
+        return
+    Policy.objects.using(using).filter(resource=resource, **_OF_RESOURCE).delete()
+    try:
+        resource.delete(using=using)
+    except ProtectedError:  # for instance by the policy of an entity
+        resource.made_for_rule = False
+        resource.save(using=using)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -96,11 +97,8 @@ class Entity(Configuration):
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
         constraints = [
-            models.CheckConstraint(name="limits_app_entity_has_identifier", condition=~Q(identifier="")),
             models.CheckConstraint(
-                name="limits_app_entity_not_unlimited_and_blocked",
-                condition=Q(unlimited=False) | Q(blocked=False),
-                violation_error_message=_UNLIMITED_AND_BLOCKED,
+                name="limits_app_entity_fields", condition=~Q(identifier="") & (Q(unlimited=False) | Q(blocked=False))
             ),
         ]
 
@@ -129,7 +127,7 @@ class Entity(Configuration):
         parent = Entity.objects.using(self._state.db).filter(pk=self.parent_id).first()
         if parent is not None and parent.is_pattern:
             raise ValidationError({"parent": _("A pattern cannot be a parent: choose one entity.")})
-        above = self._ancestors()
+        above = _ancestors(self.pk, {self.pk: self.parent_id, **_parents([self.parent_id], self._state.db)})
         if self.pk in above:
             raise ValidationError(
                 {"parent": _("An entity cannot be its own ancestor: choose another parent, or none.")}
@@ -150,25 +148,22 @@ class Entity(Configuration):
         parents = _parents(moved, using)
         by_levels: dict[int, list[Any]] = {}
         for key in moved:
-            above, parent = 0, parents.get(key)
-            while parent is not None and above < MAX_LEVELS:
-                above, parent = above + 1, parents.get(parent)
-            by_levels.setdefault(above, []).append(key)
+            by_levels.setdefault(len(_ancestors(key, parents)), []).append(key)
         if any(above and _are_too_deep(keys, above, using) for above, keys in by_levels.items()):
             raise IntegrityError(f"an entity is its own ancestor, or more than {MAX_LEVELS} levels deep")
 
-    def _ancestors(self) -> list[int | None]:
-        """Primary keys of the ancestors, nearest first, up to the maximum depth."""
-        entities = Entity.objects.using(self._state.db)
-        above: list[int | None] = []
-        parent_id: int | None = self.parent_id
-        while parent_id is not None and len(above) < MAX_LEVELS and self.pk not in above:
-            above.append(parent_id)
-            parent_id = entities.filter(pk=parent_id).values_list("parent_id", flat=True).first()
-        return above
+
+def _ancestors(key: Any, parents: Mapping[Any, Any]) -> list[Any]:
+    """Primary keys of the ancestors of an entity, nearest first, up to the maximum depth."""
+    above: list[Any] = []
+    parent = parents.get(key)
+    while parent is not None and len(above) < MAX_LEVELS:
+        above.append(parent)
+        parent = parents.get(parent)
+    return above
 
 
-def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
+def _parents(keys: list[Any], using: str | None) -> dict[Any, Any]:
     """The parents of entities and of their ancestors, by primary key, up to the maximum depth."""
     entities = Entity._base_manager.using(using).exclude(parent=None).order_by()
     found: dict[Any, Any] = {}

@@ -168,14 +168,12 @@ def check_neighbours(policy: Policy) -> None:
 
 def is_unsaved(policy: Policy, name: str) -> bool:
     """Whether the resource, the entity or the plan of a policy is not saved yet."""
-    field: Any = policy._meta.get_field(name)
-    row = field.get_cached_value(policy, None)
-    return row is not None and row.pk is None
+    return getattr(policy, f"{name}_id") is None and getattr(policy, name) is not None
 
 
 def has(policy: Policy, name: str) -> bool:
     """Whether a policy has a resource, an entity or a plan, also one that is not saved yet."""
-    return getattr(policy, f"{name}_id") is not None or is_unsaved(policy, name)
+    return getattr(policy, f"{name}_id") is not None or getattr(policy, name) is not None
 
 
 def check_limits(before: Snapshot, now: Snapshot) -> None:

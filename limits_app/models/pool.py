@@ -70,9 +70,8 @@ class Pool(Configuration):
         verbose_name_plural = _("pools")
         ordering = ["name"]
         constraints = [
-            models.CheckConstraint(name="limits_app_pool_has_name", condition=~Q(name="")),
             models.CheckConstraint(
-                name="limits_app_pool_load_balancing", condition=Q(load_balancing__in=LoadBalancing.values)
+                name="limits_app_pool_fields", condition=~Q(name="") & Q(load_balancing__in=LoadBalancing.values)
             ),
         ]
 
@@ -135,11 +134,8 @@ class PoolMember(Configuration):
                 name="limits_app_pool_member_one_per_name",
                 violation_error_message=_("The pool already has a member with this name."),
             ),
-            models.CheckConstraint(name="limits_app_pool_member_has_name", condition=~Q(name="")),
             models.CheckConstraint(
-                name="limits_app_pool_member_weight",
-                condition=Q(weight__gte=1, weight__lte=MAX_WEIGHT),
-                violation_error_message=_("A weight must be 1 to 10000."),
+                name="limits_app_pool_member_fields", condition=~Q(name="") & Q(weight__gte=1, weight__lte=MAX_WEIGHT)
             ),
         ]
 

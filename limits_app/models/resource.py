@@ -1,14 +1,26 @@
-"""Resources."""
+"""Resources, and the limits that code sets on them, as with `default_limits`: noted, so that people can see them."""
 
 from __future__ import annotations
 
-from django.db import models
+import logging
+from collections.abc import MutableSet
+from typing import Final, cast
+
+from django.db import DatabaseError, connections, models, router, transaction
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.core.limits import Blocked, Limit
+from limits_app.core.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
+
+logger = logging.getLogger("limits_app")
+
+_MOST_ROWS: Final = 1000
+_LONGEST_TEXT: Final = 500
 
 
 class Resource(Configuration):
@@ -67,3 +79,55 @@ class Resource(Configuration):
 
     def __str__(self) -> str:
         return self.name
+
+
+class CodeLimits(models.Model):
+    """Limits that code passed for a resource, as text; a process writes them when it first uses them."""
+
+    resource = ExactTextField(max_length=64)
+    limits = models.CharField(max_length=_LONGEST_TEXT)
+    used_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["resource", "limits"], name="limits_app_code_limits_once")]
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {self.limits}"
+
+    @property
+    def definitions(self) -> tuple[Limit, ...]:
+        """The limits."""
+        words = self.limits.split()
+        return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
+
+
+def note_code_limits(
+    resource: str, limits: tuple[Limit, ...], noted: MutableSet[tuple[str, tuple[Limit, ...]]]
+) -> None:
+    """Write the limits that code passed for a resource, after the transaction of the caller, and add them to `noted`.
+
+    The rows used last are kept, at most 1,000. A failure is logged, since no request depends on the rows.
+    """
+    text = " ".join(Blocked.key if isinstance(limit, Blocked) else limit_text(limit) for limit in limits)
+    using = router.db_for_write(CodeLimits)
+    if len(text) > _LONGEST_TEXT or not (connections[using].in_atomic_block or connections[using].get_autocommit()):
+        return
+
+    def write() -> None:
+        noted.add((resource, limits))
+        rows = CodeLimits.objects.using(using)
+        try:
+            if not rows.filter(resource=resource, limits=text).update(used_at=timezone.now()):
+                rows.bulk_create([CodeLimits(resource=resource, limits=text)], ignore_conflicts=True)
+                oldest = list(rows.order_by("-used_at", "-pk").values_list("pk", flat=True)[_MOST_ROWS:])
+                rows.filter(pk__in=oldest).delete()
+        except DatabaseError as error:
+            logger.warning("the limits that code sets on %s are not shown to administrators: %s", resource, error)
+
+    transaction.on_commit(write, using=using)
+
+
+def code_limits(resource: str) -> list[CodeLimits]:
+    """Return the limits that code has passed for a resource, those used last first."""
+    return list(CodeLimits.objects.filter(resource=resource).order_by("-used_at", "-pk"))

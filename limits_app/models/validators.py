@@ -8,7 +8,9 @@ from http import HTTPMethod
 from math import isfinite
 from typing import Any, Final
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.urls.converters import PathConverter
+from django.urls.resolvers import RoutePattern
 from django.utils.translation import gettext as _
 
 from limits_app import conf
@@ -20,6 +22,8 @@ from limits_app.models.patterns import check_pattern
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
+WILDCARD: Final = "*"
+"""A segment of a path that matches any one segment; at the end of the path, everything below."""
 MAX_DEPTH: Final = 32
 """Maximum nesting depth of JSON."""
 
@@ -62,6 +66,40 @@ def validate_store(value: str) -> None:
         raise ValidationError(
             _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or leave it empty."),
             params={"alias": shown(value), "known": known},
+        )
+
+
+def route_pattern(path: str) -> RoutePattern:
+    """Compile a path: exact, with wildcards, or in the syntax of `path()`.
+
+    It is matched against the path of a request without its first slash. Raises ImproperlyConfigured or re.error for a
+    path that `validate_path` rejects.
+    """
+    *before, last = path.removeprefix("/").split("/")
+    is_prefix = last == WILDCARD
+    segments = [*before, "" if is_prefix else last]
+    route = "/".join(f"<wildcard_{n}>" if one == WILDCARD else one for n, one in enumerate(segments))
+    return RoutePattern(route, is_endpoint=not is_prefix)
+
+
+def validate_path(value: str) -> None:
+    """Reject invalid paths, and patterns that could be slow to match."""
+    validate_text(value)
+    if "://" in value or "?" in value or "#" in value:
+        raise ValidationError(_("Enter only the path, such as “/api/orders/”, without host and query string."))
+    if any(WILDCARD in segment and segment != WILDCARD for segment in value.split("/")):
+        raise ValidationError(_("A “*” must be a whole segment, such as in “/api/*” or “/api/*/orders/”."))
+    try:
+        pattern = route_pattern(value)
+        re.compile(pattern.regex)  # the pattern is compiled on first use; this detects duplicate names
+    except (ImproperlyConfigured, re.error) as error:
+        raise ValidationError(_("This is not a valid route: %(error)s") % {"error": error}) from error
+    for warning in pattern.check():
+        raise ValidationError(warning.msg)
+    crossing = sum(isinstance(converter, PathConverter) for converter in pattern.converters.values())
+    if crossing > 1 or any(segment.count("<") > 1 for segment in value.split("/")):
+        raise ValidationError(
+            _("A route has at most one “<path:…>”, and one parameter between two slashes: use a view name.")
         )
 
 

@@ -61,13 +61,13 @@ def test_a_bad_view_name_is_refused(view_name: str, said: str, api: Resource) ->
 @pytest.mark.parametrize("fields", [{"path": "", "view_name": ""}, {"view_name": "orders:detail"}])
 def test_either_a_path_or_a_view_is_given(fields: dict[str, str], api: Resource) -> None:
     assert complaint(endpoint(api, **fields).full_clean) == "Enter either a path or a view name."
-    with pytest.raises(IntegrityError, match="limits_app_endpoint_path_or_view_name"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="limits_app_endpoint_fields"), transaction.atomic():
         Endpoint.objects.bulk_create([endpoint(api, **fields)])
 
 
 def test_an_endpoint_has_a_name(api: Resource) -> None:
     assert complaint(endpoint(api, name="").full_clean, "name") == "This field cannot be blank."
-    with pytest.raises(IntegrityError, match="limits_app_endpoint_has_name"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="limits_app_endpoint_fields"), transaction.atomic():
         Endpoint.objects.bulk_create([endpoint(api, name="")])
 
 

@@ -17,12 +17,12 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.core.notation import parse_limit
-from limits_app.models.endpoint import validate_path
 from limits_app.models.validators import (
     validate_amounts,
     validate_json,
     validate_methods,
     validate_object,
+    validate_path,
     validate_resource_name,
     validate_text,
     validate_view_name,

@@ -18,8 +18,8 @@ from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.models import Endpoint, Enforcement, PolicyEffect
-from limits_app.models.endpoint import WILDCARD
 from limits_app.models.patterns import is_pattern
+from limits_app.models.validators import WILDCARD
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
 from limits_app.services.definitions import FIELDS
