@@ -102,11 +102,49 @@ class Boosted(models.TextChoices):
     EVERYBODY = "everybody", _("everybody, by all permanent policies")
 
 
-class GrantForm(BoostForm):
+class EntityForm(forms.Form):
+    """The resource on which something is done for entities, and the plan of their requests."""
+
+    resource = forms.ModelChoiceField(
+        Resource.objects.all(),
+        label=_("Resource"),
+        required=False,
+        help_text=_("Leave empty for the limits over all resources."),
+        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
+    )
+    plan = forms.ModelChoiceField(Plan.objects.all(), label=_("Plan"), required=False)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if conf.get(conf.PLAN_OF_REQUEST) is None and "whom" not in self.fields:  # then rows have all plans
+            self.fields["plan"].widget = forms.HiddenInput()
+        self.order_fields(self.field_order or ["resource", "plan"])
+
+
+class EntityResetForm(EntityForm, RequiredReasonForm):
+    """Which usage of an entity is reset, and why."""
+
+
+class EntityTopUpForm(EntityForm, TopUpForm):
+    """How much credit of which limit of an entity."""
+
+    field_order = ["resource", "plan", *TopUpForm.field_order]
+
+
+class EntityBoostForm(EntityForm, BoostForm):
+    """How much more of which resource an entity gets, and until when."""
+
+    field_order = ["resource", "plan", *BoostForm.field_order]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["resource"].help_text = gettext("Leave empty for the limits of all resources.")
+
+
+class GrantForm(EntityBoostForm):
     """Who gets the boost, and of what."""
 
     whom = forms.ChoiceField(label=_("Who"), choices=Boosted.choices, initial=Boosted.ENTITY, widget=forms.RadioSelect)
-    plan = forms.ModelChoiceField(label=_("Plan"), queryset=Plan.objects.all(), required=False)
     entity = forms.CharField(
         label=_("Entity"),
         max_length=255,
@@ -115,12 +153,7 @@ class GrantForm(BoostForm):
         validators=[validate_identifier],
         help_text=_("The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant."),
     )
-    field_order = ["whom", "entity", "resource", "plan", "factor", "until", "reason"]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["resource"] = _resource(required=False)
-        self.order_fields(self.field_order)
+    field_order = ["whom", "entity", *EntityBoostForm.field_order]
 
     def clean(self) -> dict[str, Any]:
         """Require what the choice needs."""
@@ -139,31 +172,3 @@ class GrantForm(BoostForm):
         if whom == Boosted.PLAN:
             found = found.filter(plan=self.cleaned_data["plan"])
         return found.select_related("resource", "entity", "plan").prefetch_related("limits")
-
-
-def of_entity(form: type[forms.Form], *, totals: bool = False) -> type[forms.Form]:
-    """The same form, which asks for a resource too (with `totals`: or none), and for the plan of requests."""
-
-    class OfEntity(form):  # type: ignore[misc, valid-type]  # a class made of another
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.fields["resource"] = _resource(required=not totals)
-            if totals:
-                self.fields["resource"].help_text = _("Leave empty for the limits over all resources.")
-            self.fields["plan"] = forms.ModelChoiceField(Plan.objects.all(), label=_("Plan"), required=False)
-            if conf.get(conf.PLAN_OF_REQUEST) is None:  # then rows have all plans
-                self.fields["plan"].widget = forms.HiddenInput()
-            self.order_fields(["resource", "plan"])
-
-    return OfEntity
-
-
-def _resource(*, required: bool) -> forms.Field:
-    """Find a resource by typing."""
-    return forms.ModelChoiceField(
-        Resource.objects.all(),
-        label=_("Resource"),
-        required=required,
-        help_text="" if required else _("Leave empty for the limits of all resources."),
-        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -19,7 +18,15 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
-from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_entity
+from limits_app.admin.action_forms import (
+    BoostForm,
+    EntityBoostForm,
+    EntityResetForm,
+    EntityTopUpForm,
+    ReasonForm,
+    RequiredReasonForm,
+    TopUpForm,
+)
 from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
@@ -32,24 +39,11 @@ MOST_ROWS: Final = 500
 """Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The input of an action: the name of the user, the data of the form, and an idempotency key."""
-
-    actor: str
-    data: dict[str, Any]
-    key: str
-
-    @property
-    def reason(self) -> str:
-        """The reason of the user, for the audit log."""
-        return str(self.data["reason"])
-
-
 class ConfirmedAction:
     """An action for the `actions` of an admin page; `allowed` is its permission, as `has_<allowed>_permission`.
 
-    `do` changes one row. Its LimitsErrors are shown beside the rows, and then no row is changed.
+    `do` changes one row; it gets the data of the form and an idempotency key.
+    Its LimitsErrors are shown beside the rows, and then no row is changed.
     `note` gets the chosen rows, and gives a warning for the page that asks.
     `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
@@ -61,7 +55,7 @@ class ConfirmedAction:
         *,
         allowed: str,
         form: type[forms.Form],
-        do: Callable[[Any, Ask], None],
+        do: Callable[[Any, dict[str, Any], str], None],
         warn: Callable[[Sequence[int]], str] = lambda _keys: "",
         note: Callable[[Sequence[Any]], str] = lambda _rows: "",
     ) -> None:
@@ -105,7 +99,7 @@ class ConfirmedAction:
                 key = f"admin:{self.__name__}:{row._meta.model_name}:{row.pk}:{token}"
                 try:
                     with transaction.atomic(using=using):
-                        self._do(row, Ask(request.user.get_username(), data, key))
+                        self._do(row, data, key)
                 except LimitsError as error:
                     problems.append(f"“{row}”: {error}")
                     if isinstance(error, StoreUnavailable):
@@ -170,52 +164,32 @@ class StatePermissions:
     has_top_up_permission = _has("limits_app.top_up_resource")
 
 
-def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
-    """Reset the usage of a row."""
-    resource, entity, _plan = _whose(row, ask)
-    services.reset(resource, entity=entity, reason=ask.reason, idempotency_key=ask.key, actor=ask.actor, source="admin")
+def _reset(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> None:
+    resource, entity, _plan = _whose(row, data)
+    services.reset(resource, entity=entity, reason=data["reason"], idempotency_key=key)
 
 
-def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
-    """Give credit."""
-    resource, entity, plan = _whose(row, ask)
-    credit = {"key": limit_key(ask.data["key"]), "amount": amount_of(ask.data["amount"])}
-    services.top_up(
-        resource,
-        entity=entity,
-        plan=plan,
-        reason=ask.reason,
-        idempotency_key=ask.key,
-        actor=ask.actor,
-        source="admin",
-        **credit,
-    )
+def _top_up(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> None:
+    resource, entity, plan = _whose(row, data)
+    credit = {"key": limit_key(data["key"]), "amount": amount_of(data["amount"])}
+    services.top_up(resource, entity=entity, plan=plan, reason=data["reason"], idempotency_key=key, **credit)
 
 
-def boost(row: Policy | Entity, ask: Ask) -> None:
-    """Boost temporarily."""
+def _boost(row: Policy | Entity, data: dict[str, Any], _key: str) -> None:
+    how = data["factor"], data["until"], data["reason"]
     if isinstance(row, Policy):
-        services.boost_policies([row], ask.data["factor"], ask.data["until"], ask.reason, actor=ask.actor)
-        return
-    data = ask.data
-    services.boost(
-        row.identifier,
-        data["resource"].name,
-        data["factor"],
-        data["until"],
-        ask.reason,
-        plan=_name(data["plan"]),
-        actor=ask.actor,
-    )
+        services.boost_policies([row], *how)
+    else:
+        services.boost(row.identifier, _name(data["resource"]) or None, *how, plan=_name(data["plan"]))
 
 
-def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str | None, str | None, str]:
+def _whose(row: Policy | Resource | Entity, data: dict[str, Any]) -> tuple[str | None, str | None, str]:
     """The resource (None: totals), the entity (None: the site itself) and the plan of requests of a row's state."""
     match row:
         case Resource():
             return row.name, None, ""
         case Entity():
-            return _name(ask.data["resource"]) or None, row.identifier, _name(ask.data["plan"])
+            return _name(data["resource"]) or None, row.identifier, _name(data["plan"])
     if row.resource is None and row.counted != Counted.TOTAL:
         raise InvalidRequest(gettext("usage is counted for each resource separately: choose policies with a resource"))
     if row.plan is not None or (row.entity is not None and is_pattern(row.entity.identifier)):
@@ -227,21 +201,19 @@ def _name(row: Resource | Plan | None) -> str:
     return "" if row is None else row.name
 
 
-def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
-    """Reset and top up; the form asks for the resource if the rows do not have one."""
-    forms = RequiredReasonForm, TopUpForm
-    why, credit = (of_entity(form, totals=True) for form in forms) if resource else forms
+def _state_actions(why: type[forms.Form], credit: type[forms.Form]) -> list[ConfirmedAction]:
+    """Reset and top up, with these forms."""
     return [
-        ConfirmedAction("reset_state", _("Reset usage"), allowed="reset", form=why, do=reset),
-        ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=top_up),
+        ConfirmedAction("reset_state", _("Reset usage"), allowed="reset", form=why, do=_reset),
+        ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=_top_up),
     ]
 
 
 def _enforcement(name: str, description: Any, enforcement: Enforcement, **options: Any) -> ConfirmedAction:
     """An action that sets the enforcement of policies."""
 
-    def do(policy: Policy, ask: Ask) -> None:
-        with audit.acting(actor=ask.actor, source="admin", reason=ask.reason):
+    def do(policy: Policy, data: dict[str, Any], _key: str) -> None:
+        with audit.acting(reason=data["reason"]):
             policy.enforcement = enforcement
             policy.save(update_fields=["enforcement", "updated_at"])
 
@@ -265,11 +237,11 @@ POLICY_ACTIONS: Final = [
     _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=dropped_limits_warning),
     _enforcement("shadow_policies", _("Set to shadow mode"), Enforcement.SHADOW, note=_in_force),
     _enforcement("disable_policies", _("Disable"), Enforcement.OFF, note=_in_force),
-    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=boost),
-    *_state_actions(resource=False),
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=_boost),
+    *_state_actions(RequiredReasonForm, TopUpForm),
 ]
-RESOURCE_ACTIONS: Final = _state_actions(resource=False)
+RESOURCE_ACTIONS: Final = _state_actions(RequiredReasonForm, TopUpForm)
 ENTITY_ACTIONS: Final = [
-    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=of_entity(BoostForm), do=boost),
-    *_state_actions(resource=True),
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=EntityBoostForm, do=_boost),
+    *_state_actions(EntityResetForm, EntityTopUpForm),
 ]

@@ -24,19 +24,6 @@ class AlertRuleForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only 
     """Never shows the stored secret, and keeps it when the field is left empty."""
 
     class Meta:
-        model = AlertRule
-        fields = [
-            "name",
-            "enabled",
-            "kind",
-            "percent",
-            "rejections",
-            "resource",
-            "entity",
-            "channel",
-            "target",
-            "secret",
-        ]
         widgets = {"secret": forms.PasswordInput(attrs={"autocomplete": "new-password"})}
 
     def clean_secret(self) -> str:

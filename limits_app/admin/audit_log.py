@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -84,26 +84,13 @@ def _found(object_type: str, field: str) -> Any:
 
 
 class _FilterInWords(AllValuesFieldListFilter):
-    """Offers what occurs, in words."""
-
-    words: Callable[[str], str]
+    """Offers the values that occur, in words."""
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Give the choices."""
+        """Return the choices."""
+        words = source_in_words if self.field_path == "source" else kind_in_words
         for choice in super().choices(changelist):
-            yield {**choice, "display": type(self).words(str(choice["display"]))}
-
-
-class KindFilter(_FilterInWords):
-    """By the kind of object."""
-
-    words = staticmethod(kind_in_words)
-
-
-class SourceFilter(_FilterInWords):
-    """By the way a change came in."""
-
-    words = staticmethod(source_in_words)
+            yield {**choice, "display": words(str(choice["display"]))}
 
 
 _CHANGES: Final = {
@@ -118,21 +105,12 @@ _TABLE: Final = (
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
-def _readable(name: str, label: Any) -> Callable[[Any, AuditEvent], SafeString]:
-    """A field with the object as it was, or as it became."""
-
-    def text(_page: Any, event: AuditEvent) -> SafeString:
-        return format_html("<pre>{}</pre>", json.dumps(getattr(event, name), indent=2, ensure_ascii=False))
-
-    return admin.display(description=label)(text)
-
-
 @admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnly, RobustListAdmin):
     """The audit log."""
 
     list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
-    list_filter = ["when", "verb", ("object_type", KindFilter), ("source", SourceFilter)]
+    list_filter = ["when", "verb", ("object_type", _FilterInWords), ("source", _FilterInWords)]
     search_fields = ["actor", "object_label", "reason"]
     search_help_text = _("Search by actor, object or reason.")
     date_hierarchy = "when"
@@ -141,10 +119,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     fieldsets = [
         (None, {"fields": ["number", "when", "actor", "way", "verb", "kind", "object_label", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
-        (
-            _("In full"),
-            {"classes": ["collapse"], "fields": ["object_id", "before_text", "after_text", "previous", "digest"]},
-        ),
+        (_("In full"), {"classes": ["collapse"], "fields": ["object_id", "before", "after", "previous", "digest"]}),
     ]
 
     def get_urls(self) -> list[URLPattern]:
@@ -205,9 +180,6 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         body = format_html_join("", _ROW, rows)
         heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")
         return format_html(_TABLE, *heads, body)
-
-    before_text = _readable("before", _("before"))
-    after_text = _readable("after", _("after"))
 
     def _event(self, object_id: str) -> AuditEvent | None:
         key = unquote(object_id)

@@ -6,7 +6,7 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
@@ -22,7 +22,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import escape
-from django.utils.translation import gettext
 from django.utils.translation import gettext as _
 
 from limits_app import audit
@@ -57,38 +56,6 @@ class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in 
         return super().get_search_results(request, queryset, search_term)
 
 
-_SENT: Final = "_version"
-
-
-class VersionedAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
-    """Rejects a form once if the object has changed since the form was opened, unless the form has no version."""
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
-        """Return the form, with an error if the object has changed."""
-        form = super().get_form(request, obj, change=change, **options)
-        sent = request.POST.get(_SENT)
-        if obj is None or not sent or sent == _version_of(obj):
-            return form
-        return type(form.__name__, (_Outdated, form), {})
-
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
-        """Add the version of the object to the form."""
-        if options.get("obj") is not None:
-            context["version"] = _version_of(options["obj"])
-        return super().render_change_form(request, context, *args, **options)
-
-
-class _Outdated:
-    """Adds the error of an outdated form."""
-
-    def clean(self) -> Any:
-        form: Any = super()
-        cleaned = form.clean()
-        text = gettext("This object has been changed since you opened the form. Saving again overwrites that change.")
-        self.add_error(None, text)  # type: ignore[attr-defined]  # of the form
-        return cleaned
-
-
 def _version_of(item: Any) -> str:
     """A version that changes with the object and its nested objects in the database."""
     found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
@@ -96,14 +63,41 @@ def _version_of(item: Any) -> str:
     return blake2b(json.dumps(state, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
-class AuditedAdmin(VersionedAdmin, RobustListAdmin):
-    """Records the user for changes of an object with its inlines, and of selected objects."""
+class AuditedAdmin(RobustListAdmin):
+    """Records the user for changes of an object with its inlines, and of selected objects.
+
+    Rejects a form once if the object has changed since the form was opened, unless the form has no version.
+    """
 
     formfield_overrides = {
         models.DateTimeField: {"form_class": DateTimeField, "widget": DateTimeWidget},
         models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
         models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
     }
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        """Return the form, with an error if the object has changed."""
+        form = super().get_form(request, obj, change=change, **options)
+        sent = request.POST.get("_version")
+        if obj is None or not sent or sent == _version_of(obj):
+            return form
+
+        class Outdated(form):  # type: ignore[misc, valid-type]  # a class made of another
+            def clean(self) -> Any:
+                cleaned = super().clean()
+                self.add_error(
+                    None,
+                    _("This object has been changed since you opened the form. Saving again overwrites that change."),
+                )
+                return cleaned
+
+        return Outdated
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
+        """Add the version of the object to the form."""
+        if options.get("obj") is not None:
+            context["version"] = _version_of(options["obj"])
+        return super().render_change_form(request, context, *args, **options)
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Use the autocompletion widget that handles invalid input."""
@@ -120,12 +114,12 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
 
     def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         """Show the form, or save it."""
-        with self._acting(request):
+        with self.acting(request):
             return super().changeform_view(request, *args, **options)
 
     def delete_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         """Ask for confirmation, or delete."""
-        with self._acting(request):
+        with self.acting(request):
             return super().delete_view(request, *args, **options)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
@@ -141,7 +135,7 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         """Show the list, or run the chosen action."""
-        with self._acting(request):
+        with self.acting(request):
             return super().changelist_view(request, *args, **options)
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse | None:
@@ -153,12 +147,18 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
             return None
         return super().response_action(request, *args, **options)
 
-    def _acting(self, request: HttpRequest) -> AbstractContextManager[object]:
+    def acting(self, request: HttpRequest, reason: str = "") -> AbstractContextManager[object]:
         """The block in which a request changes something; a request that only reads takes no lock."""
         if request.method != "POST":
             return nullcontext()
         using = router.db_for_write(self.model)
-        return audit.acting(actor=request.user.get_username(), source="admin", using=using)
+        return audit.acting(actor=request.user.get_username(), source="admin", reason=reason, using=using)
+
+    def list_or_index(self, request: HttpRequest) -> str:
+        """The list, or without the permission to view it the index of the app."""
+        if self.has_view_or_change_permission(request):
+            return reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
+        return reverse(f"{self.admin_site.name}:app_list", args=[self.opts.app_label])
 
 
 class ReadOnly:

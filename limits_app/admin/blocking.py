@@ -14,7 +14,6 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import audit
 from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
@@ -79,7 +78,7 @@ class BlockingAdmin(UsageListAdmin):
         except ValidationError as error:
             form.add_error(None, error.messages)
             return False
-        with audit.acting(actor=request.user.get_username(), source="admin", reason=form.cleaned_data["reason"]):
+        with self.acting(request, form.cleaned_data["reason"]):
             entity.save()
         return True
 
@@ -88,9 +87,7 @@ class BlockingAdmin(UsageListAdmin):
         back = request.GET.get("next", "")
         if url_has_allowed_host_and_scheme(back, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
             return back
-        if self.has_view_or_change_permission(request):
-            return reverse(f"{self.admin_site.name}:limits_app_entity_changelist")
-        return reverse(f"{self.admin_site.name}:app_list", args=[self.opts.app_label])
+        return self.list_or_index(request)
 
 
 class LimitsUserAdminMixin:

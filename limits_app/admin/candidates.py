@@ -1,4 +1,4 @@
-"""The list of candidates, with actions that promote, discard and revert them."""
+"""The list of candidates, with buttons that promote, discard and revert them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,15 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.action_forms import ReasonForm
-from limits_app.admin.actions import Ask, ConfirmedAction
 from limits_app.admin.base import AuditedAdmin
 from limits_app.core.errors import LimitsError
-from limits_app.models import Candidate, CandidateState
+from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
 
-
-def _does(change: Callable[..., object]) -> Callable[[Candidate, Ask], None]:
-    """Do something with the candidate of a policy."""
-
-    def do(candidate: Candidate, ask: Ask) -> None:
-        change(candidate.policy, reason=ask.reason, actor=ask.actor)
-
-    return do
-
-
-_promote, _revert, _discard = map(
-    _does, (services.promote_candidate, services.revert_candidate, services.discard_candidate)
-)
-_DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Candidate, Ask], None]]]] = {
-    "promote": (CandidateState.TESTING, _("Enforce now"), _promote),
-    "discard": (CandidateState.TESTING, _("Discard"), _discard),
-    "revert": (CandidateState.PROMOTED, _("Revert"), _revert),
+_DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], object]]]] = {
+    "promote": (CandidateState.TESTING, _("Enforce now"), services.promote_candidate),
+    "discard": (CandidateState.TESTING, _("Discard"), services.discard_candidate),
+    "revert": (CandidateState.PROMOTED, _("Revert"), services.revert_candidate),
 }
 """What can be done with a candidate: in which state, the label of the button, and the function."""
 
@@ -65,11 +50,6 @@ class CandidateAdmin(AuditedAdmin):
     search_fields = ["policy__resource__name", "policy__entity__identifier", "limits"]
     autocomplete_fields = ["policy"]
     fields = ["policy", "limits", "percent", ("revert_percent", "revert_minutes"), "reason"]
-    actions = [
-        ConfirmedAction("promote", _("Promote candidates"), allowed="promote", form=ReasonForm, do=_promote),
-        ConfirmedAction("revert", _("Revert promoted candidates"), allowed="promote", form=ReasonForm, do=_revert),
-        ConfirmedAction("discard", _("Discard candidates"), allowed="promote", form=ReasonForm, do=_discard),
-    ]
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the buttons."""
@@ -119,7 +99,8 @@ class CandidateAdmin(AuditedAdmin):
         candidate = get_object_or_404(Candidate.objects.select_related("policy"), pk=object_id)
         _state, label, do = _DECISIONS[decision]
         try:
-            do(candidate, Ask(request.user.get_username(), {"reason": ""}, ""))
+            with self.acting(request):
+                do(candidate.policy)
         except LimitsError as error:
             self.message_user(request, str(error), messages.ERROR)
         else:

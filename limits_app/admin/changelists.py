@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Page, Paginator
@@ -33,13 +35,6 @@ _LAST: Final = "\U0010ffff"
 """No character comes after it."""
 
 
-class Link(NamedTuple):
-    """A page that a list links to."""
-
-    address: str
-    label: str
-
-
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in its type stubs
     """Pages over the first rows of a list."""
 
@@ -64,9 +59,16 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in i
         return super().page(number)
 
 
-class LargeListAdmin(AuditedAdmin):
+if TYPE_CHECKING or not apps.is_installed("import_export"):
+    _Files = AuditedAdmin
+else:
+    from limits_app.admin.imports_exports import ImportExportAdmin as _Files
+
+
+class LargeListAdmin(_Files):
     """A list that counts, searches and sorts only as many rows as a database can handle quickly.
 
+    With the app import_export, its rows can be imported and exported.
     Short tables are searched for `search_fields`; long ones for rows in which one of `begins_with` starts so.
     Where more rows are found than are counted, they are sorted by `long_ordering`, if there is one.
     """
@@ -100,10 +102,7 @@ class LargeListAdmin(AuditedAdmin):
         """Show the list, with a message if it is truncated."""
         response: HttpResponse = super().changelist_view(request, *args, **options)
         context = getattr(response, "context_data", None) or {}
-        if "cl" not in context:
-            return response
-        context |= {"links": list(self.links(request)), "files": list(self.files(request))}
-        if context["cl"].paginator.found > MOST_COUNTED:
+        if "cl" in context and context["cl"].paginator.found > MOST_COUNTED:
             context["subtitle"] = gettext("the first %(count)s: search or filter for others") % {"count": MOST_COUNTED}
         return response
 
@@ -116,14 +115,6 @@ class LargeListAdmin(AuditedAdmin):
             self.message_user(request, problem, messages.ERROR)
             return None
         return super().response_action(request, queryset, *args, **options)
-
-    def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Return the links of the list besides “Add”."""
-        return ()
-
-    def files(self, request: HttpRequest) -> Iterable[Link]:
-        """Return the links to imports and exports."""
-        return ()
 
     def _is_long(self) -> bool:
         rows = self.model._default_manager.order_by().values("pk")
@@ -151,27 +142,13 @@ _LEVELS: Final[Mapping[str, Any]] = {ENTITY_FLAGS: _("entity itself"), **{one.va
 _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _("unlimited")}
 
 
-class StatefulList(ChangeList):
-    """A page of rows, each with its state."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Read the rows of the page, then their usage."""
-        super().get_results(request)
-        rows = list(self.result_list)
-        self.result_list = rows
-        page: Any = self.model_admin
-        page.look(rows)
-
-
 class UsageListAdmin(LargeListAdmin):
     """A list with a column of current usage, and one of where the limits were set."""
 
-    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
-        """Return the change list that reads the state of all rows of a page together."""
-        return StatefulList
-
-    def look(self, rows: Sequence[Any]) -> None:
-        """Set the states that each row shows; None if the store is unavailable."""
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Read the rows of a page and set the states that each shows, None if they cannot be read."""
+        found = super().get_changelist_instance(request)
+        found.result_list = rows = list(found.result_list)
         pairs = {row.pk: list(pairs) for row, pairs in zip(rows, self.pairs(rows), strict=True)}
         try:
             states = iter(services.overview([pair for some in pairs.values() for pair in some]))
@@ -179,10 +156,11 @@ class UsageListAdmin(LargeListAdmin):
             states = None
         for row in rows:
             row.states = None if states is None else [next(states) for _pair in pairs[row.pk]]
+        return found
 
+    @abstractmethod
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Return which resources and entities each row is about."""
-        raise NotImplementedError
 
     @admin.display(description=_("in use now"))
     def in_use(self, row: Any) -> str:

@@ -64,7 +64,7 @@ class EmergencyAdmin(AuditedAdmin):
     def _set(self, request: HttpRequest, form: EmergencyForm) -> bool:
         """Set the switch; an error is shown in the form."""
         try:
-            with self._acting(request):
+            with self.acting(request):
                 services.set_emergency(**form.cleaned_data)
         except InvalidLimit as error:
             form.add_error(None, str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from tablib import Dataset
 
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
-from limits_app.admin.changelists import LargeListAdmin, Link
+from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import FORMULA
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.limit import limit_texts
@@ -266,7 +266,7 @@ class GuardedCSV(CSV):  # type: ignore[misc]
 _FORMATS: Final = {"csv": GuardedCSV, "json": JSON}
 
 
-class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of a package without types
+class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of a package without types
     """Files are shown as differences first, then change all rows or none, and are audited as an import.
 
     Importing needs the permissions to add and change rows, exporting the one to view them.
@@ -286,16 +286,6 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
         name = f"limits_app_{self.opts.model_name}_export"
         urls: list[URLPattern] = super().get_urls()
         return [path("export/<str:kind>/", view, name=name), *urls]
-
-    def files(self, request: HttpRequest) -> Iterable[Link]:
-        """Link to imports and exports for users with the permissions."""
-        here = f"{self.admin_site.name}:limits_app_{self.opts.model_name}"
-        if self.has_import_permission(request):
-            yield Link(reverse(f"{here}_import"), gettext("Import"))
-        query = request.GET.urlencode()
-        for kind in _FORMATS:
-            address = reverse(f"{here}_export", args=[kind]) + (f"?{query}" if query else "")
-            yield Link(address, gettext("Export as %(format)s") % {"format": kind.upper()})
 
     def has_import_permission(self, request: HttpRequest) -> bool:
         """Whether the user may add and change rows."""

@@ -2,37 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.options import ModelAdmin
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import audit, services
+from limits_app import services
 from limits_app.admin.action_forms import Boosted, GrantForm
 from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions, dropped_limits_warning
 from limits_app.admin.base import PartOf, confirmation
-from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
-from limits_app.admin.exchange import ExchangeAdmin
-from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
+from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import short_moment, written_limits
-from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
+from limits_app.admin.forms import LIMIT_FIELDS, LimitForm, PolicyForm
 from limits_app.core.errors import LimitsError
-from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope
-from limits_app.models.fields import in_site_time
+from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.resolver.resolution import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.dropped import overriding_block
+
+_HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
+    "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
+    "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),
+    "boosts": (
+        _("between dates, now"),
+        lambda now: Q(valid_from__lte=now) & (Q(valid_until=None) | Q(valid_until__gt=now)),
+    ),
+    "to_come": (_("between dates, later"), lambda now: Q(valid_from__gt=now)),
+    "ended": (_("between dates, ended"), lambda now: Q(valid_until__lte=now)),
+    "hours": (_("at weekly hours"), lambda now: ~Q(weekly_hours="")),
+}
+
+
+class ScopeFilter(admin.SimpleListFilter):
+    """By the scope of policies."""
+
+    title = _("scope")
+    parameter_name = "scope"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Return the scopes."""
+        return list(PolicyScope.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies of the chosen scope."""
+        scope = self.value()
+        return queryset.filter(in_scope(scope)) if scope in PolicyScope.values else queryset
+
+
+class HoldsFilter(admin.SimpleListFilter):
+    """By when policies apply; those between dates are boosts and freezes."""
+
+    title = _("time of validity")
+    parameter_name = "holds"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Return the times."""
+        return [(value, label) for value, (label, _condition) in _HOLDS.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies that hold so, and show boosts in the order in which they end."""
+        chosen = self.value() or ""
+        if chosen not in _HOLDS:
+            return queryset
+        found = queryset.filter(_HOLDS[chosen][1](timezone.now()))
+        return found.order_by("valid_until") if chosen == "boosts" else found
 
 
 class BoostPageAdmin(StatePermissions, UsageListAdmin):
@@ -42,12 +88,6 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         """Add the URL of the page."""
         view = self.admin_site.admin_view(self.grant_view)
         return [path("boost/", view, name="limits_app_policy_boost"), *super().get_urls()]
-
-    def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Link to the page for users with the permission."""
-        yield from super().links(request)
-        if self.has_boost_permission(request):
-            yield Link(reverse(f"{self.admin_site.name}:limits_app_policy_boost"), gettext("Grant a boost"))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """List policies in the index also with the permission to grant boosts."""
@@ -66,9 +106,9 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         if form.is_valid() and (
             self._boost_listed(request, form, boosts) if boosts else self._boost_entity(request, form)
         ):
-            return HttpResponseRedirect(self._next(request))
+            return HttpResponseRedirect(self.list_or_index(request))
         title = gettext("Grant a boost")
-        return confirmation(self, request, form, title=title, boosts=boosts, back=self._next(request))
+        return confirmation(self, request, form, title=title, boosts=boosts, back=self.list_or_index(request))
 
     def _boost_listed(self, request: HttpRequest, form: GrantForm, boosts: Sequence[PlannedBoost]) -> bool:
         """Boost the policies that can be boosted, once the list of changes was confirmed."""
@@ -78,7 +118,7 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         if "listed" not in request.POST or not possible or form.errors:
             return False
         try:
-            with audit.acting(actor=request.user.get_username(), source="admin"):
+            with self.acting(request):
                 services.boost_policies(possible, data["factor"], data["until"], data["reason"])
         except LimitsError as error:
             form.add_error(None, str(error))
@@ -92,13 +132,6 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         self.message_user(request, message % values, messages.SUCCESS)
         return True
 
-    def _next(self, request: HttpRequest) -> str:
-        """The next page: the list of policies, with the permission to view them."""
-        name = self.admin_site.name
-        if self.has_view_or_change_permission(request):
-            return reverse(f"{name}:limits_app_policy_changelist")
-        return reverse(f"{name}:app_list", args=[self.opts.app_label])
-
     def _boost_entity(self, request: HttpRequest, form: GrantForm) -> bool:
         """Grant the boost of an entity; errors are shown in the form."""
         data = form.cleaned_data
@@ -107,9 +140,8 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
             return False
         resource = None if data["resource"] is None else data["resource"].name
         plan = None if data["plan"] is None else data["plan"].name
-        actor = request.user.get_username()
         try:
-            with audit.acting(actor=actor, source="admin"):
+            with self.acting(request):
                 policy = services.boost(
                     data["entity"], resource, data["factor"], data["until"], data["reason"], plan=plan
                 )
@@ -120,8 +152,6 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         self.message_user(request, message, messages.SUCCESS)
         return True
 
-
-_LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
 
@@ -181,17 +211,9 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
     classes = ["limits-lines"]
     extra = 1
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Format numbers also on read-only pages."""
-        return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the formatted numbers on read-only pages, and nothing elsewhere."""
-        return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
-
 
 @admin.register(Policy)
-class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
+class PolicyAdmin(BoostPageAdmin):
     """Policies with their limits."""
 
     list_display = [
@@ -201,13 +223,12 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         "in_use",
         "reason",
     ]
-    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
+    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
     begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
     # Ordering by names would join the resource and the entity of every policy.
     long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
-    date_hierarchy = "valid_until"
     actions = POLICY_ACTIONS
     autocomplete_fields = ["resource", "entity", "plan"]
     radio_fields = {"counted": admin.VERTICAL}
@@ -236,15 +257,6 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
         """Fetch the limits of all rows at once."""
         policies: QuerySet[Any] = super().get_queryset(request)
         return policies.prefetch_related("limits")
-
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Offer years and months where the list is of policies with dates: few have any."""
-        found = super().get_changelist_instance(request)
-        if not any(name.startswith(("holds", "valid_until")) for name in request.GET):
-            found.date_hierarchy = None
-        # The rows are read already. Django makes its links to years of this queryset, and fails after the year 9999.
-        found.queryset = found.queryset.filter(valid_until__lt=in_site_time(_LAST_DAY))
-        return found
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:

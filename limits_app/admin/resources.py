@@ -20,8 +20,7 @@ from limits_app import conf, services
 from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.blocking import BlockingAdmin
-from limits_app.admin.changelists import UsageListAdmin, shown_limits
-from limits_app.admin.exchange import ExchangeAdmin
+from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, shown_limits
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
@@ -38,7 +37,7 @@ _MOST_USES: Final = 500
 
 
 @admin.register(Resource)
-class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
+class ResourceAdmin(StatePermissions, UsageListAdmin):
     """Resources; the list shows the usage of the site itself and of shared limits."""
 
     list_display = ["name", "in_use", "source", "pool", "description"]
@@ -110,7 +109,7 @@ class PlanAdmin(AuditedAdmin):
 
 
 @admin.register(Entity)
-class EntityAdmin(StatePermissions, BlockingAdmin, ExchangeAdmin):
+class EntityAdmin(StatePermissions, BlockingAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
     list_display = [
@@ -182,7 +181,7 @@ class SuggestingInput(AdminTextInputWidget):
 
 
 @admin.register(Endpoint)
-class EndpointAdmin(ExchangeAdmin):
+class EndpointAdmin(LargeListAdmin):
     """Rules for URLs; the form suggests the paths and views of the site."""
 
     fieldsets = [

@@ -37,7 +37,7 @@ PAGES = (
     "policy/?q=nobody",
     "policy/?scope=entity_on_resource",
     "policy/?holds=boosts",
-    "policy/?kind=rate",
+    "policy/?limits__kind__exact=rate",
     "policy/?enforcement__exact=off",
     "policy/?o=4",
     "resource/",

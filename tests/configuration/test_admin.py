@@ -353,11 +353,10 @@ def test_other_bad_forms_are_refused_at_the_field_that_is_wrong(
     assert len(complained) < 500
 
 
-def test_what_is_no_json_is_shown_again_as_it_was_typed(admin_client: Client) -> None:
-    page = send(admin_client, "entity_add", {"identifier": "", "metadata": '{"a": NaN}'}).content.decode()
-    assert "{&quot;a&quot;: NaN}" in page
-    page = send(admin_client, "entity_add", {"identifier": "", "metadata": '{"a":   1}'}).content.decode()
-    assert "{&quot;a&quot;: 1}" in page
+def test_json_is_shown_again_as_it_was_typed(admin_client: Client) -> None:
+    for value in ("NaN", "  1"):
+        page = send(admin_client, "entity_add", {"identifier": "", "metadata": f'{{"a":{value}}}'}).content.decode()
+        assert f"{{&quot;a&quot;:{value}}}" in page
 
 
 def test_a_second_policy_for_one_scope_is_explained(admin_client: Client, policy: Policy) -> None:
