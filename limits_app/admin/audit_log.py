@@ -146,7 +146,15 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
         if not form.is_valid():
             return self._confirmation(request, event, form)
         try:
-            self._revert(request, event, **form.cleaned_data)
+            with audit.acting(
+                actor=request.user.get_username(),
+                source="admin",
+                reason=form.cleaned_data["reason"],
+                using=event._state.db,
+            ):
+                if not self._may_revert(request, event):  # depends on whether the object exists now
+                    raise PermissionDenied
+                audit.revert(event, force=form.cleaned_data["force"])
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
             return self._confirmation(request, event, form)
@@ -191,12 +199,6 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             return request.user.has_perms(audit.permissions_to_revert(event))
         except audit.CannotRevert:
             return False
-
-    def _revert(self, request: HttpRequest, event: AuditEvent, *, reason: str, force: bool) -> None:
-        with audit.acting(actor=request.user.get_username(), source="admin", reason=reason, using=event._state.db):
-            if not self._may_revert(request, event):  # depends on whether the object exists now
-                raise PermissionDenied
-            audit.revert(event, force=force)
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
         title = gettext("Revert event %(number)s?") % {"number": event.number}

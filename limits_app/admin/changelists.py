@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +21,9 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.formatting import amount, bar
+from limits_app.admin.formatting import LEVELS, amount, bar_of
 from limits_app.core.errors import LimitsError
-from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope
+from limits_app.models import PolicyEffect
 from limits_app.resolver.resolution import Pair
 from limits_app.services import LimitState, RowState
 from limits_app.services.limit_words import limit_name
@@ -138,7 +138,6 @@ def begins(field: str, text: str, using: str) -> Q:
     return Q(**{f"{field}__gte": text, f"{field}__lt": text + _LAST})
 
 
-_LEVELS: Final[Mapping[str, Any]] = {ENTITY_FLAGS: _("entity itself"), **{one.value: one.label for one in PolicyScope}}
 _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _("unlimited")}
 
 
@@ -197,7 +196,7 @@ def limit_line(limit: LimitState) -> SafeString:
         key = gettext("%(key)s (shared)") % {"key": key}
     if limit.used is None or limit.available is None:
         return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
-    drawn = bar(limit.key, limit.used, limit.capacity, limit.available, in_slices=limit.in_slices)
+    drawn = bar_of(limit)
     numbers = {"used": drawn.used, "capacity": drawn.capacity, "left": drawn.remaining}
     words = gettext("%(used)s of %(capacity)s used, %(left)s left") % numbers
     words = f"{words}, {drawn.in_slices}" if drawn.in_slices else words
@@ -209,8 +208,8 @@ def limit_line(limit: LimitState) -> SafeString:
 
 def _source(state: RowState) -> Iterable[str]:
     for level in state.levels:
-        yield str(_LEVELS[level])
+        yield str(LEVELS[level])
     for level in state.shadow_levels:
-        yield gettext("%(level)s (shadow mode)") % {"level": _LEVELS[level]}
+        yield gettext("%(level)s (shadow mode)") % {"level": LEVELS[level]}
     if not state.levels:
         yield gettext("no limits")

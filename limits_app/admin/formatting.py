@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil, floor
-from typing import Final
+from typing import Any, Final
 
 from django.utils.formats import date_format, number_format
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
-from limits_app.models import Limit
+from limits_app.models import ENTITY_FLAGS, Limit, PolicyScope
+from limits_app.resolver.policies import CODE, PolicyStatus
+from limits_app.services import LimitState
 
 _NEAR: Final = 0.8
 
@@ -25,6 +28,24 @@ _MANY: Final = 10
 
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """The first characters of formulas in spreadsheets."""
+
+
+LEVELS: Final[Mapping[str, Any]] = {
+    ENTITY_FLAGS: _("entity itself"),
+    CODE: _("code"),
+    **{one.value: one.label for one in PolicyScope},
+}
+"""The levels of policies."""
+
+STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
+    PolicyStatus.COUNTS: _("active"),
+    PolicyStatus.EXTENDED: _("extended"),
+    PolicyStatus.REPLACED: _("overridden"),
+    PolicyStatus.NOT_NOW: _("not in force now"),
+    PolicyStatus.NOT_ROLLED_OUT: _("not rolled out that far"),
+    PolicyStatus.SHADOW: _("shadow mode"),
+    PolicyStatus.OFF: _("off"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +72,11 @@ def bar(label: str, used: float, capacity: float, remaining: float | None = None
     said = [amount(round(one, digits)) for one in (used, capacity, left)]
     held = gettext("%(amount)s in slices of this process") % {"amount": amount(in_slices)} if in_slices else ""
     return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level, held)
+
+
+def bar_of(limit: LimitState) -> Bar:
+    """Draw the known state of a limit."""
+    return bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
 
 
 def amount(number: float) -> str:

@@ -17,6 +17,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -25,7 +26,7 @@ from limits_app.admin.action_forms import Boosted, GrantForm
 from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions, dropped_limits_warning
 from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
-from limits_app.admin.formatting import short_moment, written_limits
+from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, LimitForm, PolicyForm
 from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
@@ -81,8 +82,154 @@ class HoldsFilter(admin.SimpleListFilter):
         return found.order_by("valid_until") if chosen == "boosts" else found
 
 
-class BoostPageAdmin(StatePermissions, UsageListAdmin):
-    """Policies, with a page that grants boosts."""
+_OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
+
+_COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
+_NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
+    Enforcement.SHADOW: PolicyStatus.SHADOW,
+    Enforcement.OFF: PolicyStatus.OFF,
+}
+"""States that do not depend on the store."""
+
+
+class LimitFormSet(BaseInlineFormSet):  # type: ignore[type-arg]  # generic only in its type stubs
+    """The limits of one policy, or of a member of a pool."""
+
+    def clean(self) -> None:
+        """Show errors of the hidden primary key field, beside which the page shows none."""
+        super().clean()
+        if any("id" in form.errors for form in self.forms):
+            raise ValidationError(
+                gettext("One of these limits has been deleted: reload this page and repeat the change.")
+            )
+
+
+class PolicyLimitFormSet(LimitFormSet):
+    """The limits of one policy."""
+
+    def clean(self) -> None:
+        """Reject a policy that would replace broader limits without having limits."""
+        super().clean()
+        kept = [form for form in self.forms if _is_kept(form)]
+        if self.instance.effect == PolicyEffect.LIMITS and not kept:
+            raise ValidationError(gettext("Add at least one limit, or choose the effect “unlimited” or “blocked”."))
+
+
+def _is_kept(form: Any) -> bool:
+    deleted = form.cleaned_data.get(DELETION_FIELD_NAME, False)
+    return not deleted and (form.instance.pk is not None or form.has_changed())
+
+
+class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # generic only in its type stubs
+    """Limits belong to their policy: the permission to change the policy covers them."""
+
+    whole = "policy"
+    model = Limit
+    form = LimitForm
+    formset = PolicyLimitFormSet
+    fields = LIMIT_FIELDS
+    classes = ["limits-lines"]
+    extra = 1
+
+
+@admin.register(Policy)
+class PolicyAdmin(StatePermissions, UsageListAdmin):
+    """Policies with their limits, and the page that grants boosts."""
+
+    list_display = [
+        "__str__",
+        "limits_in_words",
+        "status",
+        "in_use",
+        "reason",
+    ]
+    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
+    list_select_related = ["resource", "entity", "plan"]
+    search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
+    begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
+    # Ordering by names would join the resource and the entity of every policy.
+    long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
+    actions = POLICY_ACTIONS
+    autocomplete_fields = ["resource", "entity", "plan"]
+    radio_fields = {"counted": admin.VERTICAL}
+    readonly_fields = ["created_at", "updated_at"]
+    fieldsets = [
+        (None, {"fields": ["resource", "entity", "plan", "counted", "effect", "extends", "reason"]}),
+        (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
+        (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
+        (_("Advanced"), {"fields": ["slice_seconds", "created_at", "updated_at"], "classes": ["collapse"]}),
+    ]
+    inlines = [LimitInline]
+    form = PolicyForm
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Ask for the confirmation where a policy in force may be changed."""
+        found = super().get_fieldsets(request, obj)
+        in_force = obj is not None and obj.enforcement == Enforcement.ENFORCE and obj.rollout_percent
+        if not in_force or not self.has_change_permission(request, obj):
+            return found
+        return [
+            (title, {**one, "fields": [*one["fields"], "confirm_weaker"]} if "on_unavailable" in one["fields"] else one)
+            for title, one in found
+        ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Fetch the limits of all rows at once."""
+        policies: QuerySet[Any] = super().get_queryset(request)
+        return policies.prefetch_related("limits")
+
+    @admin.display(description=_("limits"))
+    def limits_in_words(self, policy: Policy) -> str:
+        """Show its limits or its effect."""
+        return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
+
+    @admin.display(description=_("status"), ordering="valid_until")
+    def status(self, policy: Any) -> SafeString:
+        """Show its current state, until when, and the rollout."""
+        standing = self._standing(policy)
+        is_on = standing in _COUNTING
+        word = gettext("Unknown") if standing is None else capfirst(STANDINGS[standing])
+        if is_on and policy.extends and policy.valid_until:
+            word = gettext("Boost until %(date)s") % {"date": short_moment(policy.valid_until)}
+        elif policy.valid_from or policy.weekly_hours:
+            word = f"{word} ({policy.when(short_moment)})"
+        if policy.rollout_percent != 100:
+            word = f"{word}, {policy.rollout_percent} %"
+        return format_html('<span class="limits-chip{}">{}</span>', " limits-chip--on" if is_on else "", word)
+
+    def _standing(self, policy: Any) -> PolicyStatus | None:
+        """Return its current status; None while the store is unavailable and nothing else decides it."""
+        for_many = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
+        if policy.plan_id is not None or policy.scope in _OF_PATTERNS:
+            return for_many  # a list does not say which entities are on a plan, or match a pattern
+        if policy.states is None:
+            return _NOT_ENFORCED.get(policy.enforcement)
+        standing: PolicyStatus = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
+        if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
+            return for_many  # the state is that of the site itself, and the policy is rolled out to other entities
+        return standing
+
+    def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
+        """Each policy is about its entity on its resource."""
+        return [[(policy.resource, policy.entity)] for policy in rows]
+
+    def state_in_words(self, row: Any, state: RowState) -> str:
+        """Show the usage of its limits; for a policy of many entities, of shared limits only."""
+        if state.standing.get(row.pk) not in _COUNTING:
+            return "-"
+        if row.counted == Counted.TOTAL and row.effect == PolicyEffect.LIMITS:
+            return gettext("counted over all resources")
+        own = [limit for limit in state.limits if limit.level == row.scope]
+        if row.resource_id is None or row.entity_id is None:
+            own = [limit for limit in own if limit.shared and row.resource_id is not None]
+        return shown_limits(state, own, named=False) or gettext("counted for each")
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save and record the policy, and name the limits that it drops."""
+        super().save_related(request, form, formsets, change)
+        for warning in (dropped_limits_warning([form.instance.pk]), _replaced_block(form.instance)):
+            if warning:
+                self.message_user(request, warning, messages.WARNING)
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URL of the page."""
@@ -151,165 +298,6 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         message = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
         self.message_user(request, message, messages.SUCCESS)
         return True
-
-
-_OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
-
-_COUNTING: Final = (PolicyStatus.COUNTS, PolicyStatus.EXTENDED)
-_STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
-    PolicyStatus.COUNTS: _("Active"),
-    PolicyStatus.EXTENDED: _("Active, extended by another"),
-    PolicyStatus.REPLACED: _("Overridden by another"),
-    PolicyStatus.NOT_NOW: _("Not active now"),
-    PolicyStatus.NOT_ROLLED_OUT: _("Not rolled out so far"),
-    PolicyStatus.SHADOW: _("Shadow"),
-    PolicyStatus.OFF: _("Off"),
-}
-_NOT_ENFORCED: Final[Mapping[str, PolicyStatus]] = {
-    Enforcement.SHADOW: PolicyStatus.SHADOW,
-    Enforcement.OFF: PolicyStatus.OFF,
-}
-"""States that do not depend on the store."""
-
-
-class LimitFormSet(BaseInlineFormSet):  # type: ignore[type-arg]  # generic only in its type stubs
-    """The limits of one policy, or of a member of a pool."""
-
-    def clean(self) -> None:
-        """Show errors of the hidden primary key field, beside which the page shows none."""
-        super().clean()
-        if any("id" in form.errors for form in self.forms):
-            raise ValidationError(
-                gettext("One of these limits has been deleted: reload this page and repeat the change.")
-            )
-
-
-class PolicyLimitFormSet(LimitFormSet):
-    """The limits of one policy."""
-
-    def clean(self) -> None:
-        """Reject a policy that would replace broader limits without having limits."""
-        super().clean()
-        kept = [form for form in self.forms if _is_kept(form)]
-        if self.instance.effect == PolicyEffect.LIMITS and not kept:
-            raise ValidationError(gettext("Add at least one limit, or choose the effect “unlimited” or “blocked”."))
-
-
-def _is_kept(form: Any) -> bool:
-    deleted = form.cleaned_data.get(DELETION_FIELD_NAME, False)
-    return not deleted and (form.instance.pk is not None or form.has_changed())
-
-
-class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # generic only in its type stubs
-    """Limits belong to their policy: the permission to change the policy covers them."""
-
-    whole = "policy"
-    model = Limit
-    form = LimitForm
-    formset = PolicyLimitFormSet
-    fields = LIMIT_FIELDS
-    classes = ["limits-lines"]
-    extra = 1
-
-
-@admin.register(Policy)
-class PolicyAdmin(BoostPageAdmin):
-    """Policies with their limits."""
-
-    list_display = [
-        "__str__",
-        "limits_in_words",
-        "status",
-        "in_use",
-        "reason",
-    ]
-    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
-    list_select_related = ["resource", "entity", "plan"]
-    search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
-    begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")
-    # Ordering by names would join the resource and the entity of every policy.
-    long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
-    actions = POLICY_ACTIONS
-    autocomplete_fields = ["resource", "entity", "plan"]
-    radio_fields = {"counted": admin.VERTICAL}
-    readonly_fields = ["created_at", "updated_at"]
-    fieldsets = [
-        (None, {"fields": ["resource", "entity", "plan", "counted", "effect", "extends", "reason"]}),
-        (_("Validity"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
-        (_("Enforcement"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
-        (_("Advanced"), {"fields": ["slice_seconds", "created_at", "updated_at"], "classes": ["collapse"]}),
-    ]
-    inlines = [LimitInline]
-    form = PolicyForm
-
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Ask for the confirmation where a policy in force may be changed."""
-        found = super().get_fieldsets(request, obj)
-        in_force = obj is not None and obj.enforcement == Enforcement.ENFORCE and obj.rollout_percent
-        if not in_force or not self.has_change_permission(request, obj):
-            return found
-        return [
-            (title, {**one, "fields": [*one["fields"], "confirm_weaker"]} if "on_unavailable" in one["fields"] else one)
-            for title, one in found
-        ]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Fetch the limits of all rows at once."""
-        policies: QuerySet[Any] = super().get_queryset(request)
-        return policies.prefetch_related("limits")
-
-    @admin.display(description=_("limits"))
-    def limits_in_words(self, policy: Policy) -> str:
-        """Show its limits or its effect."""
-        return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
-
-    @admin.display(description=_("status"), ordering="valid_until")
-    def status(self, policy: Any) -> SafeString:
-        """Show its current state, until when, and the rollout."""
-        standing = self._standing(policy)
-        is_on = standing in _COUNTING
-        word = gettext("Unknown") if standing is None else str(_STANDINGS[standing])
-        if is_on and policy.extends and policy.valid_until:
-            word = gettext("Boost until %(date)s") % {"date": short_moment(policy.valid_until)}
-        elif policy.valid_from or policy.weekly_hours:
-            word = f"{word} ({policy.when(short_moment)})"
-        if policy.rollout_percent != 100:
-            word = f"{word}, {policy.rollout_percent} %"
-        return format_html('<span class="limits-chip{}">{}</span>', " limits-chip--on" if is_on else "", word)
-
-    def _standing(self, policy: Any) -> PolicyStatus | None:
-        """Return its current status; None while the store is unavailable and nothing else decides it."""
-        for_many = _NOT_ENFORCED.get(policy.enforcement, PolicyStatus.COUNTS)
-        if policy.plan_id is not None or policy.scope in _OF_PATTERNS:
-            return for_many  # a list does not say which entities are on a plan, or match a pattern
-        if policy.states is None:
-            return _NOT_ENFORCED.get(policy.enforcement)
-        standing: PolicyStatus = policy.states[0].standing.get(policy.pk, PolicyStatus.NOT_NOW)
-        if standing is PolicyStatus.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
-            return for_many  # the state is that of the site itself, and the policy is rolled out to other entities
-        return standing
-
-    def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
-        """Each policy is about its entity on its resource."""
-        return [[(policy.resource, policy.entity)] for policy in rows]
-
-    def state_in_words(self, row: Any, state: RowState) -> str:
-        """Show the usage of its limits; for a policy of many entities, of shared limits only."""
-        if state.standing.get(row.pk) not in _COUNTING:
-            return "-"
-        if row.counted == Counted.TOTAL and row.effect == PolicyEffect.LIMITS:
-            return gettext("counted over all resources")
-        own = [limit for limit in state.limits if limit.level == row.scope]
-        if row.resource_id is None or row.entity_id is None:
-            own = [limit for limit in own if limit.shared and row.resource_id is not None]
-        return shown_limits(state, own, named=False) or gettext("counted for each")
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Save and record the policy, and name the limits that it drops."""
-        super().save_related(request, form, formsets, change)
-        for warning in (dropped_limits_warning([form.instance.pk]), _replaced_block(form.instance)):
-            if warning:
-                self.message_user(request, warning, messages.WARNING)
 
 
 def _replaced_block(policy: Policy) -> str:

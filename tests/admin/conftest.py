@@ -43,7 +43,7 @@ def visitor() -> Visitor:
     """Log a member of staff in who may do just this."""
 
     def log_in(*permissions: str) -> Client:
-        staff, _made = User.objects.get_or_create(username="staff", is_staff=True)
+        staff = User.objects.create_user(f"staff{User.objects.count()}", is_staff=True)
         staff.user_permissions.set(Permission.objects.filter(codename__in=permissions))
         client = Client()
         client.force_login(staff)

@@ -8,6 +8,7 @@ from django.test import Client
 from limits_app import CallLimit, limits, services
 from limits_app.models import Candidate, CandidateState, Limit, Policy, PoolMember
 from tests.admin.browsing import address
+from tests.admin.conftest import Visitor
 
 pytestmark = pytest.mark.django_db
 
@@ -32,10 +33,10 @@ def test_a_candidate_is_tried_from_the_page_of_its_policy(admin_client: Client) 
     assert found in admin_client.get(address("policy_change", policy.pk)).content.decode()
 
 
-def test_without_the_permission_to_view_candidates_the_index_follows(visitor: object, candidate: Candidate) -> None:
+def test_without_the_permission_to_view_candidates_the_index_follows(visitor: Visitor, candidate: Candidate) -> None:
     policy = candidate.policy
     candidate.delete()
-    client = visitor("add_candidate", "view_policy")  # type: ignore[operator]
+    client = visitor("add_candidate", "view_policy")
     sent = {"policy": policy.pk, "limits": "calls=30/min", "percent": 100, "revert_minutes": 10}
     assert client.post(address("candidate_add"), sent)["location"] == "/admin/"
 
@@ -63,8 +64,8 @@ def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_clien
     assert "set one first" in admin_client.post(where, follow=True).content.decode()
 
 
-def test_who_may_only_look_gets_no_buttons(candidate: Candidate, visitor: object) -> None:
-    client = visitor("view_candidate")  # type: ignore[operator]
+def test_who_may_only_look_gets_no_buttons(candidate: Candidate, visitor: Visitor) -> None:
+    client = visitor("view_candidate")
     for page in (address("candidate_changelist"), address("candidate_change", candidate.pk)):
         assert "formaction" not in client.get(page).content.decode()
     assert client.get(address("candidate_change", candidate.pk + 1)).status_code == 302

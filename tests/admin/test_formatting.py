@@ -71,4 +71,4 @@ def test_the_list_of_policies_does_not_say_that_a_total_is_unlimited(admin_clien
 def test_the_list_of_policies_shows_the_enforcement(admin_client: Client) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(60)])
     Policy.objects.update(enforcement=Enforcement.SHADOW, rollout_percent=50)
-    assert "Shadow, 50 %" in changelist(admin_client, "policy").content.decode()
+    assert "Shadow mode, 50 %" in changelist(admin_client, "policy").content.decode()

@@ -68,7 +68,7 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
     chip = '<td class="field-status"><span class="limits-chip{}">{}'
     for words in ("Active</span>", "Active, 1 %</span>", "Boost until"):
         assert chip.format(" limits-chip--on", words) in page
-    for words in ("Not rolled out so far, 0 %</span>", "Off</span>", "Shadow</span>", "Not active now (from"):
+    for words in ("Not rolled out that far, 0 %</span>", "Off</span>", "Shadow mode</span>", "Not in force now (from"):
         assert chip.format("", words) in page
     assert "counted for each" in page
 

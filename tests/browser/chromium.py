@@ -11,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
@@ -83,6 +85,15 @@ class Browser:
         self.fill("#id_password", name)
         self.press("input[type=submit]")
         self.until(lambda: name in self.text("#user-tools").lower(), f"nobody became {name}")
+
+    def status(self, path: str) -> int:
+        """The status with which the site answers a request from elsewhere."""
+        try:
+            with urlopen(self.url + path, timeout=10) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            with error:
+                return error.code
 
     def one(self, selector: str) -> WebElement:
         """The element that a CSS selector names, as soon as it is there."""

@@ -253,12 +253,25 @@ def test_an_answer_that_was_under_way_does_not_end_a_pause(window: Browser) -> N
     assert window.run("return window.held.length") == 0
 
 
+_COUNT = """
+    const real = window.fetch;
+    window.asked = 0;
+    window.fetch = (...asked) => {
+        window.asked += 1;
+        return real(...asked);
+    };
+"""
+
+
 def test_the_live_view_asks_nothing_while_it_is_paused(window: Browser) -> None:
     window.open(LIVE)
     settle(window, "live")
     window.press("#limits-live-pause")
     assert window.text("#limits-live-status") == "Paused"
     assert window.one("#limits-live-pause").get_attribute("aria-pressed") == "true"
+    window.run(_COUNT)
+    window.run("document.dispatchEvent(new Event('visibilitychange'))")
+    assert window.run("return window.asked") == 0
     window.press("#limits-live-pause")
     settle(window, "live")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -19,16 +17,7 @@ ADMIN = "admin/limits_app/"
 
 def hit(window: Browser, times: int) -> list[int]:
     """Call the view that the limit is about."""
-    return [_status(f"{window.url}api/ping/") for _ in range(times)]
-
-
-def _status(url: str) -> int:
-    try:
-        with urlopen(url, timeout=10) as answer:
-            return int(answer.status)
-    except HTTPError as error:
-        with error:
-            return error.code
+    return [window.status("api/ping/") for _ in range(times)]
 
 
 def choose(window: Browser, field: str, name: str) -> None:

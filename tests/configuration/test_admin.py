@@ -8,17 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.contrib import admin
-from django.contrib.admin.widgets import AutocompleteSelect
-from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.http import HttpResponse
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.admin.resources import EndpointAdmin
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
 from tests.configuration.rows import rate, staff
@@ -163,17 +159,6 @@ def test_a_deletion_remembers_what_was_there(admin_client: Client, policy: Polic
     assert (event.verb, event.object_label, event.after) == ("delete", "resource api", None)
     assert (event.before or {})["limits"][0]["key"] == "tpm"
     assert not Limit.objects.exists()
-
-
-@pytest.mark.parametrize("selected", [["one", "two"], ["one"]])
-def test_deleting_a_selection_is_an_event_for_each(selected: list[str], admin_client: Client) -> None:
-    for name in ("one", "two"):
-        Resource.objects.create(name=name)
-    chosen = [resource.pk for resource in Resource.objects.filter(name__in=selected)]
-    form = {"action": "delete_selected", "_selected_action": chosen, "post": "yes"}
-    assert send(admin_client, "resource_changelist", form).status_code == 302
-    assert {event.object_label for event in AuditEvent.objects.filter(verb="delete")} == set(selected)
-    assert Resource.objects.count() == 2 - len(selected)
 
 
 @pytest.mark.parametrize(
@@ -516,15 +501,6 @@ def test_an_unknown_endpoint(fields: dict[str, Any], named: str | None, admin_cl
     assert Endpoint.objects.filter(name="e").exists()
     assert len(said) == (named is not None)
     assert named is None or named in said[0]
-
-
-def test_a_page_may_offer_related_rows_as_a_plain_list(admin_user: User, rf: RequestFactory) -> None:
-    request = rf.get("/")
-    request.user = admin_user
-    plain = type("Plain", (EndpointAdmin,), {"autocomplete_fields": []})(Endpoint, admin.site).formfield_for_foreignkey(
-        Endpoint._meta.get_field("resource"), request
-    )
-    assert not isinstance(plain.widget, AutocompleteSelect)
 
 
 @pytest.mark.parametrize(("page", "term"), [("resource", "ap"), ("entity", "user")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -19,8 +19,6 @@ from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
 from limits_app.models import Denial, Explain, Live, Overview, UsageSnapshot
-
-__all__ = ["ExplainAdmin", "LiveAdmin", "OverviewAdmin", "RejectionsAdmin", "UsageAdmin"]
 
 
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
@@ -41,37 +39,12 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
         return may(request, self.permissions)
 
 
-@admin.register(UsageSnapshot)
-class UsageAdmin(PagesAdmin):
-    """Usage, and the preview of a policy, which compares it with past usage."""
+_OVERVIEW: Final = (("", "overview_changelist", overview_page), ("limit/", "limit", limit_page))
+_USAGE: Final = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
+_LIVE: Final = (("", "live_changelist", live_page), ("state/", "live_state", live_state))
 
-    pages = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
-
-
-@admin.register(Overview)
-class OverviewAdmin(PagesAdmin):
-    """The page “Overview”, and the form “Limit something” that it begins with."""
-
-    pages = (("", "overview_changelist", overview_page), ("limit/", "limit", limit_page))
-
-
-@admin.register(Live)
-class LiveAdmin(PagesAdmin):
-    """The page “Live” and its data."""
-
-    pages = (("", "live_changelist", live_page), ("state/", "live_state", live_state))
-
-
-@admin.register(Explain)
-class ExplainAdmin(PagesAdmin):
-    """The page “Effective limits”."""
-
-    pages = (("", "explain_changelist", explain_page),)
-    permissions = EXPLAIN
-
-
-@admin.register(Denial)
-class RejectionsAdmin(PagesAdmin):
-    """Rejections."""
-
-    pages = (("", "denial_changelist", rejections_page),)
+admin.site.register(Overview, PagesAdmin, pages=_OVERVIEW)
+admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
+admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
+admin.site.register(Live, PagesAdmin, pages=_LIVE)
+admin.site.register(Explain, PagesAdmin, pages=(("", "explain_changelist", explain_page),), permissions=EXPLAIN)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import Lock
-from time import monotonic
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
+from django.core.cache.backends.locmem import LocMemCache
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
+from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext
 
+from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnapshot
 from limits_app.models.validators import validate_text
 from limits_app.services.usage import roll_up
 
@@ -24,13 +24,7 @@ EXPLAIN: Final = ("limits_app.view_policy", "limits_app.change_policy")
 USAGE: Final = ("limits_app.view_usagesnapshot",)
 PREVIEW: Final = USAGE
 
-_TABS: Final = (
-    ("limits_app_overview_changelist", _("Overview"), USAGE),
-    ("limits_app_denial_changelist", _("Rejections"), USAGE),
-    ("limits_app_usagesnapshot_changelist", _("Usage"), USAGE),
-    ("limits_app_live_changelist", _("Live"), USAGE),
-    ("limits_app_explain_changelist", _("Effective limits"), EXPLAIN),
-)
+_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain)
 
 
 def may(request: HttpRequest, permissions: tuple[str, ...]) -> bool:
@@ -49,11 +43,10 @@ def page(
 ) -> TemplateResponse:
     """Render one of the pages, with tabs for the other pages that the user may view."""
     request.current_app = site.name  # what Django's own admin does
-    here = request.resolver_match.url_name if request.resolver_match else ""
     tabs = [
-        {"url": reverse(f"{site.name}:{name}"), "label": label, "here": name == here}
-        for name, label, permissions in _TABS
-        if may(request, permissions)
+        {"url": reverse(f"{site.name}:limits_app_{model._meta.model_name}_changelist"), "model": model._meta}
+        for model in _TABS
+        if site.get_model_admin(model).has_view_permission(request)
     ]
     known = {**site.each_context(request), "title": title, "tabs": tabs, **context}
     return TemplateResponse(request, f"admin/limits_app/pages/{template}.html", known)
@@ -62,6 +55,13 @@ def page(
 def entity_or_none(request: HttpRequest) -> str | None:
     """The entity of the request; the site itself without one."""
     return request.GET.get("entity") or None
+
+
+def client_name(bucket: Bucket, entity: str) -> str:
+    """Name the entity or the member of a pool that a bucket is about, and the kind of a bucket of others."""
+    if bucket == Bucket.ENTITY:
+        return entity or gettext("No user (whole site)")
+    return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 
 
 def problem_with(*asked: str | None) -> str:
@@ -74,30 +74,12 @@ def problem_with(*asked: str | None) -> str:
     return ""
 
 
-_EVERY_SECONDS: Final = 1.0
-
-
-class _Gate:
-    """Passes once a second in this process."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._opens_at = 0.0
-
-    def passes(self) -> bool:
-        """Whether it is time."""
-        with self._lock:
-            if monotonic() < self._opens_at:
-                return False
-            self._opens_at = monotonic() + _EVERY_SECONDS
-            return True
-
-
-_GATE: Final = _Gate()
+_RECENT: Final = LocMemCache("limits_app.admin", {})
+"""Has a key for a second after each roll-up of this process."""
 
 
 def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
-    if transaction.get_connection().in_atomic_block or not _GATE.passes():
+    if transaction.get_connection().in_atomic_block or not _RECENT.add("rolled up", True, timeout=1):
         return False  # rolling up requires a separate transaction
     return bool(roll_up().failed)

@@ -13,14 +13,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.formatting import Bar, amount, bar, moment, percent
+from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, amount, bar, moment, percent
 from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, Plan, PolicyEffect, PolicyScope, PolicyValue, Resource
-from limits_app.resolver.policies import CODE, PolicyStatus
+from limits_app.models import Plan, PolicyEffect, PolicyValue, Resource
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_in_words, limit_name
@@ -29,23 +28,6 @@ from limits_app.usage.reading import never_used
 _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""
 
-_LEVELS: Final[Mapping[str, Any]] = {
-    ENTITY_FLAGS: _("the entity itself"),
-    **{scope.value: scope.label for scope in PolicyScope},
-    PolicyScope.ENTITY_ON_RESOURCE: _("entity on this resource"),
-    PolicyScope.PLAN_ON_RESOURCE: _("plan on this resource"),
-    PolicyScope.PATTERN_ON_RESOURCE: _("pattern on this resource"),
-    CODE: _("code"),
-}
-_STANDINGS: Final[Mapping[PolicyStatus, Any]] = {
-    PolicyStatus.COUNTS: _("active"),
-    PolicyStatus.EXTENDED: _("extended"),
-    PolicyStatus.REPLACED: _("overridden"),
-    PolicyStatus.NOT_NOW: _("not in force now"),
-    PolicyStatus.NOT_ROLLED_OUT: _("not rolled out that far"),
-    PolicyStatus.SHADOW: _("shadow mode"),
-    PolicyStatus.OFF: _("off"),
-}
 _MEMBERS: Final[Mapping[MemberStanding, Any]] = {
     MemberStanding.SERVES: _("would serve"),
     MemberStanding.STANDS_BY: _("standby"),
@@ -80,7 +62,7 @@ def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | N
         return {"problem": str(error)}
     return {
         "explanation": found,
-        "links": [_link(site, link, number) for number, link in enumerate(found.chain)],
+        "links": [_link(site, link) for link in found.chain],
         "members": list(_members(found)),
         "shadowed": [_bar_of(status.key, status) for status in found.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in found.chain),
@@ -109,34 +91,29 @@ def _verdict(found: Explanation) -> str:
     return gettext("The next request is rejected by the limit of %(key)s; it is allowed in %(seconds)s s.") % said
 
 
-def _link(site: AdminSite, link: ExplainedLink, number: int) -> dict[str, Any]:
+def _link(site: AdminSite, link: ExplainedLink) -> dict[str, Any]:
     considered = [
-        {**_source(site, verdict.policy), "standing": verdict.status.value.replace(" ", "-")}
-        | {"said": _STANDINGS[verdict.status]}
+        {**_source(site, verdict.policy), "status": verdict.status, "standing": STANDINGS[verdict.status]}
         for verdict in link.verdicts
     ]
-    limits = [_limit(site, limit, f"limit-{number}-{place}") for place, limit in enumerate(link.limits)]
+    limits = [_limit(site, limit) for limit in link.limits]
     return {"entity": link.entity, "considered": considered, "limits": limits}
 
 
-def _limit(site: AdminSite, limit: ExplainedLimit, name: str) -> dict[str, Any]:
-    status = limit.status
-    defined = limit.effective.limit
-    blocked = isinstance(defined, Blocked)
+def _limit(site: AdminSite, limit: ExplainedLimit) -> dict[str, Any]:
+    status, defined = limit.status, limit.effective.limit
     return {
-        "id": name,
-        "words": "" if isinstance(defined, Blocked) else limit_in_words(defined),
         "shared": limit.effective.shared,
-        "blocked": blocked,
+        "binds": limit.binds,
+        "status": status,
         "source": _source(site, limit.effective.policy),
         "replaced": [_source(site, one) for one in limit.replaced],
-        "binds": limit.binds,
-        "never": status is not None and status.never,
         "overdrawn": amount(status.overdrawn) if status is not None and status.overdrawn else "",
-        "bar": None if status is None or blocked else _bar_of(limit.effective.limit.key, status, limit.in_slices),
-        "retry_after": None if status is None else status.retry_after,
-        "reset_after": None if status is None else status.reset_after,
-    }
+    } | (
+        {"blocked": True}
+        if isinstance(defined, Blocked)
+        else {"words": limit_in_words(defined), "bar": status and _bar_of(defined.key, status, limit.in_slices)}
+    )
 
 
 def _bar_of(label: str, status: LimitStatus, in_slices: float = 0) -> Bar:
@@ -155,7 +132,7 @@ def _source(site: AdminSite, policy: PolicyValue) -> dict[str, Any]:
     if policy.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": policy.rollout_percent})
     return {
-        "level": capfirst(_LEVELS[policy.level]),
+        "level": capfirst(LEVELS[policy.level]),
         "url": "" if key is None else reverse(f"{site.name}:limits_app_policy_change", args=[key]),
         "details": details,
         "valid_from": moment(policy.valid_from, "SHORT_DATETIME_FORMAT"),

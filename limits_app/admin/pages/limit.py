@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from django import forms
@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -27,6 +27,7 @@ from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSna
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.doctor.endpoints import SiteUrls
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, forecast
@@ -174,18 +175,10 @@ class SimpleLimitForm(forms.Form):
     @property
     def limit(self) -> SimpleLimit:
         """The limit of a valid form."""
-        given = self.cleaned_data
+        given = {one.name: self.cleaned_data[one.name] for one in fields(SimpleLimit)}
         plan = given["plan"]
-        return SimpleLimit(
-            What(given["what"]),
-            Who(given["who"]),
-            given["limits"],
-            path=given["path"],
-            resource=given["resource"],
-            entity=given["entity"],
-            plan="" if plan is None else plan.name,
-            shadow=bool(given["shadow"]),
-        )
+        choices = {"what": What(given["what"]), "who": Who(given["who"]), "shadow": bool(given["shadow"])}
+        return SimpleLimit(**given | choices | {"plan": "" if plan is None else plan.name})
 
 
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -204,8 +197,8 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "form": form,
         "instance": instance,
         "preview": preview,
-        "templates": {name: label for name, (label, _fields) in _TEMPLATES.items()} if instance is None else {},
-        "paths": sorted(set(islice(_paths(get_resolver().url_patterns, "/"), _MOST_SUGGESTED))),
+        "templates": {name: label for name, (label, _example) in _TEMPLATES.items()} if instance is None else {},
+        "paths": sorted(one for one in SiteUrls().routes if not one.startswith(reverse(f"{site.name}:index"))),
         "resources": Resource.objects.values_list("name", flat=True)[:_MOST_SUGGESTED],
         "entities": _entities(),
         "units": [_REQUESTS, "tokens", "connections", "bytes"],
@@ -263,22 +256,12 @@ def _initial(request: HttpRequest, instance: Endpoint | Policy | None) -> dict[s
         given = {name: request.GET[name] for name in ("path", "resource", "entity", "plan") if name in request.GET}
         if "entity" in given:
             given |= {"who": Who.ENTITY, "what": What.RESOURCE if "resource" in given else What.EVERYTHING}
-        _label, fields = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
-        return {**fields, **given}
+        _label, example = _TEMPLATES.get(request.GET.get("template", ""), ("", {}))
+        return {**example, **given}
     limit = simple_limits.read(instance)
     if limit is None:
         raise Http404
-    return {
-        "what": limit.what,
-        "who": limit.who,
-        "path": limit.path,
-        "resource": limit.resource,
-        "entity": limit.entity,
-        "plan": limit.plan,
-        "shadow": "1" if limit.shadow else "",
-        "text": " ".join(limit.limits),
-        "number_1": "",
-    }
+    return asdict(limit) | {"shadow": "1" if limit.shadow else "", "text": " ".join(limit.limits), "number_1": ""}
 
 
 def _preview(limit: SimpleLimit) -> dict[str, Any]:
@@ -304,15 +287,3 @@ def _entities() -> list[str]:
     known = list(Entity.objects.values_list("identifier", flat=True)[:_MOST_SUGGESTED])
     seen = UsageSnapshot.objects.filter(period="hour", bucket="entity").exclude(entity="").order_by("-start")
     return list(dict.fromkeys([*known, *seen.values_list("entity", flat=True)[:_MOST_SUGGESTED]]))
-
-
-def _paths(patterns: Any, prefix: str) -> Iterator[str]:
-    """The paths of the site, as far as they are routes and not regular expressions; without those of admins."""
-    for one in patterns:
-        route = str(one.pattern)
-        if "^" in route or "\\" in route:
-            continue
-        if isinstance(one, URLPattern):
-            yield prefix + route
-        elif isinstance(one, URLResolver) and one.app_name != "admin":
-            yield from _paths(one.url_patterns, prefix + route)

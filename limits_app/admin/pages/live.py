@@ -6,20 +6,19 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from limits_app.admin.formatting import bar
-from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
+from limits_app.admin.formatting import bar_of
+from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, page
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.resolver.resolution import Pair
 from limits_app.services.limit_words import limit_name
-from limits_app.services.status import LimitState, RowState, overview
+from limits_app.services.status import overview
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use
 
@@ -41,12 +40,7 @@ def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             "paused": gettext("Paused"),
             "lost": gettext("The server is unavailable, or you are logged out; retrying."),
             "down": gettext("Counting is down"),
-            "unknown": gettext("A store is unavailable and counts nothing; ON_UNAVAILABLE decides on requests."),
-            "none": gettext("There are no limits for the entities that were active in this hour."),
-            "of": gettext("%(used)s of %(capacity)s used, %(left)s left"),
-            "all": gettext("all limits"),
             "calls": limit_name(CallLimit.key),
-            "block": gettext("Block"),
         },
     }
     return page(site, request, "live", title=gettext("Live"), context={"settings": settings})
@@ -66,28 +60,27 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     for use in usage(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
         totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
         refused[use.key] += use.refused
-    tightest, known = tightest_limits(site, may_explain=may(request, EXPLAIN), most=_MOST_SHOWN)
-    if request.user.has_perm("limits_app.change_entity"):
-        block = reverse(f"{site.name}:limits_app_entity_block")
-        for one in tightest:
-            one["block"] = one["identifier"] and f"{block}?{urlencode({'entity': one['identifier']})}"
+    tightest, known = tightest_limits(_MOST_SHOWN)
     state = {
         "at": time(),
         "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
-        "tightest": tightest,
+        "tightest": page(site, request, "tightest", title="", context={"tightest": tightest}).rendered_content,
         "known": known and not stores_down,
     }
     return JsonResponse(state, headers={"Cache-Control": "no-store"})
 
 
-def tightest_limits(site: AdminSite, *, may_explain: bool, most: int) -> tuple[list[dict[str, Any]], bool]:
+def tightest_limits(most: int) -> tuple[list[dict[str, Any]], bool]:
     """The limits with the largest share in use by the most active entities of this hour, and whether that is known."""
     since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
     rows = overview(_pairs(busiest))
     limits = [(row, limit) for row in rows for limit in row.limits if limit.used is not None]
     limits.sort(key=lambda one: -one[1].share)
-    shown = [_shown(site, row, limit, may_explain=may_explain) for row, limit in limits[:most]]
+    shown = [
+        {"resource": row.resource, "entity": row.entity, "key": limit_name(limit.key), "bar": bar_of(limit)}
+        for row, limit in limits[:most]
+    ]
     return shown, all(row.known for row in rows)
 
 
@@ -105,26 +98,3 @@ def _pairs(uses: list[Use]) -> list[Pair]:
         )
         for resource, entity in names
     ]
-
-
-def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bool) -> dict[str, Any]:
-    drawn = bar(limit.key, limit.used or 0, limit.capacity, limit.available, in_slices=limit.in_slices)
-    return {
-        "resource": row.resource,
-        "entity": row.entity or gettext("No user (whole site)"),
-        "identifier": row.entity or "",
-        "key": limit_name(limit.key),
-        "used": drawn.used,
-        "capacity": drawn.capacity,
-        "left": drawn.remaining,
-        "remaining": drawn.remaining,
-        "in_slices": drawn.in_slices,
-        "width": drawn.width,
-        "level": drawn.level,
-        "explain": _explain_url(site, row) if may_explain else "",
-    }
-
-
-def _explain_url(site: AdminSite, row: RowState) -> str:
-    query = {"resource": row.resource} | ({"entity": row.entity} if row.entity else {})
-    return reverse(f"{site.name}:limits_app_explain_changelist", query=query)

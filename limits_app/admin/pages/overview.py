@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.formatting import amount, moment
-from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
+from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, client_name, may, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
@@ -47,7 +47,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, USAGE)
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
-    tightest, known = tightest_limits(site, may_explain=may(request, EXPLAIN), most=_MOST)
+    tightest, known = tightest_limits(_MOST)
     context = {
         "warnings": list(_warnings()),
         "by_limit": [_row(site, midnight, one) for one in most_rejected("resource", "key", since=midnight, most=_MOST)],
@@ -76,9 +76,7 @@ def _row(site: AdminSite, since: datetime, found: dict[str, Any]) -> dict[str, s
     """The rejections of a limit or of a client, with a link to them."""
     name = limit_name(found.get("key", ""))
     if "entity" in found:
-        bucket = Bucket(found["bucket"])
-        whole_site = gettext("No user (whole site)") if bucket == Bucket.ENTITY else str(bucket.label)
-        name = found["entity"] or whole_site
+        name = client_name(Bucket(found["bucket"]), found["entity"])
     query = {one: found.get(one, "") for one in ("entity", "resource", "key")} | {"from": f"{since:%Y-%m-%dT%H:%M}"}
     return {
         "name": name,

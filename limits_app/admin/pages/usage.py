@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django.contrib.admin import AdminSite
 from django.db.models import Max
@@ -17,8 +15,16 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import FORMULA, Bar, amount, bar, moment, percent
-from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
+from limits_app.admin.formatting import FORMULA, amount, bar, moment, percent
+from limits_app.admin.pages.common import (
+    USAGE,
+    bring_up_to_date,
+    check,
+    client_name,
+    entity_or_none,
+    page,
+    problem_with,
+)
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
@@ -30,20 +36,8 @@ _MOST_RESOURCES: Final = 50
 _MOST_CONSUMERS: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A time to look at, in periods that are short enough to see something and few enough to draw."""
-
-    period: Period
-    since: datetime
-    until: datetime
-
-    @property
-    def starts(self) -> list[datetime]:
-        """When its periods begin."""
-        step = timedelta(hours=1) if self.period == Period.HOUR else timedelta(days=1)
-        return [self.since + number * step for number in range(-((self.since - self.until) // step))]
-
+Time = tuple[Period, datetime, datetime]
+"""Periods that are short enough to see something and few enough to draw, the start and the end."""
 
 _SPANS: Final[dict[str, tuple[Any, int]]] = {
     "today": (_("Today"), 0),
@@ -72,15 +66,15 @@ def _time(span: str, first: str, last: str) -> Time:
         if not _DAY <= until - since <= _MOST_DAYS * _DAY:
             said = gettext("Choose a first day that is before the last one, and at most %(most)s days.")
             raise InvalidRequest(said % {"most": _MOST_DAYS})
-        return Time(Period.DAY, since, until)
+        return (Period.DAY, since, until)
     days = _SPANS[span][1]
     if span in ("today", "yesterday"):
         today = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
         since, until = ((today - back * _DAY).astimezone(UTC).replace(minute=0) for back in (days, days - 1))
-        return Time(Period.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
+        return (Period.HOUR, since, hour + timedelta(hours=1) if span == "today" else until)
     if span == "day":
-        return Time(Period.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
-    return Time(Period.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
+        return (Period.HOUR, hour - timedelta(hours=23), hour + timedelta(hours=1))
+    return (Period.DAY, midnight - (days - 1) * _DAY, midnight + _DAY)
 
 
 def _date(text: str) -> datetime:
@@ -116,8 +110,7 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
             context["problem"] = str(error)
         else:
             bring_up_to_date()  # rejections are written immediately; allowed amounts only by a roll-up
-            here = {name: context[name] for name in ("resource", "entity", "span")} | {"from": first, "to": last}
-            context |= _used(resource, entity, key, time=time, here=here)
+            context |= _used(resource, entity, key, time=time)
     if request.GET.get("format") == "csv" and not context["problem"]:
         return _csv(context)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
@@ -136,30 +129,27 @@ def _csv(context: dict[str, Any]) -> HttpResponse:
     return file
 
 
-def _used(resource: str | None, entity: str | None, key: str, *, time: Time, here: dict[str, str]) -> dict[str, Any]:
+def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> dict[str, Any]:
     """The usage of a limit, by default of the one with the most rejections."""
-    ask: dict[str, Any] = {"entity": entity, "period": time.period, "since": time.since, "until": time.until}
+    ask: dict[str, Any] = dict(zip(("period", "since", "until"), time, strict=True)) | {"entity": entity}
     of_resources = usage(by="resource", **ask)
     keys = _keys(use for use in of_resources if resource in (None, use.resource))
     key = key or next(iter(keys), "")
     chosen = {"resource": resource, "key": key, **ask}
-    here = {**here, "key": key}
     clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
     names = _names({use.entity or "" for use in clients} | {entity or ""})
-    of_limit = _by_resource(use for use in of_resources if use.key == key)
+    of_limit = [use for use in of_resources if use.key == key]
+    of_limit.sort(key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
     return {
         "key": key,
         "keys": keys,
-        "resources": sorted(
-            {use.resource for use in of_resources if use.resource} | ({resource} if resource else set())
-        ),
+        "resources": sorted({use.resource for use in of_resources if use.resource} | {resource or ""} - {""}),
         "chart": _chart(time, usage(by="period", **chosen), key),
-        "totals": _totals(use for use in of_limit if resource in (None, use.resource)),
-        "consumers": _rows(clients, lambda use: _whose(use, here, names)),
-        "by_resource": _rows(of_limit, lambda use: _of_resource(use, here))[:_MOST_RESOURCES],
+        "totals": _totals([use for use in of_limit if resource in (None, use.resource)]),
+        "consumers": _rows(clients, names),
+        "by_resource": _rows(of_limit)[:_MOST_RESOURCES],
         "table": [(use, names.get(entity or use.entity or "", "")) for use in (of_limit if entity else clients)],
         "name": names.get(entity or "", ""),
-        "csv": urlencode({**here, "format": "csv"}),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
 
@@ -181,7 +171,9 @@ def _keys(uses: Iterable[Use]) -> list[str]:
 
 def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
     """What the chart draws: a period where nothing happened is one with nothing."""
-    starts = time.starts
+    period, since, until = time
+    step = timedelta(hours=1) if period == Period.HOUR else _DAY
+    starts = [since + number * step for number in range(-((since - until) // step))]
     admitted = dict.fromkeys(starts, 0.0)
     refused = dict.fromkeys(starts, 0)
     for use in uses:
@@ -190,7 +182,7 @@ def _chart(time: Time, uses: Iterable[Use], key: str) -> dict[str, Any]:
         refused[start] = refused.get(start, 0) + use.refused
     return {
         "starts": [start.isoformat() for start in admitted],
-        "moments": "hours" if time.period == Period.HOUR else "days",
+        "moments": "hours" if period == Period.HOUR else "days",
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {
@@ -205,56 +197,33 @@ def _in_utc(start: datetime | None) -> datetime:
     return aware(moment).astimezone(UTC)
 
 
-def _totals(uses: Iterable[Use]) -> dict[str, str]:
-    found = list(uses)
-    admitted, refused = sum(use.admitted for use in found), sum(use.refused for use in found)
-    is_told = any(use.refused_share is not None for use in found)
-    share = refused / (admitted + refused) if is_told else None
+def _totals(uses: list[Use]) -> dict[str, str]:
+    admitted, refused = sum(use.admitted for use in uses), sum(use.refused for use in uses)
+    counts_requests = any(use.refused_share is not None for use in uses)
+    share = refused / (admitted + refused) if counts_requests else None
     return {"admitted": amount(admitted), "refused": amount(refused), "share": percent(share)}
 
 
-def _by_resource(uses: Iterable[Use]) -> list[Use]:
-    """Buckets of one resource are separate rows only among consumers."""
-    return sorted(uses, key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
-
-
-def _rows(uses: list[Use], told: Callable[[Use], dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(uses: list[Use], names: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """The clients, of which some have names, or without names the resources."""
     most = max((use.admitted for use in uses), default=0)
-    return [told(use) | _figures(use, most) for use in uses]
+    clients = [use.entity or "" if use.bucket == Bucket.ENTITY else "" for use in uses]
+    return [
+        {
+            "use": use,
+            "client": client,
+            "name": (names or {}).get(client, ""),
+            "label": _resource_name(use) if names is None else client_name(use.bucket, use.entity or ""),
+            "admitted": amount(use.admitted),
+            "refused": amount(use.refused),
+            "share": percent(use.refused_share),
+            "width": bar("", use.admitted, most or 1).width,
+        }
+        for use, client in zip(uses, clients, strict=True)
+    ]
 
 
-def _figures(use: Use, most: float) -> dict[str, Any]:
-    drawn: Bar = bar("", use.admitted, most or 1)
-    return {
-        "admitted": amount(use.admitted),
-        "refused": amount(use.refused),
-        "share": percent(use.refused_share),
-        "width": drawn.width,
-    }
-
-
-def _whose(use: Use, here: dict[str, str], names: dict[str, str]) -> dict[str, Any]:
-    """A client, with a link to its resources."""
-    entity = use.entity or ""
-    is_client = use.bucket == Bucket.ENTITY and entity
-    return {
-        "name": names.get(entity, "") if is_client else "",
-        "label": _name(use.bucket, entity),
-        "entity": entity if is_client else "",
-        "query": urlencode({**here, "entity": entity}) if is_client else "",
-        "why": urlencode({"entity": entity}) if is_client and use.refused else "",
-    }
-
-
-def _name(bucket: Bucket, entity: str) -> str:
-    """The label of a bucket."""
-    if bucket == Bucket.ENTITY:
-        return entity or gettext("No user (whole site)")
-    return f"{entity} ({bucket.label})" if entity else str(bucket.label)
-
-
-def _of_resource(use: Use, here: dict[str, str]) -> dict[str, Any]:
-    name = use.resource or ""
+def _resource_name(use: Use) -> str:
     if use.bucket in {Bucket.SHARED, Bucket.MEMBER, Bucket.OTHERS}:
-        name = f"{name} ({use.bucket.label})"
-    return {"label": name, "query": urlencode({**here, "resource": use.resource or ""})}
+        return f"{use.resource} ({use.bucket.label})"
+    return use.resource or ""

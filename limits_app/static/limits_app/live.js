@@ -4,7 +4,6 @@
 (() => {
   const EVERY = 2000;
   const POINTS = 60;
-  const SVG = "http://www.w3.org/2000/svg";
 
   const { url, labels } = JSON.parse(document.getElementById("limits-live-settings").textContent);
   const element = (name) => document.getElementById(`limits-live-${name}`);
@@ -59,50 +58,9 @@
     if (!last && there.size === 1 && names.length) key.value = names.includes("call_count") ? "call_count" : names[0];
   };
 
-  const node = (name, text, ...children) => {
-    const made = document.createElement(name);
-    if (text) made.textContent = text;
-    made.append(...children);
-    return made;
-  };
-
-  const bar = (limit) => {
-    const svg = document.createElementNS(SVG, "svg");
-    const rect = document.createElementNS(SVG, "rect");
-    const given = { class: `limits-bar limits-bar--${limit.level}`, viewBox: "0 0 100 1", preserveAspectRatio: "none" };
-    Object.entries({ ...given, "aria-hidden": "true", focusable: "false" }).forEach(([name, value]) => svg.setAttribute(name, value));
-    rect.setAttribute("width", limit.width);
-    rect.setAttribute("height", 1);
-    svg.append(rect);
-    const said = labels.of.replace("%(used)s", limit.used).replace("%(capacity)s", limit.capacity).replace("%(left)s", limit.left);
-    const figures = node("span", limit.in_slices ? `${said}, ${limit.in_slices}` : said);
-    figures.className = "limits-figures";
-    const gauge = node("span", "", svg, figures);
-    gauge.className = "limits-gauge";
-    return gauge;
-  };
-
-  const row = (limit) => {
-    const name = node("th");
-    name.scope = "row";
-    const link = limit.explain ? node("a", limit.key) : node("span", limit.key);
-    if (limit.explain) link.href = limit.explain;
-    name.append(link);
-    const entity = node("td", limit.entity);
-    if (limit.block) {
-      const block = node("a", labels.block);
-      block.href = limit.block;
-      block.className = "limits-why";
-      block.setAttribute("aria-label", `${labels.block} ${limit.entity}`);
-      entity.append(" ", block);
-    }
-    return node("tr", "", name, node("td", limit.resource), entity, node("td", "", bar(limit)));
-  };
-
   const list = (state) => {
-    problem.hidden = state.known && state.tightest.length > 0;
-    problem.textContent = state.known ? labels.none : labels.unknown;
-    if (!tightest.contains(document.activeElement)) tightest.replaceChildren(...state.tightest.map(row));
+    problem.hidden = state.known;
+    if (!tightest.contains(document.activeElement)) tightest.innerHTML = state.tightest;
   };
 
   const take = (state) => {

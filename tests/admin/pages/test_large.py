@@ -1,4 +1,4 @@
-"""Overview, rejections and usage with a million rows."""
+"""Lists with a hundred thousand rows, and overview, rejections and usage with a million."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from limits_app import CallLimit, limits
+from tests.admin.rows import fill
 
 pytestmark = pytest.mark.release
 
@@ -27,6 +28,21 @@ SNAPSHOTS = f"""
     FROM (SELECT i, datetime(?, '-' || (i / 2000) || ' hours') AS m FROM n)
 """  # noqa: S608 - of constants
 PAGES = (
+    ("entity", ""),
+    ("entity", "?p=200"),
+    ("entity", "?q=user:0777"),
+    ("entity", "?q=nobody"),
+    ("entity", "?blocked__exact=1"),
+    ("entity", "?o=2"),
+    ("policy", ""),
+    ("policy", "?p=200"),
+    ("policy", "?q=user:0777"),
+    ("policy", "?q=api/00007"),
+    ("policy", "?scope=entity_on_resource"),
+    ("policy", "?holds=boosts"),
+    ("policy", "?limits__kind__exact=rate"),
+    ("policy", "?o=4"),
+    ("resource", ""),
     ("overview", ""),
     ("denial", ""),
     ("denial", "?p=50"),
@@ -38,7 +54,8 @@ PAGES = (
 )
 
 
-def test_pages_are_fast_with_a_million_rows(admin_client: Client) -> None:
+def test_pages_are_fast_with_many_rows(admin_client: Client) -> None:
+    fill(entities=100_000, policies=100_000)
     limits.set_resource_limits("r1", [CallLimit.per_minute(5)])
     now = datetime.now(UTC)
     with connection.cursor() as cursor:

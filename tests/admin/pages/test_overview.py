@@ -46,7 +46,11 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
         ("requests", "12"),
         ("tokens", "2"),
     ]
-    assert [one["name"] for one in response.context["by_client"]] == ["user:1", "No user (whole site)", "eu"]
+    assert [one["name"] for one in response.context["by_client"]] == [
+        "user:1",
+        "No user (whole site)",
+        "eu (member of the pool)",
+    ]
     assert "4 of 5 used, 1 left" in page
     assert "a sale" in page
     assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A1" in response.content.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +18,7 @@ from limits_app import CallLimit, limits
 from limits_app.admin import LimitsUserAdminMixin
 from limits_app.models import AuditEvent, Denial, Entity, Policy
 from limits_app.usage import reading
+from tests.admin.conftest import Visitor
 from tests.admin.pages.test_pages import get, words
 
 PAGE = "limits_app_denial_changelist"
@@ -45,10 +45,10 @@ def test_a_row_says_why_and_links_to_the_policy_as_it_was_then(admin_client: Cli
     assert f"{reverse('admin:limits_app_entity_block')}?entity=user%3A7" in page
 
 
-def test_links_are_those_that_the_user_may_follow(staff: Callable[..., Client]) -> None:
+def test_links_are_those_that_the_user_may_follow(visitor: Visitor) -> None:
     limits.set_resource_limits("api", [CallLimit.per_minute(100)])
     denied()
-    page = get(staff("view_usagesnapshot"), PAGE).content.decode()
+    page = get(visitor("view_usagesnapshot"), PAGE).content.decode()
     assert "reached the limit" in page
     assert not any(f"{place}/" in page for place in ("auditevent", "explain", "block", "limit"))
 
@@ -114,9 +114,9 @@ def test_pages_have_a_hundred_rows_and_are_not_counted(
         denied(f"user:{number}")
     with django_assert_max_num_queries(12):
         first = get(admin_client, PAGE)
-    assert (len(first.context["rows"]), [*first.context["pages"]]) == (100, ["older"])
+    assert (len(first.context["rows"]), first.context["newer"], first.context["older"]) == (100, 0, 2)
     second = get(admin_client, PAGE, p="2")
-    assert (len(second.context["rows"]), [*second.context["pages"]]) == (1, ["newer"])
+    assert (len(second.context["rows"]), second.context["newer"], second.context["older"]) == (1, 1, None)
     assert len(get(admin_client, PAGE, p="x").context["rows"]) == 100
 
 
