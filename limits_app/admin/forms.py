@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
+from django.contrib import admin
 from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.forms import SplitDateTimeField
@@ -18,10 +19,11 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
+from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import RateLimitAlgorithm
-from limits_app.models import LimitKind
+from limits_app.models import Limit, LimitKind
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
 from limits_app.services.dropped import left_without
@@ -126,6 +128,8 @@ _ALGORITHM_HELP: Final = _(
     "requests, and a token bucket for units. Only for units and requests."
 )
 
+_Readable = Callable[[Limit], str]
+
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
     """With numbers as people write them: 10, not 10.000."""
@@ -154,6 +158,25 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
         if values.get("kind") == LimitKind.CALL and not values.get("algorithm") and values.get("burst") is None:
             values["algorithm"] = RateLimitAlgorithm.SLIDING_WINDOW.value
         return cleaned
+
+
+def _readable(name: str) -> _Readable:
+    def written(limit: Limit) -> str:
+        number = getattr(limit, name)
+        return "-" if number is None else amount(number)
+
+    field: Any = Limit._meta.get_field(name)
+    written.__name__ = name  # by which the admin finds what a field is about
+    return admin.display(description=field.verbose_name)(written)
+
+
+READABLE: Final[Mapping[str, _Readable]] = {name: _readable(name) for name in _NUMBERS}
+"""The numbers of a limit as people write them, for users who may not change it."""
+
+
+def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ...], ...]:
+    """Return the fields of a limit for users who may not change it."""
+    return tuple(tuple(READABLE.get(name, name) for name in line) for line in fields)
 
 
 class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs

@@ -27,7 +27,7 @@ from limits_app.admin.actions import MOST_ROWS, POLICY_ACTIONS, StatePermissions
 from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
-from limits_app.admin.forms import LIMIT_FIELDS, LimitForm, PolicyForm
+from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.resolver.resolution import Pair
@@ -130,6 +130,14 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
     fields = LIMIT_FIELDS
     classes = ["limits-lines"]
     extra = 1
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Format numbers also on read-only pages."""
+        return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return the formatted numbers on read-only pages, and nothing elsewhere."""
+        return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
 
 @admin.register(Policy)

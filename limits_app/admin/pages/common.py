@@ -80,6 +80,6 @@ _RECENT: Final = LocMemCache("limits_app.admin", {})
 
 def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
-    if transaction.get_connection().in_atomic_block or not _RECENT.add("rolled up", True, timeout=1):
+    if transaction.get_connection().in_atomic_block or not _RECENT.add("rolled_up", True, timeout=1):
         return False  # rolling up requires a separate transaction
     return bool(roll_up().failed)
