@@ -19,6 +19,7 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT, Block, blocks, file_of, name
 from tests.packaging.environments import clean_environment
+from tests.servers.machine import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
@@ -92,7 +93,7 @@ def shell(folder: Path) -> Iterator[Shell]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield Shell(process.stdin, process.stdout, _free_port())
+            yield Shell(process.stdin, process.stdout, free_ports()[0])
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -140,13 +141,6 @@ def _matches(shown: str, printed: str) -> bool:
 def _is_ordered(expected: list[str]) -> bool:
     """Headers come in any order; everything else in that of the page."""
     return not any(": " in line for line in expected)
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def test_a_newcomer_sees_a_first_refusal_within_five_minutes(tmp_path: Path) -> None:

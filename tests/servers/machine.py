@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -20,20 +21,23 @@ __all__ = ["HOST", "ServerProcess", "answers", "free_ports", "install", "program
 HOST = "127.0.0.1"
 PATIENCE = 60
 """Seconds after which a server that does not answer counts as broken."""
+_PORTS = range(10_000, 22_768)
+"""Below those that a system gives to clients: no connection takes a port between its choice and the server's start."""
+_CHANCE = random.SystemRandom()  # without the seed that tests share
 _APT = ["apt-get", "--yes", "--option", "DPkg::Lock::Timeout=120", "--no-install-recommends"]
 
 
-def free_ports(count: int = 1, below: int = 65_536) -> list[int]:
-    """Ports that nobody listens on, all different."""
-    found: list[int] = []
+def free_ports(count: int = 1, also: int = 0) -> list[int]:
+    """Ports that nobody listens on, all different, and so are those that are `also` higher."""
+    found: set[int] = set()
     with ExitStack() as stack:
         while len(found) < count:
-            probe = stack.enter_context(socket.socket())
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-            if port < below:
-                found.append(port)
-    return found
+            port = _CHANCE.choice(_PORTS)
+            with suppress(OSError):
+                for taken in {port, port + also}:
+                    stack.enter_context(socket.socket()).bind((HOST, taken))
+                found.add(port)
+    return list(found)
 
 
 def answers(port: int) -> bool:

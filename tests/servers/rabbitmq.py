@@ -26,7 +26,7 @@ def rabbitmq_server() -> Iterator[str]:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="rabbitmq-", ignore_cleanup_errors=True))
         )
         server, mapper = (program(name, "rabbitmq-server", _FOLDER) for name in ("rabbitmq-server", "epmd"))
-        port, mapper_port, node_port = free_ports(3, below=55_000)
+        port, mapper_port, node_port = free_ports(3)
         environment = os.environ | {
             "HOME": str(directory),  # where the cookie is
             "ERL_EPMD_PORT": str(mapper_port),

@@ -99,7 +99,7 @@ def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-announce-ip", HOST)
     with tempfile.TemporaryDirectory(prefix="redis-cluster-") as directory, ExitStack() as stack:
         servers = []
-        for port in free_ports(size, below=55_536):
+        for port in free_ports(size, also=10_000):  # where its servers talk to each other
             home = Path(directory, str(port))
             home.mkdir()
             server = RedisServer(home, *options, port=port)
