@@ -64,10 +64,9 @@ def test_every_finding_is_on_the_page() -> None:
     assert listed == set(re.findall(r"limits_app\.D[0-9]{3}", source))
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_each_subcommand_has_an_example_in_the_documentation(name: str) -> None:
-    consoles = [block.text for page in WITH_CODE for block in blocks(page, "console")]
-    assert any(f"manage.py limits {name}" in text for text in consoles)
+def test_each_subcommand_has_an_example_in_the_documentation() -> None:
+    consoles = "".join(block.text for page in WITH_CODE for block in blocks(page, "console"))
+    assert not [name for name in SUBCOMMANDS if f"manage.py limits {name}" not in consoles]
 
 
 def test_the_page_explains_each_exit_code() -> None:

@@ -54,10 +54,11 @@ def test_a_mode_that_shares_must_say_so(mode: str) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("mode", ["", "SYNC", "threads", "gevent", "sync ", None, 1, True, b"sync", [], object()])
-def test_a_mode_that_is_none_is_refused_with_those_that_are(mode: Any, shared: bool) -> None:
-    with pytest.raises(ValueError, match="must be one of sync, thread, asyncio, process"):
-        LimitSet([TPM], mode=mode, shared=shared)
+def test_a_mode_that_is_none_is_refused_with_those_that_are(shared: bool) -> None:
+    others: list[Any] = ["", "SYNC", "threads", "gevent", "sync ", None, 1, True, b"sync", [], object()]
+    for mode in others:
+        with pytest.raises(ValueError, match="must be one of sync, thread, asyncio, process"):
+            LimitSet([TPM], mode=mode, shared=shared)
 
 
 @pytest.mark.parametrize(

@@ -187,18 +187,18 @@ def counted_calls() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     "kind", ["paths", "routes", "routes_that_differ_behind_a_parameter", "views", "open_routes", "wildcards"]
 )
-@pytest.mark.parametrize("path", ["/api/v1/7/", "/api/v1/7/nothing/", "/somewhere/else/", "/" * 10_240])
-def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
-    calls = []
-    for count in (10, 1000):
-        table = EndpointTable(many(kind, count))
-        assert len(table.candidates(path, "api:none")) <= 1
-        request = of(path, "api:none", "GET")
-        with counted_calls() as counted:
-            rules = table.find(request)
-        assert bool(rules) == (path == "/api/v1/7/")
-        calls.append(counted[0])
-    assert calls[0] == calls[1]
+def test_a_thousand_rules_cost_no_more_than_ten(kind: str) -> None:
+    tables = [EndpointTable(many(kind, count)) for count in (10, 1000)]
+    for path in ("/api/v1/7/", "/api/v1/7/nothing/", "/somewhere/else/", "/" * 10_240):
+        calls = []
+        for table in tables:
+            assert len(table.candidates(path, "api:none")) <= 1
+            request = of(path, "api:none", "GET")
+            with counted_calls() as counted:
+                rules = table.find(request)
+            assert bool(rules) == (path == "/api/v1/7/")
+            calls.append(counted[0])
+        assert calls[0] == calls[1], path
 
 
 @pytest.mark.parametrize(

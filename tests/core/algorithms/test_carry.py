@@ -21,13 +21,13 @@ def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) 
     return RateLimit("k", capacity, seconds, algorithm)
 
 
-@pytest.mark.parametrize("new", ALGORITHMS)
 @pytest.mark.parametrize("old", ALGORITHMS)
-def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
-    changed = Driven(ten(old)).carried_into(ten(new, 20, 3600), NOW)
-    assert changed.used(NOW) == 0
-    assert changed.rule.restored_at(changed.state) == 0
-    assert changed.fits(NOW, 20)
+def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm) -> None:
+    for new in ALGORITHMS:
+        changed = Driven(ten(old)).carried_into(ten(new, 20, 3600), NOW)
+        assert changed.used(NOW) == 0
+        assert changed.rule.restored_at(changed.state) == 0
+        assert changed.fits(NOW, 20)
 
 
 def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> None:
