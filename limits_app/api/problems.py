@@ -21,8 +21,8 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
-from limits_app.integrations.drf.throttle import Blocked, throttled_outcome
-from limits_app.integrations.refusals import BLOCKED, PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
+from limits_app.integrations.drf.throttle import Refused, throttled_outcome
+from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
 
 _RETRY_SECONDS: Final = 1
@@ -63,8 +63,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
-    elif isinstance(known, Blocked):
-        problem["type"] = BLOCKED
+    elif isinstance(known, Refused):
+        problem["type"] = content_of(known.error).problem_type
     if names := _violated(known, request):
         problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
@@ -72,8 +72,8 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
     """The limits that rejected a request; empty for other errors."""
-    if isinstance(error.__cause__, LimitExceeded):
-        return violated(error.__cause__.outcome)
+    if isinstance(error, Refused) and isinstance(error.error, LimitExceeded):
+        return violated(error.error.outcome)
     outcome = throttled_outcome(request) if isinstance(error, exceptions.Throttled) and request is not None else None
     return () if outcome is None else violated(outcome)
 

@@ -8,9 +8,9 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from limits_app.conf import OnUnavailable
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
-from limits_app.integrations.drf.throttle import Blocked, LimitThrottle, Unavailable
-from limits_app.integrations.request import limits_of
+from limits_app.integrations.drf.throttle import LimitThrottle, Refused
 from limits_app.models import PolicyScope
 from limits_app.resolver.policies import PolicyStatus
 from limits_app.resolver.resolution import resolve
@@ -39,12 +39,13 @@ class ApiThrottle(LimitThrottle):
         """Return whether the request is allowed; see the class for what does not reject it."""
         try:
             return super().allow_request(request, view)
-        except Unavailable:
-            if _blocks(self.get_entity(request, view)):
-                raise
-        except Blocked:
-            levels = {one.level for refused in limits_of(request).refused or () for one in refused.outcome.violations}
-            if not levels or levels - _OF_SYSTEM:
+        except Refused as refused:
+            if isinstance(refused.error, StoreUnavailable):
+                is_refused = _blocks(self.get_entity(request, view))
+            else:
+                levels = {one.level for one in refused.error.outcome.violations}
+                is_refused = not levels or bool(levels - _OF_SYSTEM)
+            if is_refused:
                 raise
         return True
 

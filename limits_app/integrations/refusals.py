@@ -35,14 +35,14 @@ TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 BLOCKED: Final = "urn:problem-type:limits-app:blocked"
-_PERMIT_SECONDS: Final = 1
+PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
 """`Retry-After` for a store that is unavailable, where its error has none."""
 _RESOURCE, _KEY = attrgetter("resource"), attrgetter("key")
 
 
-class _Refusal(NamedTuple):
+class Refusal(NamedTuple):
     """The content of a refusal in any form; `retry_after` is in whole seconds, or None where waiting does not help."""
 
     status: HTTPStatus
@@ -64,10 +64,9 @@ def refusal(
     With `refunds`, the request is refunded what it was charged when this is its response.
     """
     limits = limits_of(request)
-    if isinstance(error, StoreUnavailable):
-        content = _unavailable(error)
-    else:
-        content = _exceeded(error.outcome)._replace(request_id=limits.request_id)
+    content = content_of(error)
+    if isinstance(error, LimitExceeded):
+        content = content._replace(request_id=limits.request_id)
     handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
     response = None if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):
@@ -79,6 +78,11 @@ def refusal(
     setattr(response, REFUNDS, refunds)
     set_headers(response, limits, limits.refuse(error))
     return response
+
+
+def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
+    """Return what the refusal of an error says, in whatever form."""
+    return _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
 
 
 def violated(outcome: Outcome) -> tuple[str, ...]:
@@ -95,22 +99,22 @@ def seconds_of(error: StoreUnavailable) -> int:
     return _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
 
 
-def _exceeded(outcome: Outcome) -> _Refusal:
+def _exceeded(outcome: Outcome) -> Refusal:
     names = violated(outcome)
     listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
-        return _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
+        return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
     if outcome.blocked:
         detail = gettext("Access to this resource has been blocked.")
-        return _Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
-    seconds = max(_PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
+        return Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
+    seconds = max(PERMIT_SECONDS, ceil((rejecting and rejecting.retry_after) or 0))
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     used_up = gettext("The limit of %(limits)s has been reached.") % {"limits": listed}
     if rejecting is not None and rejecting.capacity == 0:  # a cool-down
         used_up = gettext("The service behind this resource is busy.")
-    return _Refusal(
+    return Refusal(
         HTTPStatus.TOO_MANY_REQUESTS,
         gettext("Too many requests"),
         f"{used_up} {text % {'seconds': seconds}}",
@@ -135,9 +139,9 @@ def _about(seconds: int) -> str:
     return text % {"seconds": seconds}
 
 
-def _unavailable(error: StoreUnavailable) -> _Refusal:
+def _unavailable(error: StoreUnavailable) -> Refusal:
     detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
 
 
 def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -170,7 +174,7 @@ def _report_once(kind: str) -> None:
     logger.error("LIMITS['REFUSAL_HANDLER'] must return a response or None, not %s", kind)
 
 
-def _page(request: HttpRequest, content: _Refusal) -> HttpResponse | None:
+def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
     """Return the page; None when the site's own template fails."""
     context = {
         "status": content.status.value,
@@ -198,7 +202,7 @@ def _wants_page(request: HttpRequest) -> bool:
         return False
 
 
-def _problem(content: _Refusal) -> HttpResponse:
+def _problem(content: Refusal) -> HttpResponse:
     members: dict[str, object] = {
         "type": content.problem_type,
         "title": content.title,

@@ -21,7 +21,7 @@ from limits_app.api import problems
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.integrations.drf.throttle import Unavailable
+from limits_app.integrations.drf.throttle import Refused
 from limits_app.integrations.refusals import refusal
 from limits_app.models import AuditEvent, Bucket, Denial, Endpoint, Limit, Period, Policy, Pool, PoolMember, Resource
 from limits_app.stores.memory import MemoryStore
@@ -359,7 +359,7 @@ def test_a_store_that_says_when_it_is_back_is_believed_by_all_ways_in(told: floa
     error = StoreUnavailable("down", retry_after=told)
     answered = problems.answer(error, {})
     assert answered is not None
-    assert (answered["Retry-After"], str(Unavailable(error).wait)) == (seconds, seconds)
+    assert (answered["Retry-After"], str(Refused(error).wait)) == (seconds, seconds)
     assert refusal(HttpRequest(), error)["Retry-After"] == seconds
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from django.utils.translation import gettext_lazy as _
-from rest_framework import status
-from rest_framework.exceptions import APIException, PermissionDenied
+from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import NOTHING, Key, amount_of_each, charge_all
 from limits_app.integrations.identity import resource_named
-from limits_app.integrations.refusals import seconds_of
+from limits_app.integrations.refusals import PERMIT_SECONDS, REFUSALS, content_of
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_finished
 from limits_app.services import Share
@@ -27,35 +26,26 @@ from limits_app.services import Share
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-_PERMIT_SECONDS: Final = 1.0
-"""After how long a request for a permit is tried again: nothing predicts when one is returned."""
+_CODES: Final = {
+    HTTPStatus.UNPROCESSABLE_ENTITY: "too_much_at_once",
+    HTTPStatus.FORBIDDEN: "blocked",
+    HTTPStatus.SERVICE_UNAVAILABLE: "limits_unavailable",
+}
 
 
-class TooMuchAtOnce(APIException):
-    """422: the request costs more than can ever be admitted."""
+class Refused(APIException):
+    """A rejection that is no matter of waiting for a limit, with the status and the text of all other integrations.
 
-    status_code = status.HTTP_422_UNPROCESSABLE_ENTITY
-    default_detail = _("The request asks for more than can ever be admitted.")
-    default_code = "too_much_at_once"
+    422 for a cost that can never be admitted, 403 for a block, 503 while the store is unavailable. `error` is what the
+    limits raised; `wait` is after how many seconds to try again, None for never.
+    """
 
-
-class Blocked(PermissionDenied):
-    """403: the entity or the resource is blocked, so a retry is pointless."""
-
-    default_detail = _("Access to this resource has been blocked.")
-    default_code = "blocked"
-
-
-class Unavailable(APIException):
-    """503: the store of the limits is unavailable, and the policy says `block`; `wait` is in seconds."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_detail = _("Limits cannot be checked at the moment. Try again in a few seconds.")
-    default_code = "limits_unavailable"
-
-    def __init__(self, error: StoreUnavailable) -> None:
-        super().__init__()
-        self.wait = seconds_of(error)
+    def __init__(self, error: LimitExceeded | StoreUnavailable) -> None:
+        content = content_of(error)
+        super().__init__(content.detail, _CODES.get(content.status))
+        self.status_code = content.status
+        self.error = error
+        self.wait = content.retry_after
 
 
 class LimitThrottle(BaseThrottle):
@@ -64,8 +54,8 @@ class LimitThrottle(BaseThrottle):
     All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
     resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
     calls; `default_limits` apply where administrators have set none. Without a resource everything passes.
-    Raises TooMuchAtOnce for a cost that can never be admitted, Blocked where the entity or the resource is blocked,
-    and Unavailable while the store is unavailable and the policy says `block`.
+    Raises Refused for a cost that can never be admitted, where the entity or the resource is blocked, and while the
+    store is unavailable and the policy says `block`.
     """
 
     resource: str | None = None
@@ -121,7 +111,7 @@ class LimitThrottle(BaseThrottle):
 
     def wait(self) -> float | None:
         """Return the seconds until the next attempt; None where nothing was rejected."""
-        known = [_PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
+        known = [PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
     def _charge(self, limits: RequestLimits, shares: Mapping[Key, Share]) -> None:
@@ -130,33 +120,28 @@ class LimitThrottle(BaseThrottle):
             release_when_finished(limits)
         try:
             charge_all(limits, [(share, NOTHING) for share in shares.values()])
-        except StoreUnavailable as error:
+        except REFUSALS as error:
             limits.refuse(error)
-            limits.throttled_status = Unavailable.status_code
-            raise Unavailable(error) from error
-        except LimitExceeded as error:
-            limits.refuse(error)
-            if isinstance(error, NeverAdmissible):
-                limits.throttled_status = TooMuchAtOnce.status_code
-                raise TooMuchAtOnce from error
-            if error.outcome.blocked:
-                limits.throttled_status = Blocked.status_code
-                raise Blocked from error
-            limits.throttled_status = status.HTTP_429_TOO_MANY_REQUESTS
+            refused = Refused(error)
+            limits.throttled_status = refused.status_code
+            if isinstance(error, StoreUnavailable) or refused.status_code != HTTPStatus.TOO_MANY_REQUESTS:
+                raise refused from error
             limits.throttled |= dict.fromkeys(shares, error.outcome)
 
     def _all_shares(self, own: Share, request: Request, view: APIView) -> dict[Key, Share]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
         shares = {own.key[:2]: own}
-        together = type(self).allow_request is LimitThrottle.allow_request and hasattr(view, "get_throttles")
-        for one in view.get_throttles() if together else ():
-            if not isinstance(one, LimitThrottle) or type(one) is type(self):
-                continue
-            if type(one).allow_request is LimitThrottle.allow_request:
+        if not hasattr(view, "get_throttles") or not self._is_charged_with_others():
+            return shares
+        for one in view.get_throttles():
+            if isinstance(one, LimitThrottle) and type(one) is not type(self) and one._is_charged_with_others():
                 share = one.get_share(request, view)
                 if share is not None:
                     shares.setdefault(share.key[:2], share)
         return shares
+
+    def _is_charged_with_others(self) -> bool:
+        return type(self).allow_request is LimitThrottle.allow_request
 
 
 class LimitsMixin:
