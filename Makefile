@@ -38,6 +38,8 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 # Its signals may raise while the tracer of coverage holds its lock, which would then stay locked.
 RANDOM_SIGNALS := tests/stores/test_interruptions.py::test_signals_that_raise_at_random_points_leave_the_store_usable
+# The tracer of coverage makes pages twice as slow, and their bar is in seconds.
+LARGE_LISTS := tests/admin/pages/test_large.py
 
 .PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
 
@@ -58,7 +60,7 @@ test-all: $(STAMP)  ## run all tests, including fuzzing, endurance, installation
 
 coverage: $(STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 3 --dist load --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS)
+	$(PY) -m pytest -n 3 --dist load --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests

@@ -163,13 +163,17 @@ class Verbs:
                 kept_leases = yield from self._settle_charged(claim, changes)
             claim.settled = True
         finally:
-            if not kept_leases:
-                claim.lose_lease()
-            if claim.settled:
-                self._unfinished.pop(claim, None)
+            self._after_settling(claim, kept_leases)
         self._rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
+
+    def _after_settling(self, claim: Claim, kept_leases: bool) -> None:
+        """Report a lost lease, and forget the doubt about a claim that is settled; also after an error."""
+        if not kept_leases:
+            claim.lose_lease()
+        if claim.settled:
+            self._unfinished.pop(claim, None)
 
     def _keep(self, claim: Claim, left: Unfinished) -> None:
         """Note the doubt about a claim; of too many claims the oldest are forgotten."""
