@@ -82,24 +82,10 @@ def refusal(
 
 def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     """Return what the refusal of an error says, in whatever form."""
-    return _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
-
-
-def violated(outcome: Outcome) -> tuple[str, ...]:
-    """Return the limits that reject, by their names in headers: with the resource where there are several."""
-    several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
-    names = {}
-    for one in outcome.violations:
-        names[name_of(one.resource, one.key) if several else one.key] = True
-    return tuple(names)
-
-
-def seconds_of(error: StoreUnavailable) -> int:
-    """Return after how many whole seconds, at least 1, clients may try again."""
-    return _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
-
-
-def _exceeded(outcome: Outcome) -> Refusal:
+    if isinstance(error, StoreUnavailable):
+        detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
+    outcome = error.outcome
     names = violated(outcome)
     listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
@@ -124,6 +110,20 @@ def _exceeded(outcome: Outcome) -> Refusal:
     )
 
 
+def violated(outcome: Outcome) -> tuple[str, ...]:
+    """Return the limits that reject, by their names in headers: with the resource where there are several."""
+    several = len(set(map(_RESOURCE, outcome.violations + outcome.passed))) > 1
+    names = {}
+    for one in outcome.violations:
+        names[name_of(one.resource, one.key) if several else one.key] = True
+    return tuple(names)
+
+
+def seconds_of(error: StoreUnavailable) -> int:
+    """Return after how many whole seconds, at least 1, clients may try again."""
+    return _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
+
+
 def _about(seconds: int) -> str:
     """Say when to try again, in the largest unit of which there are at least two, rounded up."""
     days, hours, minutes = ceil(seconds / 86_400), ceil(seconds / 3_600), ceil(seconds / 60)
@@ -137,11 +137,6 @@ def _about(seconds: int) -> str:
         return text % {"minutes": minutes}
     text = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
     return text % {"seconds": seconds}
-
-
-def _unavailable(error: StoreUnavailable) -> Refusal:
-    detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
 
 
 def _own(handler: RefusalHandler, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
