@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.calls import report_response
@@ -34,10 +34,10 @@ _CODES: Final = {
 
 
 class Refused(APIException):
-    """A rejection that is no matter of waiting for a limit, with the status and the text of all other integrations.
+    """A rejection that is no 429: 422 for a cost that can never be admitted, 403 for a block, 503 without the store.
 
-    422 for a cost that can never be admitted, 403 for a block, 503 while the store is unavailable. `error` is what the
-    limits raised; `wait` is after how many seconds to try again, None for never.
+    Its status and text are those of `refusal`. `error` is what the limits raised; `wait` is after how many seconds to
+    try again, None where that does not help.
     """
 
     def __init__(self, error: LimitExceeded | StoreUnavailable) -> None:
@@ -122,10 +122,11 @@ class LimitThrottle(BaseThrottle):
             charge_all(limits, [(share, NOTHING) for share in shares.values()])
         except REFUSALS as error:
             limits.refuse(error)
-            refused = Refused(error)
-            limits.throttled_status = refused.status_code
-            if isinstance(error, StoreUnavailable) or refused.status_code != HTTPStatus.TOO_MANY_REQUESTS:
+            if isinstance(error, StoreUnavailable | NeverAdmissible) or error.outcome.blocked:
+                refused = Refused(error)
+                limits.throttled_status = refused.status_code
                 raise refused from error
+            limits.throttled_status = HTTPStatus.TOO_MANY_REQUESTS
             limits.throttled |= dict.fromkeys(shares, error.outcome)
 
     def _all_shares(self, own: Share, request: Request, view: APIView) -> dict[Key, Share]:
