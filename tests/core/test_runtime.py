@@ -12,7 +12,7 @@ from threading import Event, RLock
 import pytest
 
 from limits_app.core.runtime import WeakRegistry, around_fork, lock_over_forks
-from limits_app.testing.conformance.concurrency import switch_interval
+from limits_app.testing.conformance.concurrency import switching_every_microsecond
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -202,7 +202,7 @@ def test_it_can_be_gone_through_while_others_come_and_go() -> None:
         done.wait()
         assert all(thing in living.all() for thing in kept)
 
-    with switch_interval(1e-6), ThreadPoolExecutor(THREADS) as executor:
+    with switching_every_microsecond(), ThreadPoolExecutor(THREADS) as executor:
         coming = [executor.submit(come_and_go) for _ in range(THREADS)]
         while len(living.all()) < THREADS * EACH // 10:
             pass

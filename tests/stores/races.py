@@ -27,9 +27,8 @@ from limits_app.stores.redis import open_redis_store
 from tests.servers.redis import redis_server
 from tests.stores.database.databases import VENDORS, patient_stores
 from tests.stores.redis.support import PATIENT, prefix
-from tests.stores.support import PATIENCE, limits_of, running
+from tests.stores.support import PATIENCE, running
 
-CAPACITY: Final = 1000
 YEAR: Final = 366 * 86_400
 PROCESSES: Final = 4
 THREADS: Final = 4
@@ -67,63 +66,38 @@ STORES: Final[dict[str, Callable[[], AbstractContextManager[Opener]]]] = {
 }
 
 
-def one_limit(open_store: Opener, algorithm: RateLimitAlgorithm, entity: str = "one", *, method: str = "fork") -> bool:
-    """Whether four processes of four threads are together admitted exactly what one limit has."""
-    return sum(taken[0] for taken in everywhere(open_store, take_one, algorithm, entity, method=method)) == CAPACITY
-
-
-def three_limits(
-    open_store: Opener, algorithm: RateLimitAlgorithm, entity: str = "three", *, method: str = "fork"
-) -> bool:
+def three_limits(open_store: Opener, algorithm: RateLimitAlgorithm) -> bool:
     """Whether each of three limits of two entities is charged what was admitted, no more than it has, and all of it."""
-    taken = [
-        sum(each) for each in zip(*everywhere(open_store, take_three, algorithm, entity, method=method), strict=True)
-    ]
-    limits = of_two_entities(open_store(), algorithm, entity)
+    taken = [sum(each) for each in zip(*everywhere(open_store, algorithm), strict=True)]
+    limits = of_two_entities(open_store(), algorithm)
     used = [round(stats["used"]) for stats in limits.get_stats().values()]
     fits = all(amount <= capacity for amount, capacity in zip(taken, TOGETHER.values(), strict=True))
     return fits and used == taken and not limits.try_acquire({"tokens": 1, "units": 1})
 
 
-def of_two_entities(store: Store, algorithm: RateLimitAlgorithm, entity: str) -> LimitSet:
+def of_two_entities(store: Store, algorithm: RateLimitAlgorithm) -> LimitSet:
     """Three limits, in the scopes of somebody and of their parent."""
     calls, tokens, units = TOGETHER.values()
     child = (CallLimit(calls, YEAR, algorithm), RateLimit("tokens", tokens, YEAR, algorithm))
     parent = (RateLimit("units", units, YEAR, algorithm),)
-    parts = [(f"child of {entity}", child), (entity, parent)]
+    parts = [("child", child), ("parent", parent)]
     scoped = [ScopedLimits(scope_of("races", who), schema_of(limits, store.lease_us)) for who, limits in parts]
     return LimitSet.composed(scoped, store)
 
 
-def take_one(store: Store, algorithm: RateLimitAlgorithm, entity: str, number: int) -> Taken:
-    """Take one after the other from one limit."""
-    limits = limits_of(store, RateLimit("units", CAPACITY, YEAR, algorithm), entity=entity)
-    return [sum(bool(limits.try_acquire({"units": 1})) for _ in range(TRIES))]
-
-
-def take_three(store: Store, algorithm: RateLimitAlgorithm, entity: str, number: int) -> Taken:
+def take_three(store: Store, algorithm: RateLimitAlgorithm, number: int) -> Taken:
     """Take different amounts from three limits at once, until not even the smallest are left."""
-    limits, taken = of_two_entities(store, algorithm, entity), [0, 0, 0]
+    limits, taken = of_two_entities(store, algorithm), [0, 0, 0]
     for tokens, units in [(1 + (turn + number) % 4, 1 + turn % 2) for turn in range(TRIES)] + [(1, 1)] * TRIES:
         if limits.try_acquire({"tokens": tokens, "units": units}):
             taken = [sum(each) for each in zip(taken, (1, tokens, units), strict=True)]
     return taken
 
 
-def everywhere(
-    open_store: Opener,
-    work: Callable[[Store, RateLimitAlgorithm, str, int], Taken],
-    algorithm: RateLimitAlgorithm,
-    entity: str,
-    *,
-    method: str,
-) -> list[Taken]:
-    """Have four threads of each of four processes do the same at the same time; what each of them took."""
+def everywhere(open_store: Opener, algorithm: RateLimitAlgorithm) -> list[Taken]:
+    """Have four threads of each of four processes take at the same time; what each of them took."""
     with ExitStack() as stack:
-        racers = [
-            stack.enter_context(running(_race, open_store, work, algorithm, entity, number, method=method))
-            for number in range(PROCESSES)
-        ]
+        racers = [stack.enter_context(running(_race, open_store, algorithm, number)) for number in range(PROCESSES)]
         for racer in racers:
             racer.hear()
         for racer in racers:
@@ -131,19 +105,12 @@ def everywhere(
         return [taken for racer in racers for taken in racer.hear(FINISH_SECONDS)]  # type: ignore[attr-defined]
 
 
-def _race(
-    pipe: Connection,
-    open_store: Opener,
-    work: Callable[[Store, RateLimitAlgorithm, str, int], Taken],
-    algorithm: RateLimitAlgorithm,
-    entity: str,
-    number: int,
-) -> None:
+def _race(pipe: Connection, open_store: Opener, algorithm: RateLimitAlgorithm, number: int) -> None:
     store, start = open_store(), Barrier(THREADS)
 
     def race(thread: int) -> Taken:
         start.wait(PATIENCE)
-        return work(store, algorithm, entity, number * THREADS + thread)
+        return take_three(store, algorithm, number * THREADS + thread)
 
     pipe.send("ready")
     pipe.recv()

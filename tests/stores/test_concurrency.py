@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from threading import Barrier, Event
@@ -10,16 +11,16 @@ import pytest
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
-from limits_app.testing.conformance.concurrency import switch_interval
+from limits_app.testing.conformance.concurrency import switching_every_microsecond
 from tests.stores.support import PATIENCE, limits_of
 
 THREADS = 8
 DAY = 86_400
 
 
-@pytest.fixture(params=[None, 1e-6], ids=["usual_switching", "switching_every_microsecond"], autouse=True)
-def _switching(request: pytest.FixtureRequest) -> object:
-    with switch_interval(request.param):
+@pytest.fixture(autouse=True)
+def _switching() -> Iterator[None]:
+    with switching_every_microsecond():
         yield
 
 

@@ -47,10 +47,6 @@ def open_store(request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocke
         yield opener
 
 
-def test_exactly_what_a_limit_has_is_admitted(open_store: races.Opener, algorithm: RateLimitAlgorithm) -> None:
-    assert races.one_limit(open_store, algorithm)
-
-
 def test_three_limits_of_two_entities_are_charged_together_or_not_at_all(
     open_store: races.Opener, algorithm: RateLimitAlgorithm
 ) -> None:

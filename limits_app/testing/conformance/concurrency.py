@@ -48,20 +48,14 @@ TIMEOUT = 60
 class Races(Contract):
     """Exactly as many requests are admitted as fit, from many threads and processes."""
 
-    @pytest.fixture(params=[None, 1e-6], ids=["usual_switching", "switching_every_microsecond"])
-    def switching(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """How often the interpreter switches threads."""
-        with switch_interval(request.param):
-            yield
-
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    @pytest.mark.usefixtures("switching")
     def test_threads_are_admitted_exactly_the_capacity(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
-        assert sum(in_threads(store, RateLimit(KEY, CAPACITY, YEAR, algorithm))) == CAPACITY
+        with switching_every_microsecond():
+            assert sum(in_threads(store, RateLimit(KEY, CAPACITY, YEAR, algorithm))) == CAPACITY
 
-    @pytest.mark.usefixtures("switching")
     def test_threads_never_hold_more_permits_than_the_limit_has(self, store: Store) -> None:
-        admitted = in_threads(store, ResourceLimit("db", 5), each=100)
+        with switching_every_microsecond():
+            admitted = in_threads(store, ResourceLimit("db", 5), each=100)
         limits = limits_of(store, ResourceLimit("db", 5))
         assert sum(admitted) > 0
         assert holders(limits) == 0
@@ -90,10 +84,10 @@ class Races(Contract):
 
 
 @contextmanager
-def switch_interval(seconds: float | None) -> Iterator[None]:
-    """Have the interpreter switch threads that often; None leaves it as it is."""
+def switching_every_microsecond() -> Iterator[None]:
+    """Have the interpreter switch threads as often as it can, so that most of what may happen in between does."""
     usual = sys.getswitchinterval()
-    sys.setswitchinterval(usual if seconds is None else seconds)
+    sys.setswitchinterval(1e-6)
     try:
         yield
     finally:
