@@ -21,6 +21,8 @@ from limits_app.testing.conformance.contract import (
 )
 
 ROUNDS = 12
+NEWCOMERS = 40
+"""The scopes that are used in each round."""
 IDLE: dict[str, AnyLimit] = {
     **{str(algorithm): RateLimit(KEY, 10, 1, algorithm) for algorithm in ALGORITHMS},
     "abandoned_permit": ResourceLimit("db", 2),
@@ -42,7 +44,7 @@ class Bounds(Contract):
     def test_idle_scopes_are_forgotten(self, store: Store, clock: FakeClock, kind: str) -> None:
         counts = []
         for crowd in range(ROUNDS):
-            for number in range(100):
+            for number in range(NEWCOMERS):
                 limits = limits_of(store, IDLE[kind], entity=f"{crowd}/{number}")
                 claim = taken(limits, {} if "permit" in kind else {KEY: 10})
                 assert claim.admitted
@@ -56,7 +58,7 @@ class Bounds(Contract):
         busy = limits_of(store, CallLimit(1, HOUR), entity="busy")
         assert busy.try_acquire()
         before = self.entries(store)
-        for number in range(100):
+        for number in range(NEWCOMERS):
             limits = limits_of(store, RateLimit(KEY, 10, 1), ResourceLimit("db", 1), entity=f"looked at {number}")
             assert limits.peek({KEY: 1}).allowed
             limits.get_stats()
@@ -68,7 +70,7 @@ class Bounds(Contract):
         limits = limits_of(store, RateLimit(KEY, 10**6, 1, RateLimitAlgorithm.SLIDING_WINDOW), ResourceLimit("db", 1))
         assert limits.try_acquire({KEY: 1})
         before = self.entries(store)
-        for _ in range(3000):
+        for _ in range(2000):
             clock.move(700)
             with limits.try_acquire({KEY: 1}) as acquired:
                 acquired.update({KEY: 1})
@@ -79,7 +81,7 @@ class Bounds(Contract):
         assert quiet.try_acquire({KEY: 10})
         for crowd in range(ROUNDS):
             clock.advance(7000)
-            newcomers_come(store, f"crowd {crowd}", 100)
+            newcomers_come(store, f"crowd {crowd}", NEWCOMERS)
             assert not quiet.try_acquire({KEY: 1})
         clock.advance(DAY - 7000 * ROUNDS)
         assert quiet.try_acquire({KEY: 10})
