@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from django.db import connections
+from django.test import override_settings
 from hypothesis import settings
 from pytest_django import DjangoDbBlocker
 
@@ -70,6 +71,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
         for alias in connections:
             number_users_apart(alias)
     with quick_flushes(made):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """Hash the passwords of throw-away users without the work that protects real ones."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
 
 

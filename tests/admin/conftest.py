@@ -24,7 +24,6 @@ Visitor = Callable[..., Client]
 def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iterator[FakeClock]:
     """The time of a memory store that nobody has used yet."""
     clock = FakeClock()
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
     resolver.clear()

@@ -23,7 +23,6 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     """The time of the store."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
     resolver.clear()
     endpoints.clear()

@@ -32,7 +32,6 @@ def site(
     """
     module = ModuleType(f"page_{next(NUMBERS)}")
     settings.ROOT_URLCONF = module.__name__
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the usual one takes half a second
     settings.LIMITS = {
         "STORE": module.__name__,
         "STORES": {module.__name__: {"KIND": "memory"}},

@@ -42,7 +42,6 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ENTITY_OF_REQUEST": who}
     settings.MIDDLEWARE = MIDDLEWARE
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
     resolver.clear()
     endpoints.clear()
