@@ -171,7 +171,7 @@ class Configuration(models.Model):
         """Record the change; fixtures call this method instead of `save`."""
         using = args[4] if len(args) > 4 else options["using"]
         with unit(using) as current:
-            if self.part_of:  # it may have belonged to another object
+            if self.part_of and self.pk is not None:  # it may have belonged to another object
                 current.touch(type(self)._base_manager.using(using).filter(pk=self.pk))
             current.touch_row(self)
             saved: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own

@@ -155,7 +155,7 @@ def read_limits(data: object) -> list[Limit]:
 
 def save(definition: Definition) -> None:
     """Save a row that was read, new rows that it names, and its parts in place of those that are stored."""
-    row = definition.row
+    row, is_new = definition.row, definition.row.pk is None
     for name, named in _named_rows(row):
         if named.pk is None:
             named.save()
@@ -163,9 +163,10 @@ def save(definition: Definition) -> None:
     row.save()
     if definition.parts is None:
         return
-    kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
-    stored = getattr(row, PARTS[type(row)]).all()
-    (stored.exclude(pk__in=kept) if kept else stored).delete()
+    if not is_new:
+        kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
+        stored = getattr(row, PARTS[type(row)]).all()
+        (stored.exclude(pk__in=kept) if kept else stored).delete()
     for part in definition.parts:
         setattr(part.row, _OWNERS[type(row)], row)
         save(part)
