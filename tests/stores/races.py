@@ -32,11 +32,11 @@ from tests.stores.support import PATIENCE, running
 YEAR: Final = 366 * 86_400
 PROCESSES: Final = 4
 THREADS: Final = 4
-TRIES: Final = 100
+TRIES: Final = 50
 """By each thread: more than there is, all of them together."""
 FINISH_SECONDS: Final = 300
 """Within which they come in, also on a machine that has much else to do."""
-TOGETHER: Final = {"calls": 700, "tokens": 1500, "units": 900}
+TOGETHER: Final = {"calls": 350, "tokens": 750, "units": 450}
 """The capacities of the race for three limits at once."""
 
 Opener = Callable[[], Store]

@@ -36,7 +36,7 @@ from limits_app.testing.conformance.contract import (
 )
 from limits_app.testing.conformance.requests import members
 
-CAPACITY = 1000
+CAPACITY = 500
 TRIES = 2 * CAPACITY
 """Of all threads or processes together."""
 THREADS = 8
