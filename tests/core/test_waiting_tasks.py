@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -186,6 +187,8 @@ def test_a_closed_loop_does_not_affect_others(store: WatchedStore, caplog: pytes
     behind.result().release()
     assert not abandoned.done()
     assert used(limits) == {"db": 0}
+    del abandoned
+    gc.collect()  # so that it complains here
 
 
 def test_a_waiter_may_be_woken_after_its_loop_was_closed() -> None:
