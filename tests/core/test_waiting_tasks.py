@@ -187,6 +187,7 @@ def test_a_closed_loop_does_not_affect_others(store: WatchedStore, caplog: pytes
     behind.result().release()
     assert not abandoned.done()
     assert used(limits) == {"db": 0}
+    store.watched.waiting.clear()
     del abandoned
     gc.collect()  # so that it complains here
 
