@@ -75,10 +75,15 @@ WRONG: Final = [
         "policies: [{limits: [k=1/s], enforcement: off}]",
         "line 1: policies[0].enforcement: Write it in quotes: without them on, off, yes and no are ",
     ),
+    ("pools: {p: {members: {m: {config: {api_key: abc}}}}}", "pools.p.members.m.config: Do not store secrets"),
     ("policies:\n- limits:\n  - x=1/mn", "line 3: policies[0].limits[0]: 'x=1/mn': time 'mn' must look"),
     (
         "policies: [{valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
         "line 1: policies[0]: Write “valid_from” too, so that applying the file again changes nothing.",
+    ),
+    (
+        "policies: [{valid_from: '2026-02-30T00:00:00Z', limits: [x=1/s]}]",
+        "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
     (
         "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
