@@ -278,7 +278,7 @@ def test_a_reset_where_nothing_is_limited_says_so() -> None:
     assert run("reset ipa --yes").err == "Reset.\nThere are no limits here. Check the name of the resource.\n"
 
 
-@pytest.mark.parametrize("options", ["--enforcement shadow", "--enforcement off", "--rollout 10"])
+@pytest.mark.parametrize("options", ["--enforcement off", "--rollout 10"])
 def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(
     options: str, caplog: pytest.LogCaptureFixture
 ) -> None:
