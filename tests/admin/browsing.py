@@ -8,7 +8,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-__all__ = ["act", "address", "changelist", "said"]
+__all__ = ["act", "address", "changelist", "policy_form", "said"]
 
 
 def address(page: str, *args: Any) -> str:
@@ -30,3 +30,12 @@ def act(client: Client, action: str, *rows: Any, **says: Any) -> Any:
 def said(response: Any) -> list[str]:
     """The messages that the next page will show."""
     return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+def policy_form(*limits: dict[str, Any], existing: int = 0, **fields: Any) -> dict[str, Any]:
+    """What a browser sends for a policy and its limits."""
+    form = {"effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100}
+    form |= {"limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
+    for number, limit in enumerate(limits):
+        form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
+    return form

@@ -1,11 +1,9 @@
-"""Checks the pages of the admin on a site without an app (-app), or with one more (+app)."""
+"""Checks the pages of the admin on a site without an app (-app), or with one more (+app), in a migrated database."""
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 
 import django
 from django.conf import settings
@@ -13,33 +11,29 @@ from django.conf import settings
 MODELS = ("resource", "entity", "policy", "endpoint", "pool", "auditevent")
 
 
-def main(*changes: str) -> None:
+def main(database: str, change: str) -> None:
     """Set the site up, and check its pages."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
-    with tempfile.TemporaryDirectory() as directory:
-        for change in changes:
-            if change[0] == "-":
-                settings.INSTALLED_APPS.remove(change[1:])
-            else:
-                settings.INSTALLED_APPS.insert(0, change[1:])
-        settings.DATABASES["default"]["NAME"] = str(Path(directory) / "other.sqlite3")
-        settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-        django.setup()
-        ask()
+    if change[0] == "-":
+        settings.INSTALLED_APPS.remove(change[1:])
+    else:
+        settings.INSTALLED_APPS.insert(0, change[1:])
+    settings.DATABASES["default"]["NAME"] = database
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    django.setup()
+    ask()
 
 
 def ask() -> None:
     """Make something to look at, and look at it."""
     from django.apps import apps
     from django.contrib.auth.models import User
-    from django.core.management import call_command
     from django.test import Client
     from django.urls import reverse
 
     from limits_app import CallLimit, limits
     from limits_app.models import Policy
 
-    call_command("migrate", verbosity=0)
     limits.set_resource_limits("api", [CallLimit(10, 60)], shared=["call_count"])
     limits.set_entity_limits("user:1", [CallLimit(5, 60)], resource="api")
     client = Client(headers={"host": "localhost"})

@@ -203,19 +203,11 @@ def test_what_is_shown_is_escaped(admin_client: Client) -> None:
     ("row", "problem"),
     [
         ({"resource": "nowhere", "limits": CALLS}, "resource nowhere does not exist: create it first"),
-        ({"limits": "many"}, "limits[0]: limit 'many' must look like"),
         ({"limits": "[many"}, "Expecting value"),
-        ({"limits": '{"a": 1}'}, "limits: Write a list, not"),
-        ({"limits": '[{"colour": "red"}]'}, "limits[0].colour: Unknown field: choose one of key, kind"),
         ({"limits": '[{"kind": "call", "capacity": 0, "window_seconds": 60}]'}, "capacity must be more than 0"),
         ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON numbers must be finite"),
-        ({"limits": "[]"}, "Add at least one limit"),
-        ({"limits": ""}, "Add at least one limit"),
-        ({"limits": CALLS, "effect": "magic"}, "is not a valid choice"),
-        ({"limits": CALLS, "rollout_percent": 101}, "less than or equal to 100"),
         ({"limits": CALLS, "valid_from": "soon"}, "Invalid isoformat string"),
         ({"limits": CALLS, "valid_from": "2026-01-01T00:00:00"}, "must be a timestamp with a time zone"),
-        ({"limits": CALLS, "weekly_hours": "whenever"}, "is not a day"),
     ],
 )
 def test_a_row_that_cannot_be_is_named_and_nothing_is_changed(
@@ -262,14 +254,11 @@ def test_lists_are_exported_as_they_are_filtered(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["?zzz=1", "?id__exact=abc", "?id__exact=abc&e=1"])
-@pytest.mark.parametrize("model", MODELS)
-def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(
-    model: str, query: str, admin_client: Client
-) -> None:
-    answered = admin_client.get(address(f"{model}_export", "csv") + query, follow=True)
-    listed = changelist(admin_client, model, query)
-    assert answered.redirect_chain == [(address(f"{model}_changelist") + query, 302), *listed.redirect_chain]
-    assert (answered.status_code, answered.request["PATH_INFO"]) == (200, address(f"{model}_changelist"))
+def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(query: str, admin_client: Client) -> None:
+    answered = admin_client.get(address("policy_export", "csv") + query, follow=True)
+    listed = changelist(admin_client, "policy", query)
+    assert answered.redirect_chain == [(address("policy_changelist") + query, 302), *listed.redirect_chain]
+    assert (answered.status_code, answered.request["PATH_INFO"]) == (200, address("policy_changelist"))
 
 
 def test_there_are_two_formats(admin_client: Client) -> None:

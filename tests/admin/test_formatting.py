@@ -11,7 +11,6 @@ from pytest_django import Settings
 
 from limits_app import CallLimit, QuotaLimit, ResourceLimit, limits
 from limits_app.admin.formatting import amount, bar, moment, percent
-from limits_app.models import Enforcement, Policy
 from tests.admin.browsing import changelist
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -66,9 +65,3 @@ def test_the_list_of_policies_does_not_say_that_a_total_is_unlimited(admin_clien
     page = changelist(admin_client, "policy").content.decode()
     assert "counted over all resources" in page
     assert "<div>unlimited</div>" not in page
-
-
-def test_the_list_of_policies_shows_the_enforcement(admin_client: Client) -> None:
-    limits.set_resource_limits("api", [CallLimit.per_minute(60)])
-    Policy.objects.update(enforcement=Enforcement.SHADOW, rollout_percent=50)
-    assert "Shadow mode, 50 %" in changelist(admin_client, "policy").content.decode()

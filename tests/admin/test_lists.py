@@ -20,7 +20,7 @@ from limits_app.admin.changelists import begins
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
-from tests.admin.browsing import act, address, changelist, said
+from tests.admin.browsing import act, address, changelist, policy_form, said
 from tests.admin.pages.snapshots import used
 from tests.admin.rows import fill
 from tests.services.failing import FailingStore
@@ -59,6 +59,7 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("some", [TPM], rollout_percent=1)
     limits.set_resource_limits("mail", [TPM], enforcement="off")
+    limits.set_resource_limits("tried", [TPM], enforcement="shadow", rollout_percent=50)
     limits.set_entity_limits("user:1", [TPM], resource="api", enforcement="shadow")
     limits.set_entity_limits("user:2", [TPM], resource="api", rollout_percent=0)
     limits.set_entity_limits("user:3", [TPM], extends=True)
@@ -70,6 +71,7 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
         assert chip.format(" limits-chip--on", words) in page
     for words in ("Not rolled out that far, 0 %</span>", "Off</span>", "Shadow mode</span>", "Not in force now (from"):
         assert chip.format("", words) in page
+    assert chip.format("", "Shadow mode, 50 %</span>") in page
     assert "counted for each" in page
 
 
@@ -138,9 +140,7 @@ def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> No
 def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("more", [TPM], extends=True)
-    form = {"effect": "blocked", "enforcement": "enforce", "counted": "each", "rollout_percent": 100, "reason": ""}
-    form |= {"limits-TOTAL_FORMS": 0, "limits-INITIAL_FORMS": 0}
-    done = admin_client.post(address("policy_add"), form)
+    done = admin_client.post(address("policy_add"), policy_form(effect="blocked"))
     [warning] = [one for one in said(done) if "override this block" in one]
     assert "Other policies override this block: resource api. Count usage together to block everything." in warning
 
@@ -270,16 +270,13 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
 ) -> None:
     Entity.objects.create(identifier="tenant:acme", name="Acme")
     Entity.objects.create(identifier="user:1", name="Ada")
-    found = {
-        query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")] for query in ("acme", "Ad")
-    }
-    assert found == {"acme": ["tenant:acme"], "Ad": ["user:1"]}
+
+    def found(query: str) -> list[str]:
+        return [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")]
+
+    assert (found("acme"), found("Ad")) == (["tenant:acme"], ["user:1"])
     monkeypatch.setattr(changelists, "MOST_COUNTED", 1)
-    found = {
-        query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")]
-        for query in ("acme", "Ad", "tenant")
-    }
-    assert found == {"acme": [], "Ad": ["user:1"], "tenant": ["tenant:acme"]}
+    assert (found("acme"), found("Ad"), found("tenant")) == ([], ["user:1"], ["tenant:acme"])
 
 
 def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_about(
@@ -287,14 +284,14 @@ def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_abo
 ) -> None:
     monkeypatch.setattr(changelists, "MOST_COUNTED", 5)
     fill(entities=7, policies=9, resources=2)
-    found = {
-        query: {str(row) for row in rows_of(admin_client, "policy", f"?q={query}")}
-        for query in ("api/00002", "user:0000001", "Ada", "da", "nobody")
-    }
-    assert found["api/00002"] == {str(row) for row in Policy.objects.filter(resource__name="api/00002")}
-    assert found["user:0000001"] == {str(row) for row in Policy.objects.filter(entity__identifier="user:0000001")}
-    assert found["Ada"] == {str(row) for row in Policy.objects.filter(entity__name__startswith="Ada")} != set()
-    assert found["da"] == found["nobody"] == set()
+
+    def found(query: str) -> set[str]:
+        return {str(row) for row in rows_of(admin_client, "policy", f"?q={query}")}
+
+    assert found("api/00002") == {str(row) for row in Policy.objects.filter(resource__name="api/00002")}
+    assert found("user:0000001") == {str(row) for row in Policy.objects.filter(entity__identifier="user:0000001")}
+    assert found("Ada") == {str(row) for row in Policy.objects.filter(entity__name__startswith="Ada")} != set()
+    assert found("da") == found("nobody") == set()
 
 
 def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_asked_for(
@@ -317,7 +314,6 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
 
 def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begins("name", "a", "default").children == [("name__gte", "a"), ("name__lt", "a\U0010ffff")]
-    monkeypatch.setattr("django.db.connection.vendor", "postgresql", raising=False)
     monkeypatch.setattr(changelists, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
     assert begins("name", "a", "default").children == [("name__startswith", "a")]
 
@@ -339,7 +335,7 @@ def test_boosts_are_listed_by_when_they_hold(holds: str, found: list[str], admin
     assert {row.reason for row in rows_of(admin_client, "policy", f"?holds={holds}")} == {*found}
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Los_Angeles"])
 def test_policies_that_hold_until_the_end_of_the_calendar_are_listed_and_edited(
     zone: str, admin_client: Client, settings: Settings
 ) -> None:
@@ -356,27 +352,18 @@ def test_policies_that_hold_until_the_end_of_the_calendar_are_listed_and_edited(
     assert (began.year, ends.year) == (1, 9999)
 
 
-@pytest.mark.parametrize(
-    ("model", "query"),
-    [
-        ("auditevent", "when__gte=9999-12-31T23:59:59-14:00"),
-        ("auditevent", "when__lt=0001-01-01T00:00:00%2B14:00"),
-    ],
-)
-def test_dates_beyond_the_calendar_filter_nothing(model: str, query: str, admin_client: Client) -> None:
-    listed = changelist(admin_client, model, f"?{query}")
-    assert listed.redirect_chain == [(f"{address(f'{model}_changelist')}?e=1", 302)]
+@pytest.mark.parametrize("query", ["when__gte=9999-12-31T23:59:59-14:00", "when__lt=0001-01-01T00:00:00%2B14:00"])
+def test_dates_beyond_the_calendar_filter_nothing(query: str, admin_client: Client) -> None:
+    listed = changelist(admin_client, "auditevent", f"?{query}")
+    assert listed.redirect_chain == [(f"{address('auditevent_changelist')}?e=1", 302)]
 
 
 def test_an_end_that_no_database_knows_is_asked_for_again(admin_client: Client, settings: Settings) -> None:
     settings.TIME_ZONE = "America/Los_Angeles"
-    says = {"effect": "blocked", "enforcement": "enforce", "counted": "each", "rollout_percent": "100"}
-    until = {"valid_until_0": "9999-12-31", "valid_until_1": "23:59:59"}
-    limits = {"limits-TOTAL_FORMS": "0", "limits-INITIAL_FORMS": "0"}
-    refused = admin_client.post(address("policy_add"), says | until | limits)
+    form = policy_form(effect="blocked", valid_until_0="9999-12-31", valid_until_1="23:59:59")
+    refused = admin_client.post(address("policy_add"), form)
     assert refused.context["adminform"].form.errors == {"valid_until": ["Enter a valid date."]}
-    until["valid_until_1"] = "15:59:59"
-    assert admin_client.post(address("policy_add"), says | until | limits).status_code == 302
+    assert admin_client.post(address("policy_add"), form | {"valid_until_1": "15:59:59"}).status_code == 302
     assert Policy.objects.get().valid_until == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 

@@ -1,14 +1,17 @@
-"""Giving commands as a shell does, in this process."""
+"""Giving commands as a shell does, in this process, and the database of a site for other processes."""
 
 from __future__ import annotations
 
 import io
 import shlex
-from contextlib import redirect_stderr, redirect_stdout
+import sqlite3
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import connection
 
 from limits_app.management.commands.limits import Command
 
@@ -54,3 +57,11 @@ def _end(command: Any, words: tuple[str, ...]) -> tuple[int, str]:
     except SystemExit as end:
         return int(end.code or 0), ""
     return 0, ""
+
+
+def migrated_database(file: Path) -> Path:
+    """Copy the database of the tests, which has all tables, so that no process has to migrate its own."""
+    connection.ensure_connection()
+    with closing(sqlite3.connect(file)) as copy:
+        connection.connection.backup(copy)
+    return file

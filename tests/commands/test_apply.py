@@ -25,7 +25,6 @@ from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import (
     AuditEvent,
-    AuditHead,
     Endpoint,
     Entity,
     Limit,
@@ -38,19 +37,19 @@ from limits_app.models import (
 from limits_app.services import limits_file
 from limits_app.services.limits_file import Change, InvalidFile
 from limits_app.services.limits_file.reading import read_document
-from tests.commands.running import Ran, run, run_words
+from tests.commands.running import Ran, migrated_database, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
 
 EXAMPLE: Final = blocks(DOCS / "limits-as-a-file.md", "yaml")[0].text
 DATED: Final = "{resource: a, valid_from: 2026-01-01T00:00:00Z, valid_until: 2026-01-09T00:00:00Z, limits: [x=1/s]}"
 
+# What is wrong with a single object is in tests/services/test_definitions.py.
 WRONG: Final = [
     ("policies: [", "line 2: this is not YAML: did not find expected node content"),
     ("a:\n\t- b", "line 2: this is not YAML: found character that cannot start any token"),
     ("a: \x01", "this is not YAML: unacceptable character #x0001: control characters are not allowed"),
     ("- a", "line 1: Must be an object with fields, not ['a']."),
     ("policy: []", "line 1: policy: Unknown field: did you mean “policies”?"),
-    ("zzz: 1", "line 1: zzz: Unknown field: choose one of version, name, pools, resources, plans, en"),
     ("version: 2", "line 1: version: The version of this format is 1."),
     (f"name: {'a' * 65}", "line 1: name: Write at most 64 characters."),
     ("name: ''", "line 1: name: Write at least 1 character."),
@@ -71,46 +70,29 @@ WRONG: Final = [
     ("policies: {a: b}", "line 1: policies: Write a list, not {'a': 'b'}."),
     ("resources:\n  'a b': {}", "line 2: resources.a b: resource 'a b' must be a letter"),
     ("policies: [{resource: 'a b', limits: [x=1/s]}]", "line 1: policies[0].resource: resource 'a b' must be a letter"),
-    ("entities: {'': {}}", "line 1: entities.: This field cannot be blank."),
     ("entities:\n  u: {parnt: v}", "line 2: entities.u.parnt: Unknown field: did you mean “parent”?"),
-    (
-        "entities: {u: {name: 4}}",
-        "line 1: entities.u.name: Write a text, in quotes where it looks like something else, not 4.",
-    ),
     (
         "policies: [{limits: [k=1/s], enforcement: off}]",
         "line 1: policies[0].enforcement: Write it in quotes: without them on, off, yes and no are ",
     ),
-    (
-        "entities: {u: {name: 2026-01-01}}",
-        "line 1: entities.u.name: Write a text, in quotes where it looks like something else, not 2",
-    ),
-    ("entities: {u: {cascade: maybe}}", "line 1: entities.u.cascade: Write true or false, not 'maybe'."),
-    ("endpoints: [{order: true}]", "line 1: endpoints[0].order: Write a whole number, not True."),
-    ("entities: {u: {metadata: [1]}}", "line 1: entities.u.metadata: Must be an object with fields, not [1]."),
-    ("policies:\n- limits:\n  - x=1/mn", "line 3: policies[0].limits[0]: 'x=1/mn': time 'mn' must look"),
     ("pools: {p: {members: {m: {config: {api_key: abc}}}}}", "pools.p.members.m.config: Do not store secrets"),
+    ("policies:\n- limits:\n  - x=1/mn", "line 3: policies[0].limits[0]: 'x=1/mn': time 'mn' must look"),
     (
         "policies: [{valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
         "line 1: policies[0]: Write “valid_from” too, so that applying the file again changes nothing.",
-    ),
-    (
-        "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
-        "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
     (
         "policies: [{valid_from: '2026-02-30T00:00:00Z', limits: [x=1/s]}]",
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
     (
-        "policies: [{valid_from: soon, limits: [x=1/s]}]",
+        "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
         "line 1: policies[0].valid_from: Write a date and time with its time zone, such as 2026-03-",
     ),
     (
         "policies:\n- limits: [x=1/s]\n- limits: [y=1/s]",
         "line 3: policies[1]: policy system is there already, in line 2",
     ),
-    ("endpoints: [{path: /a/, resource: a}]", "line 1: endpoints[0].name: This field cannot be blank."),
     ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),
     ("entities: {a: {parent: b}, b: {parent: a}}", "entity a is its own ancestor: choose another parent"),
     (
@@ -159,17 +141,9 @@ def test_one_value_that_is_no_text_is_one_problem(text: str) -> None:
 def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"name: \xe9")
     for line, code, said in [
-        ("apply", 2, "required: FILE"),
         (f"apply {tmp_path / 'none'}", 1, "cannot be read: No such file"),
         (f"apply {tmp_path}", 1, "cannot be read: Is a directory"),
         (f"apply {tmp_path / 'latin'}", 2, "must be UTF-8 text"),
-        ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
-        ("export all", 2, "unrecognized arguments: all"),
-        ("export --format csv", 2, "A limits file is YAML or JSON"),
-        ("export --schema --format csv", 2, "A limits file is YAML or JSON"),
-        ("export --format xml", 2, "invalid choice: 'xml'"),
-        ("export --name", 2, "expected one argument"),
-        ("export --dry-run", 2, "unrecognized arguments: --dry-run"),
     ]:
         ran = run(line)
         assert ran.code == code, line
@@ -461,12 +435,13 @@ def written(content: dict[str, Any]) -> str:
 def test_what_is_exported_is_what_is_there_whatever_was_applied_before(
     first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    jsonschema.validate(first, limits_file.schema())
+    schema = jsonschema.Draft202012Validator(limits_file.schema())
+    schema.validate(first)
     applied("")
     applied(written(first))
     applied(written(second))
     text = limits_file.export()
-    jsonschema.validate(yaml.safe_load(text), limits_file.schema())
+    schema.validate(yaml.safe_load(text))
     assert not limits_file.plan(limits_file.read_content(text)).drift
     applied("")
     assert not Policy.objects.exists()
@@ -540,7 +515,7 @@ def test_json_is_exported_too_and_read_as_a_file(tmp_path: Path) -> None:
 def test_interrupted_half_way_it_leaves_nothing_half_done(tmp_path: Path) -> None:
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "project.settings",
-        "LIMITS_DEMO_DATABASE": str(tmp_path / "db.sqlite3"),
+        "LIMITS_DEMO_DATABASE": str(migrated_database(tmp_path / "db.sqlite3")),
         "LIMITS_DEMO_STATE_DIR": str(tmp_path / "state"),
     }
     rows = "\n".join(f"- {{entity: 'user:{n}', limits: [calls={n + 1}/min, tpm=5k/min]}}" for n in range(200))
@@ -551,7 +526,6 @@ def test_interrupted_half_way_it_leaves_nothing_half_done(tmp_path: Path) -> Non
         line = [sys.executable, *words]
         return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=check)
 
-    command("manage.py", "migrate", "-v0", check=True)
     for name, code in (("SIGINT", 130), ("SIGKILL", -signal.SIGKILL)):
         stopped = command("-m", "tests.commands.interrupted", str(file), name, check=False)
         assert stopped.returncode == code, stopped.stderr
@@ -561,8 +535,3 @@ def test_interrupted_half_way_it_leaves_nothing_half_done(tmp_path: Path) -> Non
                 assert rows_left == (0,), (name, table)
     again = command("manage.py", "limits", "apply", str(file), check=True)
     assert "400 create, 0 change" in again.stderr
-
-
-def test_the_first_event_follows_what_was_there() -> None:
-    applied(EXAMPLE)
-    assert AuditHead.objects.get().number == AuditEvent.objects.count()

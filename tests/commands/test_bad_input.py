@@ -141,6 +141,25 @@ TABLE: Final = {
     "alerts": [
         ("alerts test on-call", 1, "No alert rule is named 'on-call'"),
     ],
+    "apply": [
+        ("apply", 2, "required: FILE"),
+        ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
+    ],
+    "export": [
+        ("export all", 2, "unrecognized arguments: all"),
+        ("export --format csv", 2, "A limits file is YAML or JSON"),
+        ("export --format xml", 2, "invalid choice: 'xml'"),
+        ("export --name", 2, "expected one argument"),
+    ],
+    "simulate": [
+        ("simulate calls", 2, "must look like"),
+        ("simulate calls=1/s --file limits.yaml", 2, "either limits or a file, not both"),
+        ("simulate --since 0001-01-01T00:00+14:00", 2, "is out of range: must be in the years"),
+    ],
+    "doctor": [
+        ("doctor --fail-on info", 2, "invalid choice: 'info'"),
+        ("doctor --patience long", 2, "time 'long' must look like"),
+    ],
     "audit": [
         ("audit show 17", 1, "Event 17 does not exist"),
         ("audit verify --known 17", 2, "'17' must be a number and a digest"),

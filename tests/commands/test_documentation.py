@@ -76,7 +76,3 @@ def test_the_page_explains_each_exit_code() -> None:
 def test_the_page_and_the_parser_show_the_same_grammar() -> None:
     [grammar] = [block.text for block in blocks(PAGE, "text")]
     assert grammar in (notation.__doc__ or "")
-
-
-def test_the_changelog_tells_of_the_commands() -> None:
-    assert "manage.py limits" in (ROOT / "CHANGELOG.md").read_text()

@@ -51,9 +51,6 @@ def test_why_is_a_sentence_and_names_the_event_of_the_policy() -> None:
     assert "3 times: user:7 reached the limit of 100 requests per minute on api." in ran.out
     assert re.search(r"The policy is that of audit event (\d+) \(limits audit show \1\)\.", ran.out)
     assert run("why user:7").out == ran.out
-    nothing = run("why user:7 --at 2026-01-31T10:03 --resource api")
-    assert (nothing.code, nothing.out) == (0, "")
-    assert "No request of user:7 was rejected in the minute 2026-01-31 10:03." in nothing.err
 
 
 def test_why_without_rejections_names_other_causes() -> None:

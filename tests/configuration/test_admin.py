@@ -17,20 +17,12 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
+from tests.admin.browsing import policy_form
 from tests.configuration.rows import rate, staff
 
 pytestmark = pytest.mark.django_db
 
 LIMIT = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
-
-
-def policy_form(*limits: dict[str, Any], existing: Any = 0, **fields: Any) -> dict[str, Any]:
-    """What a browser sends for a policy and its limits."""
-    form = {"effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100}
-    form |= {"limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
-    for number, limit in enumerate(limits):
-        form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
-    return form
 
 
 def limit_form(limit: Limit, **fields: Any) -> dict[str, Any]:
@@ -113,51 +105,45 @@ def test_a_form_shows_help_as_it_is_and_not_as_markup(admin_client: Client) -> N
     assert "such as “/api/orders/&lt;int:pk&gt;/”, or" in page
 
 
-def test_a_shared_limit_in_the_shadow_is_set_and_audited(admin_client: Client, api: Resource) -> None:
-    form = policy_form(
-        {**LIMIT, "shared": "on"}, resource=api.pk, enforcement="shadow", rollout_percent=10, weekly_hours="sat,sun"
-    )
-    assert send(admin_client, "policy_add", form).status_code == 302
-    event = AuditEvent.objects.get(source="admin")
-    assert event.after["limits"][0]["shared"] is True
-    assert (event.after["enforcement"], event.after["rollout_percent"]) == ("shadow", 10)
-    assert (event.after["weekly_hours"], event.after["time_zone"]) == ("sat,sun", "UTC")
+def events() -> list[AuditEvent]:
+    """The events of the admin, in order."""
+    return list(AuditEvent.objects.filter(source="admin").order_by("number"))
 
 
-def test_a_policy_with_its_limits_is_one_event(admin_client: Client, api: Resource) -> None:
+def test_a_policy_is_added_changed_and_deleted_with_one_event_each(admin_client: Client, api: Resource) -> None:
+    fields = {"resource": api.pk, "enforcement": "shadow", "rollout_percent": 10, "weekly_hours": "sat,sun"}
     permit = {"kind": "resource", "key": "connections", "capacity": "10"}
-    form = policy_form(LIMIT, permit, resource=api.pk, reason="launch")
-    assert send(admin_client, "policy_add", form).status_code == 302
-    event = AuditEvent.objects.get(source="admin")
-    assert (event.actor, event.source, event.verb, event.reason) == ("admin", "admin", "create", "launch")
-    assert (event.object_type, event.object_label, event.before) == ("policy", "resource api", None)
-    assert [limit["key"] for limit in (event.after or {})["limits"]] == ["connections", "tpm"]
+    response = send(
+        admin_client, "policy_add", policy_form({**LIMIT, "shared": "on"}, permit, reason="launch", **fields)
+    )
+    assert (response.status_code, warnings(response)) == (302, [])
+    [added] = events()
+    assert (added.actor, added.verb, added.reason) == ("admin", "create", "launch")
+    assert (added.object_type, added.object_label, added.before) == ("policy", "resource api", None)
+    assert (added.after["enforcement"], added.after["rollout_percent"]) == ("shadow", 10)
+    assert (added.after["weekly_hours"], added.after["time_zone"]) == ("sat,sun", "UTC")
+    assert [(limit["key"], limit.get("shared")) for limit in added.after["limits"]] == [
+        ("connections", None),
+        ("tpm", True),
+    ]
 
+    policy = Policy.objects.get()
+    permit, tpm = (limit_form(limit) for limit in policy.limits.all())
+    tpm["shared"] = "on"
+    same = policy_form(tpm, permit, existing=2, reason="launch", **fields)
+    assert send(admin_client, "policy_change", same, policy.pk).status_code == 302
+    assert events() == [added]
 
-def test_a_change_of_a_limit_alone_is_a_change_of_its_policy(admin_client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
-    form = policy_form(limit_form(limit, capacity="2000"), existing=1, resource=policy.resource_id)
-    assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
-    event = AuditEvent.objects.get(source="admin")
+    changed = policy_form(tpm | {"capacity": "2000"}, permit, existing=2, reason="launch", **fields)
+    assert send(admin_client, "policy_change", changed, policy.pk).status_code == 302
+    [_, event] = events()
     assert event.verb == Verb.UPDATE
-    assert [(taken or {})["limits"][0]["capacity"] for taken in (event.before, event.after)] == [1000, 2000]
+    assert [(taken or {})["limits"][1]["capacity"] for taken in (event.before, event.after)] == [1000, 2000]
 
-
-def test_saving_without_a_change_is_no_event(admin_client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
-    form = policy_form(limit_form(limit), existing=1, resource=policy.resource_id)
-    assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
-    assert not AuditEvent.objects.filter(source="admin").exists()
-
-
-def test_a_deletion_remembers_what_was_there(admin_client: Client, policy: Policy) -> None:
-    rate(policy).save()
     assert send(admin_client, "policy_delete", {"post": "yes"}, policy.pk).status_code == 302
-    event = AuditEvent.objects.get(source="admin")
+    [*_, event] = events()
     assert (event.verb, event.object_label, event.after) == ("delete", "resource api", None)
-    assert (event.before or {})["limits"][0]["key"] == "tpm"
+    assert [limit["key"] for limit in (event.before or {})["limits"]] == ["connections", "tpm"]
     assert not Limit.objects.exists()
 
 
@@ -172,7 +158,7 @@ def test_a_deletion_remembers_what_was_there(admin_client: Client, policy: Polic
 )
 def test_other_pages_audited(page: str, form: dict[str, Any], label: str, admin_client: Client, api: Resource) -> None:
     assert send(admin_client, f"{page}_add", {"resource": api.pk} | form).status_code == 302
-    event = AuditEvent.objects.get(source="admin")
+    [event] = events()
     assert (event.verb, event.object_type, event.object_label) == ("create", page, label)
 
 
@@ -203,26 +189,15 @@ def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, polic
 
 
 BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
-    ({"key": ""}, "limits.key", "Enter what is counted, such as “tokens”"),
     ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
-    ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
-    ({"capacity": ""}, "limits.capacity", "This field is required"),
     ({"capacity": "0"}, "limits.capacity", "capacity must be more than 0, not 0"),
     ({"capacity": "sNaN"}, "limits.capacity", "Write a number, such as 1000"),
-    ({"capacity": "Infinity"}, "limits.capacity", "Write a number, such as 1000"),
     ({"capacity": "1e999999999"}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "9" * 10_240}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "1\0"}, "limits.capacity", "Write a number, such as 1000"),
-    ({"capacity": "1.5", "algorithm": "fixed_window"}, "limits.capacity", "capacity must be a whole number, not 1.5"),
     ({"window_seconds": "soon"}, "limits.window_seconds", "Write seconds, such as 60, or a time such as 1 min"),
-    ({"period": "day"}, "limits.period", "leave it empty, or choose the kind “quota”"),
-    ({"window_seconds": ""}, "limits.window_seconds", "Enter the length of the window in seconds"),
-    ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
-    ({"kind": "quota"}, "limits.period", "Choose a calendar period, or enter the seconds from the first use."),
-    ({"kind": "resource", "soft": "on"}, "limits.soft", "Concurrent use cannot be reported only"),
-    ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "leave it empty"),
 ]
-"""What a form refuses; test_policy_and_limit has what the model refuses."""
+"""What the fields of a form refuse, and one rule of the model; test_policy_and_limit has the others."""
 
 
 @pytest.mark.parametrize(
@@ -258,7 +233,7 @@ def test_a_bad_limit_is_refused_at_its_field(
     assert not AuditEvent.objects.filter(source="admin").exists()
 
 
-@pytest.mark.parametrize("change", [{"enforcement": "shadow"}, {"enforcement": "off"}, {"rollout_percent": 10}])
+@pytest.mark.parametrize("change", [{"enforcement": "off"}, {"rollout_percent": 10}])
 def test_weakening_needs_a_confirmation(change: dict[str, Any], admin_client: Client, api: Resource) -> None:
     send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
     policy, limit = Policy.objects.get(), Limit.objects.get()
@@ -274,9 +249,6 @@ def test_weakening_needs_a_confirmation(change: dict[str, Any], admin_client: Cl
 
 
 BAD_POLICIES: list[tuple[dict[str, Any], str, str]] = [
-    ({"effect": "free"}, "effect", "free is not one of the available choices"),
-    ({"effect": ""}, "effect", "This field is required"),
-    ({"resource": "999"}, "resource", "not one of the available choices"),
     ({"resource": "api"}, "resource", "not one of the available choices"),
     ({"entity": "9" * 40}, "entity", "not one of the available choices"),
     ({"entity": "\0"}, "entity", "Null characters are not allowed"),
@@ -291,22 +263,13 @@ def test_an_invalid_policy_is_rejected(fields: dict[str, Any], field: str, said:
 
 
 BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
-    ("resource", {"name": ""}, "name", "This field is required"),
     ("resource", {"name": "a b"}, "name", "must be a letter followed by"),
     ("resource", {"name": "a\0"}, "name", "Null characters are not allowed"),
-    ("resource", {"name": "api"}, "name", "Resource with this Name already exists"),
-    ("entity", {"identifier": ""}, "identifier", "This field is required"),
     ("entity", {"identifier": "a\0"}, "identifier", "Null characters are not allowed"),
-    ("entity", {"metadata": "{"}, "metadata", "Enter a valid JSON"),
     ("entity", {"metadata": '{"a": NaN}'}, "metadata", "must be finite, not NaN or infinity"),
     ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "nested too deeply"),
     ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in the JSON is too long"),
-    ("endpoint", {"path": ""}, "path", "Enter either a path or a view name."),
     ("endpoint", {"view_name": "orders"}, "path", "Enter either a path or a view name."),
-    ("endpoint", {"path": "/\0"}, "path", "Null characters are not allowed"),
-    ("endpoint", {"methods": "PSOT"}, "methods", "is not an HTTP method"),
-    ("endpoint", {"amounts": '{"tpm": Infinity}'}, "amounts", "must be finite, not NaN or infinity"),
-    ("endpoint", {"order": "-1"}, "order", "greater than or equal to 0"),
     ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
     ("endpoint", {"counted_by": "header"}, "header", "Enter a header for"),
     ("endpoint", {"header": "X-Tenant"}, "header", "and only then"),
@@ -377,15 +340,6 @@ def test_a_policy_is_blocked_by_removing_its_limits_in_the_same_form(admin_clien
     assert not Limit.objects.exists()
 
 
-def test_limits_that_a_new_policy_drops_are_named(admin_client: Client, api: Resource) -> None:
-    system = Policy.objects.create()
-    rate(system, "daily").save()
-    rate(system, "tpm").save()
-    response = send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
-    [warning] = warnings(response)
-    assert "these limits of theirs no longer apply: daily (system). Add them" in warning
-
-
 def test_a_removed_limit_of_a_broader_policy_is_named(admin_client: Client, policy: Policy) -> None:
     rate(Policy.objects.create(), "daily").save()
     daily, tpm = rate(policy, "daily"), rate(policy, "tpm")
@@ -393,10 +347,6 @@ def test_a_removed_limit_of_a_broader_policy_is_named(admin_client: Client, poli
     tpm.save()
     form = policy_form(limit_form(daily, DELETE="on"), limit_form(tpm), existing=2, resource=policy.resource_id)
     assert "daily (system)" in warnings(send(admin_client, "policy_change", form, policy.pk))[0]
-
-
-def test_nothing_is_said_where_nothing_is_dropped(admin_client: Client) -> None:
-    assert warnings(send(admin_client, "policy_add", policy_form(LIMIT))) == []
 
 
 def test_a_long_list_of_dropped_limits_is_cut(admin_client: Client, api: Resource) -> None:
@@ -482,10 +432,7 @@ def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) 
         ({"view_name": "shop:orders"}, "“shop:orders”"),
         ({"path": "/no/such/"}, "“/no/such/”"),
         ({"path": "/no/such/", "enabled": ""}, None),
-        ({"path": "/no/such/*"}, None),
-        ({"path": "/no/such/<path:rest>"}, None),
         ({"path": "/admin/login/"}, None),
-        ({"view_name": "admin:index"}, None),
     ],
 )
 def test_an_unknown_endpoint(fields: dict[str, Any], named: str | None, admin_client: Client, api: Resource) -> None:

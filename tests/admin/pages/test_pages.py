@@ -29,6 +29,7 @@ from limits_app.models import (
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.admin.browsing import policy_form
 from tests.admin.conftest import Visitor
 from tests.admin.pages.snapshots import used
 from tests.docs.pages import ROOT
@@ -60,9 +61,11 @@ def chart(response: Any) -> Any:
 
 
 def test_a_page_shows_the_way_to_those_others_that_may_be_seen(visitor: Visitor) -> None:
-    page = get(visitor("view_policy"), EXPLAIN).content.decode()
-    assert reverse("admin:limits_app_explain_changelist") in page
-    assert reverse("admin:limits_app_live_changelist") not in page
+    response = get(visitor("view_policy"), EXPLAIN, resource="api")
+    assert reverse(f"admin:{EXPLAIN}") in response.content.decode()
+    assert reverse(f"admin:{LIVE}") not in response.content.decode()
+    assert "There are no limits, so all requests are allowed." in words(response)
+    assert "There are no resources yet" in words(get(visitor("view_policy"), EXPLAIN))
 
 
 def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admin_client: Client) -> None:
@@ -100,11 +103,6 @@ def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: 
     assert "2 slots at the same time" in page
 
 
-def test_an_explanation_of_nothing_says_so(admin_client: Client) -> None:
-    assert "There are no limits, so all requests are allowed." in words(get(admin_client, EXPLAIN, resource="api"))
-    assert "There are no resources yet" in words(get(admin_client, EXPLAIN))
-
-
 def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: Client) -> None:
     pool = Pool.objects.create(name="regions")
     Limit.objects.create(member=PoolMember.objects.create(pool=pool, name="eu"), **_calls(5))
@@ -122,7 +120,7 @@ def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: C
 def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
     now = datetime.now(UTC)
-    dated = Policy.objects.create(
+    Policy.objects.create(
         resource=resource, effect="unlimited", valid_from=now - timedelta(1), valid_until=now + timedelta(1)
     )
     always = Policy.objects.create(resource=resource, rollout_percent=50)
@@ -133,7 +131,6 @@ def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) 
     assert "at weekly hours" in page
     assert "until" in page
     assert "The effective limits may change at" in page
-    assert str(dated.pk)
 
 
 def test_the_cool_down_of_an_upstream_is_explained(admin_client: Client) -> None:
@@ -143,16 +140,12 @@ def test_the_cool_down_of_an_upstream_is_explained(admin_client: Client) -> None
     assert "The next request is rejected: its upstream cools down for" in page
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_a_policy_until_the_end_of_the_calendar_is_explained(
-    zone: str, admin_client: Client, settings: Settings
-) -> None:
-    settings.TIME_ZONE = zone
+def test_a_policy_until_the_end_of_the_calendar_is_explained(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
     last = datetime.max.replace(tzinfo=UTC)
     limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_until=last)
-    assert "The effective limits may change at Dec. 31, 9999, 11:59 p.m. (UTC)" in words(
-        get(admin_client, EXPLAIN, resource="api")
-    )
+    page = words(get(admin_client, EXPLAIN, resource="api"))
+    assert "The effective limits may change at Dec. 31, 9999, 11:59 p.m. (UTC)" in page
 
 
 @pytest.mark.parametrize(
@@ -213,7 +206,7 @@ def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
     assert "eu (member of the pool)" in of_tokens
 
 
-@pytest.mark.parametrize(("span", "periods"), [("day", 24), ("week", 7), ("month", 30), ("year", 365), ("x", 24)])
+@pytest.mark.parametrize(("span", "periods"), [("day", 24), ("week", 7), ("year", 365), ("x", 24)])
 def test_usage_is_shown_over_the_chosen_time(span: str, periods: int, admin_client: Client) -> None:
     used("api", "user:1", "call_count", 7)
     response = get(admin_client, USAGE, span=span)
@@ -394,19 +387,13 @@ def _calls(capacity: int) -> dict[str, Any]:
     }
 
 
-def _form(*rows: dict[str, Any], initial: int = 0, **fields: Any) -> dict[str, Any]:
-    form = {"effect": "limits", "enforcement": "enforce", "counted": "each", "rollout_percent": 100, **fields}
-    form |= {"limits-TOTAL_FORMS": len(rows), "limits-INITIAL_FORMS": initial}
-    return form | {f"limits-{place}-{name}": value for place, row in enumerate(rows) for name, value in row.items()}
-
-
 def test_a_preview_names_those_who_would_be_refused_and_saves_nothing(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
     used("api", "user:1", "call_count", 600, hours_ago=3)
     used("api", "user:2", "call_count", 10, hours_ago=3)
     events = AuditEvent.objects.count()
     per_hour = {"kind": "call", "key": "call_count", "capacity": 100, "window_seconds": 3600}
-    response = admin_client.post(reverse(f"admin:{PREVIEW}"), _form(per_hour, resource=resource.pk))
+    response = admin_client.post(reverse(f"admin:{PREVIEW}"), policy_form(per_hour, resource=resource.pk))
     page = words(response)
     assert "1 consumer would have been rejected" in page
     assert "There are more." not in page
@@ -422,7 +409,9 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
     limit = policy.limits.get()
     used("api", "", "call_count", 600)
     row = {"id": limit.pk, "kind": "call", "key": "call_count", "capacity": 60, "window_seconds": 3600}
-    form = _form(row, {"kind": "resource", "key": "slots", "capacity": 3}, initial=1, resource=policy.resource_id)
+    form = policy_form(
+        row, {"kind": "resource", "key": "slots", "capacity": 3}, existing=1, resource=policy.resource_id
+    )
     form["enforcement"] = "shadow"
     page = words(admin_client.post(reverse(f"admin:{PREVIEW}") + f"?policy={policy.pk}", form))
     assert "the site itself" in page
@@ -434,15 +423,15 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
 
 def test_a_preview_says_that_nobody_would_be_refused(admin_client: Client) -> None:
     resource = Resource.objects.create(name="api")
-    form = _form(_calls(1), resource=resource.pk)
+    form = policy_form(_calls(1), resource=resource.pk)
     assert "No request would have been rejected" in words(admin_client.post(reverse(f"admin:{PREVIEW}"), form))
 
 
 def test_a_preview_says_what_is_wrong_with_the_form(admin_client: Client) -> None:
     bad = {"kind": "call", "key": "call_count", "capacity": -1, "window_seconds": 60}
-    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form(bad, effect="nonsense")))
+    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), policy_form(bad, effect="nonsense")))
     assert "The form has errors, so there is no preview" in page
-    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form()))
+    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), policy_form()))
     assert "Add at least one limit" in page
 
 
@@ -451,7 +440,7 @@ def test_a_preview_is_for_those_who_may_save(visitor: Visitor, admin_client: Cli
     policy = Policy.objects.get()
     address = reverse(f"admin:{PREVIEW}")
     adding, changing = visitor("view_usagesnapshot", "add_policy"), visitor("view_usagesnapshot", "change_policy")
-    form = _form(_calls(1))
+    form = policy_form(_calls(1))
     assert [one.post(address, form).status_code for one in (adding, changing)] == [200, 403]
     edit = f"{address}?policy={policy.pk}"
     assert [one.post(edit, form).status_code for one in (adding, changing)] == [403, 200]
@@ -478,11 +467,9 @@ def test_lists_and_forms_lead_to_the_pages(model: str, admin_client: Client) -> 
     assert (reverse(f"admin:{PREVIEW}") in form) is (model == "policy")
 
 
-def test_no_template_has_scripts_or_styles_inside() -> None:
-    templates = ROOT / "limits_app" / "templates"
-    for template in templates.rglob("*.html"):
-        text = template.read_text()
-        assert "<style" not in text, template
-        assert " style=" not in text, template
-        assert " onclick=" not in text, template
-        assert "<script>" not in text, template
+def test_no_page_has_scripts_or_styles_inside() -> None:
+    app = ROOT / "limits_app"
+    for source in [*(app / "templates").rglob("*.html"), *(app / "admin").rglob("*.py")]:
+        text = source.read_text()
+        for inline in ("<style", " style=", " onclick=", "<script>"):
+            assert inline not in text, source
