@@ -23,17 +23,7 @@ from hypothesis import strategies as st
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import (
-    AuditEvent,
-    Endpoint,
-    Entity,
-    Limit,
-    Manifest,
-    Policy,
-    Pool,
-    PoolMember,
-    Resource,
-)
+from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Manifest, Policy, Pool, PoolMember, Resource
 from limits_app.services import limits_file
 from limits_app.services.limits_file import Change, InvalidFile
 from limits_app.services.limits_file.reading import read_document

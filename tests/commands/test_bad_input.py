@@ -33,9 +33,7 @@ TABLE: Final = {
         ("denials --since 25:00", 2, "'25:00' is not a valid time"),
         ("denials --resource 4gpt", 2, "resource '4gpt' must be a letter"),
     ],
-    "why": [
-        ("why user:1 --at 9999-01-01", 2, "'9999-01-01' must be in the past"),
-    ],
+    "why": [("why user:1 --at 9999-01-01", 2, "'9999-01-01' must be in the past")],
     "resource": [
         ("resource set 4gpt rpm=5/min", 2, "resource '4gpt' must be a letter"),
         ("resource set api rpm", 2, "must look like '5/min'"),
@@ -78,9 +76,7 @@ TABLE: Final = {
         ("explain api 4=5", 2, "limit key '4' must be a letter"),
         ("explain api tpm=-5", 2, "amount '-5' must be a number"),
     ],
-    "status": [
-        ("status api --entity ''", 2, "entity '' must be text"),
-    ],
+    "status": [("status api --entity ''", 2, "entity '' must be text")],
     "top": [
         ("top --lines 0", 2, "'0' must be a whole number of at least 1"),
         ("top --interval 0s", 2, "The interval must be more than 0"),
@@ -138,13 +134,8 @@ TABLE: Final = {
         ("candidates set 99 rpm=5/min", 2, "No policy has the id 99"),
         ("candidates promote 99 --yes", 2, "No policy has the id 99"),
     ],
-    "alerts": [
-        ("alerts test on-call", 1, "No alert rule is named 'on-call'"),
-    ],
-    "apply": [
-        ("apply", 2, "required: FILE"),
-        ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
-    ],
+    "alerts": [("alerts test on-call", 1, "No alert rule is named 'on-call'")],
+    "apply": [("apply", 2, "required: FILE"), ("apply a.yaml --chek", 2, "unrecognized arguments: --chek")],
     "export": [
         ("export all", 2, "unrecognized arguments: all"),
         ("export --format csv", 2, "A limits file is YAML or JSON"),

@@ -158,10 +158,7 @@ def test_a_log_that_was_shortened_is_reported(events: list[AuditEvent]) -> None:
 
 
 def test_a_log_whose_end_was_taken_off_has_no_signature_until_it_is_signed_again(events: list[AuditEvent]) -> None:
-    tamper(
-        f"UPDATE {HEAD} SET number = 3, digest = '{events[2].digest}'",
-        f"DELETE FROM {EVENTS} WHERE number > 3",
-    )
+    tamper(f"UPDATE {HEAD} SET number = 3, digest = '{events[2].digest}'", f"DELETE FROM {EVENTS} WHERE number > 3")
     Resource.objects.using(ALIAS).create(name="later")
     broken = broken_link()
     assert (broken.fault, broken.number) == (Fault.CHANGED, 4)

@@ -15,17 +15,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
 from limits_app.admin.pages import common
-from limits_app.models import (
-    AuditEvent,
-    Bucket,
-    CollectedBatch,
-    Entity,
-    Limit,
-    Policy,
-    Pool,
-    PoolMember,
-    Resource,
-)
+from limits_app.models import AuditEvent, Bucket, CollectedBatch, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
