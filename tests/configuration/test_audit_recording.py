@@ -48,14 +48,6 @@ def second(**fields: object) -> Policy:
     return Policy.objects.create(entity=Entity.objects.get(), **fields)
 
 
-@pytest.fixture
-def limit(policy: Policy, user: Entity, pool: Pool) -> Limit:
-    """A limit of a policy; there are an entity and a pool too."""
-    limit = rate(policy)
-    limit.save()
-    return limit
-
-
 POLICY = ("update", "policy", "resource api")
 WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, str]]]] = {
     "save": (lambda policy, _: setattr(policy, "reason", "x") or policy.save(), [POLICY]),
@@ -131,6 +123,7 @@ WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, st
 }
 
 
+@pytest.mark.usefixtures("user", "pool")
 @pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
 def test_every_way_to_write_is_recorded_once_for_each_object(
     way: Callable[[Policy, Limit], object], expected: list[tuple[str, str, str]], policy: Policy, limit: Limit
@@ -142,6 +135,7 @@ def test_every_way_to_write_is_recorded_once_for_each_object(
     assert list(unrecorded()) == []
 
 
+@pytest.mark.usefixtures("user", "pool")
 @pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
 def test_in_a_block_too(
     way: Callable[[Policy, Limit], object], expected: list[tuple[str, str, str]], policy: Policy, limit: Limit
