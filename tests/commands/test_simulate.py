@@ -273,11 +273,12 @@ WRONG: Final = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
-def test_a_csv_that_cannot_be_read_is_told_by_line(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "events.csv").write_text(text)
-    ran = run(f"simulate calls=1/s --csv {tmp_path / 'events.csv'}")
-    assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran.err
+def test_a_csv_that_cannot_be_read_is_told_by_line(tmp_path: Path) -> None:
+    file = tmp_path / "events.csv"
+    for name, (text, said) in WRONG.items():
+        file.write_text(text)
+        ran = run(f"simulate calls=1/s --csv {file}")
+        assert (ran.code, ran.out, said in ran.err) == (2, "", True), f"{name}: {ran.err}"
 
 
 def test_events_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
