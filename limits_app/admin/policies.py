@@ -144,13 +144,7 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
 class PolicyAdmin(StatePermissions, UsageListAdmin):
     """Policies with their limits, and the page that grants boosts."""
 
-    list_display = [
-        "__str__",
-        "limits_in_words",
-        "status",
-        "in_use",
-        "reason",
-    ]
+    list_display = ["__str__", "limits_in_words", "status", "in_use", "reason"]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]

@@ -112,15 +112,7 @@ class PlanAdmin(AuditedAdmin):
 class EntityAdmin(StatePermissions, BlockingAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
-    list_display = [
-        "identifier",
-        "name",
-        "status",
-        "in_use",
-        "source",
-        "parent",
-        "plan",
-    ]
+    list_display = ["identifier", "name", "status", "in_use", "source", "parent", "plan"]
     list_filter = ["cascade", "unlimited", "blocked", "plan"]
     list_select_related = ["parent", "plan"]
     search_fields = ["identifier", "name"]
@@ -191,15 +183,7 @@ class EndpointAdmin(LargeListAdmin):
         (_("Other rules"), {"fields": ["order", "stop"]}),
         (
             _("Exemptions"),
-            {
-                "fields": [
-                    "exempt_staff",
-                    "exempt_superusers",
-                    "exempt_groups",
-                    "exempt_networks",
-                    "exempt_entities",
-                ]
-            },
+            {"fields": ["exempt_staff", "exempt_superusers", "exempt_groups", "exempt_networks", "exempt_entities"]},
         ),
     ]
 

@@ -248,9 +248,7 @@ class AuditEvent(models.Model):
         default_permissions = ("view",)
         permissions = [("revert_auditevent", "Can revert changes of the audit log")]
         indexes = [models.Index(fields=["object_type", "object_id"], name="limits_app_audit_object")]
-        constraints = [
-            models.CheckConstraint(name="limits_app_audit_verb", condition=models.Q(verb__in=Verb.values)),
-        ]
+        constraints = [models.CheckConstraint(name="limits_app_audit_verb", condition=models.Q(verb__in=Verb.values))]
 
     def __str__(self) -> str:
         return f"{self.verb} {self.object_type} {self.object_label}"

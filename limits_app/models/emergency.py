@@ -65,10 +65,7 @@ class EmergencySwitch(Configuration):
         help_text=_("Required unless the mode is “enforce”."),
     )
     until = models.DateTimeField(
-        _("until"),
-        null=True,
-        blank=True,
-        help_text=_("After this, limits are enforced again. Leave empty for no end."),
+        _("until"), null=True, blank=True, help_text=_("After this, limits are enforced again. Leave empty for no end.")
     )
     updated_at = models.DateTimeField(_("updated at"), auto_now=True)
 
@@ -80,7 +77,7 @@ class EmergencySwitch(Configuration):
             models.CheckConstraint(
                 name="limits_app_emergency_fields",
                 condition=Q(id=1, mode__in=Enforcement.values) & (Q(mode=Enforcement.ENFORCE) | ~Q(reason="")),
-            ),
+            )
         ]
 
     def __str__(self) -> str:

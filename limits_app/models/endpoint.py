@@ -181,7 +181,7 @@ class Endpoint(Configuration):
                 condition=~Q(name="")
                 & (Q(path="") & ~Q(view_name="") | ~Q(path="") & Q(view_name=""))
                 & (Q(resource=None) & ~Q(limits="") | Q(resource__isnull=False, limits="")),
-            ),
+            )
         ]
 
     def __str__(self) -> str:

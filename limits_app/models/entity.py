@@ -44,12 +44,7 @@ class Entity(Configuration):
         ),
     )
     name = models.CharField(
-        _("name"),
-        max_length=255,
-        blank=True,
-        db_index=True,
-        validators=[validate_text],
-        help_text=_("Display name."),
+        _("name"), max_length=255, blank=True, db_index=True, validators=[validate_text], help_text=_("Display name.")
     )
     parent = models.ForeignKey(
         "self",
@@ -99,7 +94,7 @@ class Entity(Configuration):
         constraints = [
             models.CheckConstraint(
                 name="limits_app_entity_fields", condition=~Q(identifier="") & (Q(unlimited=False) | Q(blocked=False))
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -12,7 +12,6 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.deletion import Collector
 
     CharField = models.CharField[str, str]
@@ -42,10 +41,7 @@ class ExactTextField(CharField):
 
 
 def cascade(
-    collector: Collector,
-    field: models.ForeignKey[Any, Any],
-    objects: models.QuerySet[models.Model],
-    using: str,
+    collector: Collector, field: models.ForeignKey[Any, Any], objects: models.QuerySet[models.Model], using: str
 ) -> None:
     """`CASCADE` for a nullable foreign key that must not be set to NULL.
 

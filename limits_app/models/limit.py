@@ -53,12 +53,7 @@ class Limit(Configuration):
         Policy, verbose_name=_("policy"), on_delete=cascade, null=True, blank=True, related_name="limits"
     )
     member = models.ForeignKey(
-        PoolMember,
-        verbose_name=_("pool member"),
-        on_delete=cascade,
-        null=True,
-        blank=True,
-        related_name="limits",
+        PoolMember, verbose_name=_("pool member"), on_delete=cascade, null=True, blank=True, related_name="limits"
     )
     key = ExactTextField(
         _("unit"),

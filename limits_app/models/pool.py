@@ -72,7 +72,7 @@ class Pool(Configuration):
         constraints = [
             models.CheckConstraint(
                 name="limits_app_pool_fields", condition=~Q(name="") & Q(load_balancing__in=LoadBalancing.values)
-            ),
+            )
         ]
 
     def __str__(self) -> str:
@@ -161,9 +161,7 @@ class CoolDown(models.Model):
 
     class Meta:
         default_permissions = ()
-        constraints = [
-            models.UniqueConstraint(fields=["pool", "member"], name="limits_app_cool_down_one_per_member"),
-        ]
+        constraints = [models.UniqueConstraint(fields=["pool", "member"], name="limits_app_cool_down_one_per_member")]
 
     def __str__(self) -> str:
         return f"{self.member} of {self.pool}"

@@ -99,7 +99,7 @@ class Denial(Counted):
         constraints = [
             models.UniqueConstraint(
                 fields=["minute", "resource", "key", "bucket", "entity"], name="limits_app_denial_once"
-            ),
+            )
         ]
         indexes = [
             models.Index(fields=["resource", "minute"], name="limits_app_denial_resource"),
@@ -141,7 +141,7 @@ class EvaluationCount(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["candidate_id", "policy_id", "kind", "hour", "key"], name="limits_app_evaluation_once"
-            ),
+            )
         ]
 
     def __str__(self) -> str:

@@ -120,19 +120,18 @@ def test_totals_are_reset_and_topped_up_for_entities_and_the_system(admin_client
 
 
 @committed
-def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: Client) -> None:
-    limits.set_resource_limits("api", [TPM], shared=["tpm"])
-    limits.acquire("api", entity="user:1", requested={"tpm": 400})
-    act(admin_client, "reset_state", Resource.objects.get(), confirmed="yes", reason="sorry")
-    assert used() == 0
-
-
-@committed
-def test_entities_are_reset_on_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
-    [entity, api] = [Entity.objects.get(), Resource.objects.get()]
+def test_entities_are_reset_on_the_resource_that_is_chosen_and_resources_for_what_all_share(
+    admin_client: Client, policy: Policy
+) -> None:
+    entity, api = Entity.objects.get(), Resource.objects.get()
     assert "This field is required" in act(admin_client, "reset_state", entity, confirmed="yes").content.decode()
     act(admin_client, "reset_state", entity, confirmed="yes", reason="sorry", resource=api.pk)
     assert used() == 0
+    limits.set_resource_limits("api", [TPM], shared=["tpm"])
+    limits.acquire("api", entity="user:2", requested={"tpm": 400})
+    assert used("user:2") == 400
+    act(admin_client, "reset_state", api, confirmed="yes", reason="sorry")
+    assert used("user:2") == 0
 
 
 def test_who_has_a_policy_gets_more_for_a_while(admin_client: Client, policy: Policy) -> None:
@@ -284,8 +283,7 @@ def test_a_boost_beyond_the_largest_amount_is_listed_as_impossible(admin_client:
 
 
 @pytest.mark.parametrize(
-    ("whom", "problem"),
-    [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")],
+    ("whom", "problem"), [("entity", "entity"), ("resource", "resource"), ("plan", "plan"), ("everybody", "__all__")]
 )
 def test_a_boost_needs_what_it_is_for(whom: str, problem: str, admin_client: Client) -> None:
     assert grant(admin_client, whom=whom, entity="").context["form"].errors.keys() == {problem}

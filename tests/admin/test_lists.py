@@ -191,10 +191,8 @@ def test_a_row_that_cannot_be_read_makes_the_list_say_unknown(model: str, admin_
 @pytest.mark.parametrize(
     ("model", "names"),
     [
-        ("auditevent", ["actor", "source", "source__exact", "object_type", "object_id", "verb__exact"]),
+        ("auditevent", ["actor", "source", "source__exact", "verb__exact"]),
         ("policy", ["limits__kind__exact", "effect__exact", "scope", "holds", "reason", "resource__name"]),
-        ("resource", ["name", "pool__name"]),
-        ("pool", ["load_balancing__exact", "name"]),
     ],
 )
 def test_what_no_database_can_look_for_is_no_filter(model: str, names: list[str], admin_client: Client) -> None:

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from limits_app import CallLimit, services
 from limits_app.api.base import BoundedJSONParser
 from limits_app.api.problems import Problem
-from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import AuditEvent, Entity, Limit, Policy, Resource
 from tests.api.site import ROOT, fill
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -105,9 +105,7 @@ def test_a_policy_with_one_wrong_limit_changes_nothing_and_says_which(root: APIC
 @pytest.mark.parametrize(
     ("sent", "place"),
     [
-        pytest.param({}, "#/limits", id="no_limits"),
         pytest.param({"limits": [CALLS], "resource": "nowhere"}, "#/resource", id="no_such_resource"),
-        pytest.param({"limits": [CALLS | {"capacity": True}]}, "#/limits/0/capacity", id="capacity_of_a_wrong_type"),
         pytest.param({"limits": [CALLS | {"kee": 1}]}, "#/limits/0/kee", id="unknown_field_of_a_limit"),
         pytest.param({"limits": [CALLS], "a/b~c": 1}, "#/a~1b~0c", id="unknown_field"),
         pytest.param([], "#", id="no_object"),
@@ -118,27 +116,10 @@ def test_a_wrong_policy_is_refused_at_the_place_where_it_is_wrong(root: APIClien
     assert place in errors(root.post(f"{ROOT}policies/", sent, format="json"))
 
 
-@pytest.mark.parametrize(
-    ("members", "place"),
-    [
-        pytest.param([{"name": "a"}, {"name": "a"}], "#/members/1", id="a_name_twice"),
-        pytest.param([{"name": "a", "limits": [{"key": "x"}]}], "#/members/0/limits/0/capacity", id="half_a_limit"),
-    ],
-)
-def test_a_wrong_pool_is_refused_at_the_place_where_it_is_wrong(root: APIClient, members: Any, place: str) -> None:
-    assert place in errors(root.post(f"{ROOT}pools/", {"name": "llm", "members": members}, format="json"))
-    pool = Pool.objects.create(name="there")
-    match = {"If-Match": "*"}
-    assert place in errors(root.patch(f"{ROOT}pools/{pool.pk}/", {"members": members}, format="json", headers=match))
-    assert not PoolMember.objects.exists()
-
-
 def test_what_is_in_use_is_not_deleted(root: APIClient) -> None:
-    fill([1])
-    resource = Resource.objects.get()
-    refused = root.delete(f"{ROOT}resources/{resource.pk}/", headers={"If-Match": "*"})
-    assert refused.status_code == 409
-    assert "resource resource1" in refused.data["detail"]
+    services.set_resource_limits("api", [CallLimit(5, 60)])
+    refused = root.delete(f"{ROOT}resources/{Resource.objects.get().pk}/", headers={"If-Match": "*"})
+    assert (refused.status_code, "resource api" in refused.data["detail"]) == (409, True)
 
 
 @pytest.mark.parametrize(

@@ -31,17 +31,12 @@ TABLE: Final = {
     "denials": [
         ("denials --since 10", 2, "'10' is not a valid time"),
         ("denials --since 25:00", 2, "'25:00' is not a valid time"),
-        ("denials --resource 4gpt", 2, "resource '4gpt' must be a letter"),
     ],
-    "why": [
-        ("why user:1 --at 9999-01-01", 2, "'9999-01-01' must be in the past"),
-    ],
+    "why": [("why user:1 --at 9999-01-01", 2, "'9999-01-01' must be in the past")],
     "resource": [
         ("resource set 4gpt rpm=5/min", 2, "resource '4gpt' must be a letter"),
         ("resource set api rpm", 2, "must look like '5/min'"),
         ("resource set api calls=5", 2, "say per how much time"),
-        ("resource set api calls=1/min --from 9999-12-31T23:59-14:00", 2, "is out of range: must be"),
-        ("resource delete api --at 0001-01-01T00:00+14:00 --yes", 2, "is out of range: must be"),
         ("resource get api", 1, "There are no policies for the resource api"),
         ("resource delete api --yes", 1, "There is no policy of the resource api that is always valid"),
     ],
@@ -60,9 +55,7 @@ TABLE: Final = {
     ],
     "pool": [
         ("pool get claude", 1, "Unknown pool 'claude'; must be one of: none"),
-        ("pool set 'a b'", 2, "resource 'a b' must be"),
         ("pool set claude --load-balancing luck", 2, "load_balancing: 'luck' is not a valid choice"),
-        ("pool set-member claude east rpm=5/min", 1, "Unknown pool 'claude'"),
         ("pool set-member claude east --config '['", 2, "the config must be JSON"),
         ("pool set-member claude east --config '[]'", 2, "the config must be a JSON object"),
         ("pool enable claude east", 1, "Unknown pool 'claude'"),
@@ -70,7 +63,6 @@ TABLE: Final = {
     ],
     "check": [
         ("check api tpm", 2, "'tpm' must be a key and an amount, such as tpm=500"),
-        ("check api tpm=many", 2, "amount 'many' must be a number"),
         ("check api tpm=1 tpm=2", 2, "duplicate key tpm"),
         ("check api --dry-run", 2, "unrecognized arguments: --dry-run"),
     ],
@@ -78,20 +70,16 @@ TABLE: Final = {
         ("explain api 4=5", 2, "limit key '4' must be a letter"),
         ("explain api tpm=-5", 2, "amount '-5' must be a number"),
     ],
-    "status": [
-        ("status api --entity ''", 2, "entity '' must be text"),
-    ],
+    "status": [("status api --entity ''", 2, "entity '' must be text")],
     "top": [
         ("top --lines 0", 2, "'0' must be a whole number of at least 1"),
         ("top --interval 0s", 2, "The interval must be more than 0"),
         ("top --interval 4000000d", 2, "The interval must be more than 0, and at most"),
-        ("top --interval often", 2, "time 'often' must look like"),
     ],
     "boost": [
         ("boost user:1 tpm=1M/min --reason x", 2, "--for --until --end is required"),
         ("boost user:1 tpm=1M/min --for 2h --until 2099-01-01 --reason x", 2, "not allowed with"),
         ("boost user:1 tpm=1M/min --for 2h", 2, "--reason is required"),
-        ("boost user:1 tpm=1M/min --for a-while --reason x", 2, "time 'a-while' must look like"),
         ("boost user:1 tpm=1M/min --for 4000000d --reason x", 2, "'4000000d' is out of range"),
         ("boost user:1 tpm=1M/min --for 999999999d --reason x", 2, "time '999999999d' must not be more than"),
         ("boost user:1 tpm=1M/min --until 2001-01-01 --reason x", 2, "has ended already"),
@@ -109,17 +97,13 @@ TABLE: Final = {
     ],
     "usage": [
         ("usage --by colour", 2, "invalid choice: 'colour'"),
-        ("usage --since tomorrow", 2, "'tomorrow' is not a valid time"),
-        ("usage --since 2026-13-01", 2, "'2026-13-01' is not a valid date or time"),
         ("usage --since 9999999d", 2, "'9999999d' is out of range"),
     ],
     "snapshot": [
-        ("snapshot --dry-run", 2, "unrecognized arguments: --dry-run"),
         ("snapshot --form json", 2, "unrecognized arguments: --form json"),
     ],
     "prune": [
         ("prune", 2, "stdin is not a terminal; pass --yes to confirm"),
-        ("prune --audit-before then", 2, "'then' is not a valid time"),
         ("prune --yes --reason law", 2, "--reason requires --audit-before"),
         ("prune --yes --audit-before 2999-01-01", 2, "'2999-01-01' must be in the past"),
     ],
@@ -136,15 +120,9 @@ TABLE: Final = {
     "candidates": [
         ("candidates set api rpm=5/min", 2, "'api' must be a whole number"),
         ("candidates set 99 rpm=5/min", 2, "No policy has the id 99"),
-        ("candidates promote 99 --yes", 2, "No policy has the id 99"),
     ],
-    "alerts": [
-        ("alerts test on-call", 1, "No alert rule is named 'on-call'"),
-    ],
-    "apply": [
-        ("apply", 2, "required: FILE"),
-        ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
-    ],
+    "alerts": [("alerts test on-call", 1, "No alert rule is named 'on-call'")],
+    "apply": [("apply", 2, "required: FILE"), ("apply a.yaml --chek", 2, "unrecognized arguments: --chek")],
     "export": [
         ("export all", 2, "unrecognized arguments: all"),
         ("export --format csv", 2, "A limits file is YAML or JSON"),
@@ -154,7 +132,6 @@ TABLE: Final = {
     "simulate": [
         ("simulate calls", 2, "must look like"),
         ("simulate calls=1/s --file limits.yaml", 2, "either limits or a file, not both"),
-        ("simulate --since 0001-01-01T00:00+14:00", 2, "is out of range: must be in the years"),
     ],
     "doctor": [
         ("doctor --fail-on info", 2, "invalid choice: 'info'"),
@@ -164,7 +141,6 @@ TABLE: Final = {
         ("audit show 17", 1, "Event 17 does not exist"),
         ("audit verify --known 17", 2, "'17' must be a number and a digest"),
         ("audit verify --known 17:xyz", 2, "'17:xyz' must be a number and a digest"),
-        ("audit revert 17 --yes", 1, "Event 17 does not exist"),
     ],
     "": [
         ("", 2, "required: SUBCOMMAND"),

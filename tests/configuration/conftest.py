@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.models import Entity, Policy, Resource
+from limits_app.models import Entity, Limit, Policy, Resource
+from tests.configuration.rows import rate
 
 
 @pytest.fixture
@@ -20,3 +21,11 @@ def user(db: None) -> Entity:
 @pytest.fixture
 def policy(api: Resource) -> Policy:
     return Policy.objects.create(resource=api)
+
+
+@pytest.fixture
+def limit(policy: Policy) -> Limit:
+    """The rate of the policy."""
+    limit = rate(policy)
+    limit.save()
+    return limit

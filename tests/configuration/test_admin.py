@@ -329,9 +329,9 @@ def test_an_effect_without_limits_needs_none(effect: PolicyEffect, admin_client:
     assert Policy.objects.get().effect == effect
 
 
-def test_a_policy_is_blocked_by_removing_its_limits_in_the_same_form(admin_client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
+def test_a_policy_is_blocked_by_removing_its_limits_in_the_same_form(
+    admin_client: Client, policy: Policy, limit: Limit
+) -> None:
     fields: dict[str, Any] = {"existing": 1, "effect": "blocked", "resource": policy.resource_id}
     found = errors(send(admin_client, "policy_change", policy_form(limit_form(limit), **fields), policy.pk))
     assert "A policy with the effect “blocked” cannot have limits: remove this one" in found["limits.__all__"][0]
@@ -375,9 +375,9 @@ def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> No
     assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403
 
 
-def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
+def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(
+    client: Client, policy: Policy, limit: Limit
+) -> None:
     staff(client, "view_policy")
     response = client.get(reverse("admin:limits_app_policy_change", args=[policy.pk]))
     assert "tpm" in response.content.decode()
@@ -385,9 +385,7 @@ def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(client
     assert send(client, "policy_change", form, policy.pk).status_code == 403
 
 
-def test_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
+def test_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy, limit: Limit) -> None:
     staff(client, "change_policy")
     form = policy_form(
         limit_form(limit, capacity="1"), {**LIMIT, "key": "rpm"}, existing=1, resource=policy.resource_id
@@ -509,9 +507,7 @@ def test_a_limit_that_was_deleted_meanwhile_is_named(admin_client: Client, polic
     assert Limit.objects.get().capacity == 1000
 
 
-def test_a_form_that_is_outdated_is_refused_once(admin_client: Client, policy: Policy) -> None:
-    limit = rate(policy)
-    limit.save()
+def test_a_form_that_is_outdated_is_refused_once(admin_client: Client, policy: Policy, limit: Limit) -> None:
     page = f"/admin/limits_app/policy/{policy.pk}/change/"
 
     def form(shown: HttpResponse, reason: str) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resou
     drawn = random.Random(seed)
     for resource in (None, api, Resource.objects.create(name="mail")):
         for entity in (None, user):
-            for when in ({}, {"valid_from": NOW + timedelta(9999)}, {"weekly_hours": "mon", "time_zone": "UTC"}):
+            for when in ({}, {"valid_from": ENDS}, MONDAYS):
                 fields = {
                     "extends": drawn.random() < 0.3,
                     "enforcement": drawn.choice(["enforce", "enforce", "shadow", "off"]),

@@ -72,8 +72,7 @@ def test_an_endpoint_has_a_name(api: Resource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "kept"),
-    [("", ""), ("post, get", "GET,POST"), ("GET,get, GET", "GET"), ("patch", "PATCH")],
+    ("methods", "kept"), [("", ""), ("post, get", "GET,POST"), ("GET,get, GET", "GET"), ("patch", "PATCH")]
 )
 def test_methods_are_kept_in_one_way(methods: str, kept: str, api: Resource) -> None:
     row = endpoint(api, methods=methods)
@@ -268,8 +267,7 @@ def test_all_of_it_is_audited_and_reverted_with_the_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_valid"),
-    [({}, False), ({"entity": "user:1"}, True), ({"valid_from": "2027-01-01T00:00Z"}, True)],
+    ("fields", "is_valid"), [({}, False), ({"entity": "user:1"}, True), ({"valid_from": "2027-01-01T00:00Z"}, True)]
 )
 def test_only_the_rule_changes_the_policy_that_was_made_for_it(fields: dict[str, str], is_valid: bool) -> None:
     rule()

@@ -18,11 +18,10 @@ from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnap
 from limits_app.models.validators import validate_text
 from limits_app.services.usage import roll_up
 
-View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
+View = Callable[[AdminSite, HttpRequest], HttpResponse]
 
 EXPLAIN: Final = ("limits_app.view_policy", "limits_app.change_policy")
 USAGE: Final = ("limits_app.view_usagesnapshot",)
-PREVIEW: Final = USAGE
 
 _TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain)
 

@@ -177,12 +177,7 @@ _WHICH: Final = one_of(
 
 
 def _scope(
-    what: str,
-    example: str,
-    *target: Argument,
-    which: Q,
-    set_examples: tuple[str, ...],
-    **more: Subcommand,
+    what: str, example: str, *target: Argument, which: Q, set_examples: tuple[str, ...], **more: Subcommand
 ) -> Subcommand:
     """The verbs for the policies of one level. `example` is a command line with a place for the verb."""
     setting = subcommand(

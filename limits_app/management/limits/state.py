@@ -215,9 +215,7 @@ def _pairs(most: int) -> list[Pair]:
     known = {entity.identifier: entity for entity in Entity.objects.filter(identifier__in=names)}
     for use in busy:
         if use.entity in names and use.resource in resources:
-            entity = known.get(use.entity) or Entity(
-                identifier=use.entity
-            )  # entities do not have to exist in the database
+            entity = known.get(use.entity) or Entity(identifier=use.entity)  # which need not have a row
             pairs.setdefault((use.resource, use.entity), (resources[use.resource], entity))
     return list(pairs.values())[:most]
 
