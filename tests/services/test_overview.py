@@ -170,12 +170,14 @@ def test_a_boost_on_all_resources_multiplies_what_is_said_about_all() -> None:
         ("api", 1, "gives nothing"),
         ("once", 1.5, "changes no limit of user:9 on once"),
         ("free", 2, "nothing limits user:9 on free"),
+        ("closed", 2, "nothing limits user:9 on closed"),
         (None, 2, "on all resources"),
     ],
 )
 def test_a_boost_of_nothing_is_refused(resource: str | None, factor: float, said: str) -> None:
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("once", ["1/min"])
+    limits.set_resource_limits("closed", [], effect="blocked")
     with pytest.raises(InvalidRequest, match=said):
         limits.boost("user:9", resource, Decimal(factor), TOMORROW, "")
 
@@ -193,9 +195,3 @@ def test_only_policies_that_are_enforced_all_the_time_are_boosted(options: dict[
     with pytest.raises(InvalidRequest, match=f"^{problem}$"):
         limits.boost_policies([site, policy], 2, TOMORROW, "launch")
     assert Policy.objects.count() == 2
-
-
-def test_who_is_blocked_is_not_boosted() -> None:
-    limits.set_resource_limits("api", [], effect="blocked")
-    with pytest.raises(InvalidRequest, match="nothing limits"):
-        limits.boost("user:9", "api", Decimal(2), TOMORROW, "")

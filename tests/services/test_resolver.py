@@ -160,18 +160,6 @@ def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog:
     assert record.exc_info is None, "one line, also in commands"
 
 
-def test_many_policies_are_found_by_their_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    Resource.objects.bulk_create(Resource(name=f"r{number}") for number in range(2000))
-    Policy.objects.bulk_create(Policy(resource=resource) for resource in Resource.objects.all())
-    with CaptureQueriesContext(connection) as queries:
-        resolver.get(("r1", "user:1", (), None))
-    with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN QUERY PLAN " + queries[0]["sql"])
-        plan = [row[3] for row in cursor.fetchall()]
-    assert any("SEARCH p USING INDEX" in line for line in plan)
-    assert not any(line.split()[:2] in (["SCAN", "p"], ["SCAN", "e"]) for line in plan)
-
-
 def test_the_state_of_entities_with_limits_of_their_own_lasts() -> None:
     def lasting(resource: str, entity: str | None) -> list[bool]:
         return [scoped.lasting for scoped in resolver.get((resource, entity, (), None)).limit_set.scoped]

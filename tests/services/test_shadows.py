@@ -118,6 +118,8 @@ def test_coroutines_are_shadowed_alike() -> None:
 
 
 def test_rates_that_nobody_names_are_no_trouble() -> None:
+    shadow(RateLimit("tpm", 10, 60))
+    assert limits.check("api").shadowed == limits.acquire("api").outcome.shadowed == ()
     shadow(RateLimit("tpm", 10, 60), CallLimit(1, 60))
     assert limits.acquire("api").outcome.shadowed == ()
     assert [one.key for one in limits.acquire("api").outcome.shadowed] == ["call_count"]
@@ -211,26 +213,6 @@ def test_policies_above_are_tried_too() -> None:
         [("tenant:acme", "call_count")],
     ]
     assert [one.entity for one in outcomes[1].passed] == ["user:1", "tenant:acme"]
-
-
-def test_a_shadow_of_rates_says_nothing_to_requests_that_name_none() -> None:
-    limits.set_system_limits([CallLimit(5, 60)])
-    limits.set_resource_limits("api", [RateLimit("tpm", 1, 60)], enforcement="shadow")
-    assert limits.check("api").shadowed == ()
-    assert limits.acquire("api").outcome.shadowed == ()
-    assert limits.shadow_refusals() == {}
-
-
-def test_a_shadow_is_tried_on_those_it_is_rolled_out_to() -> None:
-    shadow(CallLimit(1, 60), rollout_percent=50)
-    tried = sum(resolve("api", f"user:{number}").resolved.shadow is not None for number in range(200))
-    assert 60 < tried < 140
-
-
-def test_an_extending_shadow_tries_the_whole() -> None:
-    shadow(RateLimit("tpm", 1, 60), extends=True)
-    limits.acquire("api", requested={"tpm": 1})
-    assert left_in_the_shadow() == {"call_count": 4, "tpm": 0}
 
 
 def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:
