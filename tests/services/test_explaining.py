@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db.models.signals import post_save
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from django.contrib.admin import site
 from django.contrib.auth.models import Group, User
-from django.db import connection
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 from hypothesis import Phase, given
@@ -177,9 +178,6 @@ def test_each_entity_that_matches_a_pattern_has_its_own_bucket_and_so_have_paren
 
 @pytest.mark.parametrize("field", ["parent", "plan", "cascade", "unlimited", "blocked"])
 def test_a_pattern_has_no_parent_plan_or_flags(field: str) -> None:
-    from django.core.exceptions import ValidationError
-    from django.db import IntegrityError
-
     value = {"parent": Entity.objects.create(identifier="tenant:1"), "plan": Plan.objects.get()}.get(field, True)
     with pytest.raises(ValidationError, match="A pattern has no"):
         Entity(identifier="key:*", **{field: value}).full_clean()

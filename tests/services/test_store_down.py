@@ -15,7 +15,6 @@ from pytest_django import Settings
 
 from limits_app import (
     CallLimit,
-    InvalidLimit,
     LimitExceeded,
     LimitTimeout,
     NeverAdmissible,
