@@ -27,7 +27,7 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.outcome import Outcome
 from limits_app.services import Share
 from limits_app.stores import registry
-from limits_app.testing import FakeClock, fresh_limits
+from limits_app.testing import FakeClock
 from tests.services.pool_rows import make_pool, serve
 
 TWO = [CallLimit(2, 60)]
@@ -217,13 +217,6 @@ def test_members_of_a_pool_and_several_resources_are_warned_of_once_too(caplog: 
         limits.try_acquire_all(shares).update({"nothing": 1})
         limits.try_acquire_all([Share("free", who), Share("none", who)]).update({"nothing": 1})
     assert sorted(message.split(" ")[1] for message in caplog.messages) == ["'nothing'"] * 2 + ["'typo'"] * 2
-
-
-def test_tests_begin_with_warnings_that_nobody_has_had(caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
-        with fresh_limits():
-            limits.acquire("free", requested={"typo": 1})
-    assert len(caplog.messages) == 2
 
 
 def test_a_key_that_is_refused_is_not_said_to_be_skipped(settings: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -188,16 +188,13 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
     assert limits.shadow_refusals() == {"api": {"call_count": 4}}
 
 
-def test_a_shadow_that_frees_or_is_off_tries_nothing() -> None:
+def test_a_shadow_that_frees_or_is_off_tries_nothing_and_one_that_blocks_would_refuse_everything() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="unlimited", enforcement="shadow")
     assert resolve("api", None).resolved.shadow is None
     limits.set_resource_limits("api", [CallLimit(1, 60)], enforcement="off")
     assert resolve("api", None).resolved.shadow is None
     assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
-
-
-def test_a_shadow_that_blocks_would_refuse_everything() -> None:
     limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
     assert [one.key for one in limits.acquire("api").outcome.shadowed] == ["blocked"]
 
