@@ -87,10 +87,6 @@ class KnownNames:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self.clear()
-
-    def clear(self) -> None:
-        """Read the names again next time."""
         self._until = 0.0
         self._resources: frozenset[str] = frozenset()
         self._limits: frozenset[str] = frozenset()

@@ -84,7 +84,8 @@ def explained_pool(limits: PooledSet, requested: Requested, *, whole: bool) -> t
 def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float, *, whole: bool) -> ExplainedMember:
     if not member.enabled:
         return ExplainedMember(member.name, member.weight, MemberStanding.DISABLED)
-    claim = next((one for one in foreseen.eligible if _name_of(one) == member.name), None)
+    served_by_it = (one for one in foreseen.eligible if cast("MemberSet", one.limit_set).member == member.name)
+    claim = next(served_by_it, None)
     if claim is None:
         return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)
     outcome = claim.outcome
@@ -110,7 +111,3 @@ def _standing(claim: Acquisition, outcome: Outcome, foreseen: Foreseen, cooling_
     if outcome.never:
         return MemberStanding.NEVER
     return MemberStanding.STANDS_BY if outcome.allowed else MemberStanding.REFUSES
-
-
-def _name_of(claim: Acquisition) -> object:
-    return cast("MemberSet", claim.limit_set).member

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
 from django.dispatch import Signal
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import conf
 from limits_app.core.planning import forget_warnings
@@ -17,6 +19,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.services.wall import Wall
+from tests.stores.database.databases import forget, migrated, sqlite_in, use
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +61,22 @@ def heard() -> Iterator[Callable[..., list[Any]]]:
     yield hear
     for signal, receive in connected:
         signal.disconnect(receive)
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Path:
+    """An SQLite file with the tables of the app, to be copied."""
+    settings = sqlite_in(tmp_path_factory.mktemp("migrated"))
+    with django_db_blocker.unblock(), migrated(settings, "limits_app"):
+        return Path(settings["NAME"])
+
+
+@pytest.fixture
+def second_database(migrated_file: Path, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The alias of `tests.stores.database.databases` means an SQLite file with the tables of the app."""
+    settings = sqlite_in(tmp_path)
+    copy(migrated_file, settings["NAME"])
+    use(settings)
+    with django_db_blocker.unblock():
+        yield
+    forget()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 import pytest
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 
 __all__ = ["FailingStore", "recover_by"]
+
+_VERBS: Final = frozenset({"acquire", "settle", "renew", "peek", "reset", "version", "advance_version"})
 
 
 def recover_by(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, alias: str = "default") -> None:
@@ -26,40 +29,16 @@ class FailingStore:
     """Another store, which cannot be reached while it is `down`; `asked` counts who tried."""
 
     def __init__(self, store: Store) -> None:
-        self.clock = store.clock
-        self.line = store.line
-        self.renewer = store.renewer
-        self.lease_us = store.lease_us
-        self.poll_us = store.poll_us
-        self.remote = store.remote
-        self.counting = store.counting
         self.down = False
         self.asked = 0
         self._store = store
 
-    def acquire(self, claim: Claim) -> bool:
-        return self._reached().acquire(claim)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._ask, found) if name in _VERBS else found
 
-    def settle(self, claim: Claim, changes: Amounts) -> None:
-        self._reached().settle(claim, changes)
-
-    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        return self._reached().renew(claims)
-
-    def peek(self, claim: Claim) -> None:
-        self._reached().peek(claim)
-
-    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        self._reached().reset(scopes, keys)
-
-    def version(self) -> int:
-        return self._reached().version()
-
-    def advance_version(self) -> int:
-        return self._reached().advance_version()
-
-    def _reached(self) -> Store:
+    def _ask(self, verb: Callable[..., Any], *arguments: Any) -> Any:
         self.asked += 1
         if self.down:
             raise StoreUnavailable("connection refused")
-        return self._store
+        return verb(*arguments)

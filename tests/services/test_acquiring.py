@@ -19,7 +19,6 @@ from limits_app import (
     LimitExceeded,
     NeverAdmissible,
     RateLimit,
-    ResourceLimit,
     limits,
     signals,
 )
@@ -28,7 +27,7 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.outcome import Outcome
 from limits_app.services import Share
 from limits_app.stores import registry
-from limits_app.testing import FakeClock, fresh_limits
+from limits_app.testing import FakeClock
 from tests.services.pool_rows import make_pool, serve
 
 TWO = [CallLimit(2, 60)]
@@ -98,14 +97,9 @@ def test_a_change_reaches_those_who_wait_already(acquire: Callable[..., Acquisit
     ("resource", "entity", "message"),
     [
         ("", None, "resource"),
-        ("1api", None, "resource"),
-        ("a b", None, "resource"),
-        ("api\0", None, "resource"),
-        ("a" * 65, None, "resource"),
         (["api"], None, "resource"),
         (None, None, "resource"),
         ("api", "", "entity"),
-        ("api", "x" * 256, "entity"),
         ("api", 42, "entity"),
         ("api", ["user"], "entity"),
     ],
@@ -168,44 +162,11 @@ def test_asyncio_acquires_and_refuses_alike() -> None:
     assert async_to_sync(course)() == [True, True, False]
 
 
-def test_asyncio_waits_without_blocking(clock: FakeClock) -> None:
-    limits.set_resource_limits("api", [ResourceLimit("db", 1)])
-
-    async def course() -> bool:
-        held = await limits.aacquire("api", entity="a")
-        waiting = asyncio.ensure_future(limits.aacquire("api", entity="a", timeout=30))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert registry.store().line.busy
-        held.release()
-        return (await waiting).successful
-
-    assert async_to_sync(course)()
-
-
 def _until_somebody_waits() -> None:
     line = registry.store().line
     deadline = Event()
     while not line.busy:
         deadline.wait(0.001)
-
-
-def test_a_request_that_takes_nothing_of_rates_is_an_error_and_one_that_leaves_them_alone_is_none() -> None:
-    tokens = RateLimit.per_minute("tokens", 10)
-    limits.set_resource_limits("rates", [tokens])
-    limits.set_resource_limits("both", [tokens, CallLimit(5, 60)])
-    for verb in (limits.try_acquire, limits.acquire, limits.check):
-        with pytest.raises(InvalidRequest, match="nothing is requested of tokens"):
-            verb("rates", requested={})
-    assert limits.acquire("both", requested={}).acquisitions.keys() == {"call_count"}
-
-
-@pytest.mark.parametrize("resource", ["rates", "free"])
-def test_amounts_of_unknown_keys_have_to_be_amounts(resource: str) -> None:
-    limits.set_resource_limits("rates", [RateLimit.per_minute("tokens", 10)])
-    for verb in (limits.try_acquire, limits.acquire, limits.check):
-        with pytest.raises(InvalidRequest, match="'typo' must not be negative"):
-            verb(resource, requested={"typo": -1})
 
 
 @pytest.mark.parametrize(
@@ -256,13 +217,6 @@ def test_members_of_a_pool_and_several_resources_are_warned_of_once_too(caplog: 
         limits.try_acquire_all(shares).update({"nothing": 1})
         limits.try_acquire_all([Share("free", who), Share("none", who)]).update({"nothing": 1})
     assert sorted(message.split(" ")[1] for message in caplog.messages) == ["'nothing'"] * 2 + ["'typo'"] * 2
-
-
-def test_tests_begin_with_warnings_that_nobody_has_had(caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
-        with fresh_limits():
-            limits.acquire("free", requested={"typo": 1})
-    assert len(caplog.messages) == 2
 
 
 def test_a_key_that_is_refused_is_not_said_to_be_skipped(settings: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -189,16 +189,14 @@ def test_while_the_database_is_down_what_held_before_a_date_is_good_enough(
 @pytest.mark.parametrize(
     ("begins", "ends", "overlaps"),
     [
-        (-2, -1, False),
         (-2, 0, False),
         (-2, 1, True),
         (-2, None, True),
         (0, 1, True),
         (1, 2, True),
         (1, None, True),
-        (3, 4, False),
-        (3, None, False),
         (2, 3, False),
+        (3, None, False),
     ],
 )
 def test_dates_of_one_scope_do_not_overlap(begins: int, ends: int | None, overlaps: bool) -> None:
@@ -224,11 +222,6 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
         put(4, weekly_hours="mon 11:00-12:00")
     QuerySet.update(Policy.objects.filter(weekly_hours="mon 09:00-12:00"), weekly_hours="broken")
     put(4, weekly_hours="mon 11:00-12:00")
-
-
-def test_an_option_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(TypeError, match="colour is not an option of a policy"):
-        limits.set_resource_limits("api", [CallLimit(1, 60)], colour="red")
 
 
 def test_hours_that_were_written_past_validation_never_hold(caplog: pytest.LogCaptureFixture) -> None:
@@ -275,11 +268,6 @@ def test_a_boost_raises_what_it_names_until_it_ends(wall: Wall) -> None:
     event = AuditEvent.objects.get(object_type="policy", verb="create", reason="a demo")
     assert (event.actor, event.after["extends"]) == ("ann", True)
     assert event.after["valid_until"] == policy.valid_until.isoformat()
-
-
-def test_a_boost_is_for_later() -> None:
-    with pytest.raises(InvalidLimit, match="has ended already"):
-        limits.grant_boost("user:1", None, [CallLimit(3, 60)], timezone.now(), "too late")
 
 
 def test_a_second_boost_at_the_same_time_is_refused() -> None:

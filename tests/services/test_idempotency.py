@@ -100,11 +100,10 @@ def test_a_key_is_remembered_for_as_long_as_the_settings_say(settings: Any, cloc
     assert used() == 2
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, 7, b"a", True, ["a"]])
-def test_a_key_that_cannot_be_is_an_error(key: Any) -> None:
+def test_a_key_that_cannot_be_is_an_error() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 3600)])
     with pytest.raises(InvalidRequest, match="idempotency key"):
-        limits.acquire("api", idempotency_key=key)
+        limits.acquire("api", idempotency_key="")
 
 
 def test_a_key_of_several_resources_is_one_of_all_of_them_in_whatever_order() -> None:

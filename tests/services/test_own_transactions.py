@@ -5,43 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 from django.db import transaction
-from django.test import override_settings
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import Settings
 
 from limits_app import CallLimit, ResourceLimit, StoreUnavailable, limits
 from limits_app.core.errors import StoreBlocked
 from limits_app.models import Entity
-from limits_app.resolver.cache import resolver
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
 from tests.services.failing import recover_by
-from tests.stores.database.databases import ALIAS, There, migrated, sqlite_in
+from tests.stores.database.databases import ALIAS, There
 
 
 @pytest.fixture(autouse=True)
 def site(
-    tmp_path: Path,
-    settings: Settings,
-    clock: FakeClock,
-    django_db_blocker: DjangoDbBlocker,
-    monkeypatch: pytest.MonkeyPatch,
+    second_database: None, settings: Settings, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """A store that would wait for an hour, whose recovery goes by a clock that stands still."""
     store = {"KIND": "database", "USING": ALIAS, "LOCK_TIMEOUT_SECONDS": 3600}
-    with (
-        django_db_blocker.unblock(),
-        migrated(sqlite_in(tmp_path), "limits_app"),
-        override_settings(DATABASE_ROUTERS=[There()], LIMITS={**settings.LIMITS, "STORES": {"default": store}}),
-    ):
-        recover_by(clock, monkeypatch)
-        limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("running", 1)])
-        yield
-        resilient_store().open().inner.close()  # type: ignore[attr-defined]
-    resolver.clear()
+    settings.DATABASE_ROUTERS = [There()]
+    settings.LIMITS = {**settings.LIMITS, "STORES": {"default": store}}
+    recover_by(clock, monkeypatch)
+    limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("running", 1)])
+    yield
+    resilient_store().open().inner.close()  # type: ignore[attr-defined]
 
 
 def write() -> None:

@@ -15,7 +15,6 @@ from pytest_django import Settings
 
 from limits_app import (
     CallLimit,
-    InvalidLimit,
     LimitExceeded,
     LimitTimeout,
     NeverAdmissible,
@@ -335,13 +334,6 @@ def test_asyncio_is_answered_by_policy_alike(store: FailingStore, clock: FakeClo
     clock.advance(BACK)
     resilient_store().record_failure(StoreUnavailable("only once"))
     assert async_to_sync(course)() == [True] * 6
-
-
-def test_an_empty_policy_word_is_the_only_other_one() -> None:
-    with pytest.raises(
-        InvalidLimit, match=r"on_unavailable: .* is not a valid choice: choose one of block, allow, local"
-    ):
-        limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="perhaps")
 
 
 def test_last_known_limits_during_a_database_outage(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import transaction
-from django.test import override_settings
-from pytest_django import DjangoDbBlocker
+from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
 from tests.api.site import ROOT
-from tests.stores.database.databases import ALIAS, migrated, sqlite_in
+from tests.stores.database.databases import ALIAS
 
 
 class Router:
@@ -33,14 +30,9 @@ class Router:
 
 
 @pytest.fixture(autouse=True)
-def replica(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def replica(second_database: None, settings: Settings) -> None:
     """A replica to which nothing ever comes."""
-    with (
-        django_db_blocker.unblock(),
-        migrated(sqlite_in(tmp_path), "limits_app"),
-        override_settings(DATABASE_ROUTERS=[Router()]),
-    ):
-        yield
+    settings.DATABASE_ROUTERS = [Router()]
 
 
 def test_a_change_counts_on_the_next_acquire() -> None:

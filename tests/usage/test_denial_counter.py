@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 from pytest_django import Settings
 
 from limits_app import limits, signals
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
-from limits_app.testing import FakeClock, fresh_limits
+from limits_app.testing import FakeClock
 from limits_app.usage import writer
 from limits_app.usage.denial_counter import Denials, denials
 from tests.forking import exit_code_of_child
 from tests.threads import no_more_threads
+from tests.usage.tables import missing
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = 3600
@@ -49,15 +49,6 @@ def noted(wall: Wall, clock: FakeClock) -> Denials:
     """Denials that are written when the clock is moved, also in tests."""
     writer.write_in_background(True)
     return Denials(most=5, clock=clock, now=wall)
-
-
-@pytest.fixture
-def site() -> Iterator[None]:
-    """Limits that nobody has used yet, and refusals that nobody has noted."""
-    with fresh_limits():
-        denials.clear()
-        yield
-        denials.clear()
 
 
 def refusal(entity: str | None = "user:1", key: str = "call_count", resource: str = "api") -> Outcome:
@@ -152,7 +143,7 @@ def test_however_many_resources_are_refused_there_is_an_end(noted: Denials) -> N
 def test_a_database_that_is_down_loses_nothing(
     noted: Denials, caplog: pytest.LogCaptureFixture, clock: FakeClock
 ) -> None:
-    with renamed("limits_app_denial"):
+    with missing("limits_app_denial"):
         for _ in range(3):
             noted.note(refusal())
             clock.advance(2)
@@ -240,7 +231,6 @@ def test_without_usage_nothing_is_counted(noted: Denials, settings: Settings) ->
     assert noted.waiting == 0
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
 def test_every_refusal_that_is_told_is_counted() -> None:
     limits.set_resource_limits("api", [CallLimit(1, HOUR)])
@@ -264,27 +254,9 @@ def test_every_refusal_that_is_told_is_counted() -> None:
     assert len(told) == 7
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
 def test_a_look_at_what_would_be_refused_is_no_refusal() -> None:
     limits.set_resource_limits("api", [RateLimit("tokens", 5, HOUR)])
     assert limits.try_acquire("api", requested={"tokens": 5})
     assert not limits.check("api", requested={"tokens": 1}).allowed
     assert denials.waiting == 0
-
-
-class renamed:  # noqa: N801 - used like a function
-    """A table that is not there in the block."""
-
-    def __init__(self, table: str) -> None:
-        self._table = table
-
-    def __enter__(self) -> None:
-        self._rename(self._table, "elsewhere")
-
-    def __exit__(self, *exception: object) -> None:
-        self._rename("elsewhere", self._table)
-
-    def _rename(self, old: str, new: str) -> None:
-        with connections["default"].cursor() as cursor:
-            cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.services.usage import uses
-from limits_app.testing import fresh_limits
 from limits_app.usage.denial_counter import denials
 
 pytestmark = pytest.mark.django_db
@@ -167,13 +165,6 @@ def test_what_cannot_be_asked_is_an_invalid_request(read: Any, asked: dict[str, 
         read(**asked)
 
 
-@pytest.fixture
-def site() -> Iterator[None]:
-    with fresh_limits():
-        yield
-    denials.clear()
-
-
 def put_denial(entity: str = "user:1", count: int = 1, minute: datetime = NOON, **fields: Any) -> None:
     usual: dict[str, Any] = {
         "resource": "api",
@@ -184,7 +175,6 @@ def put_denial(entity: str = "user:1", count: int = 1, minute: datetime = NOON, 
     Denial.objects.create(**{**usual, "entity": entity, "count": count, "minute": minute, **fields})
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
 def test_what_was_refused_can_be_read_when_it_is_written() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 3600)])

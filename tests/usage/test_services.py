@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,52 +24,28 @@ NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 HOUR = 3600
 
 
-@pytest.fixture
-def site() -> Iterator[None]:
-    with fresh_limits():
-        yield
-
-
 def admitted(period: Period = Period.HOUR) -> dict[tuple[str, str, str], int]:
     found = UsageSnapshot.objects.filter(period=period)
     return {(one.resource, one.bucket, one.entity): one.admitted_milli for one in found}
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
-def test_what_the_service_admits_is_counted() -> None:
+def test_what_the_service_admits_is_counted_for_all_who_are_charged() -> None:
+    parent = Entity.objects.create(identifier="tenant:1")
+    Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
     limits.set_resource_limits("api", [CallLimit(2, HOUR)])
     for _ in range(3):
         limits.try_acquire("api", entity="user:1")
     limits.try_acquire("api")
-    assert limits.roll_up().as_dict() == {"added": {"default": 2}, "failed": {}}
-    assert admitted() == {("api", "entity", "user:1"): 2_000, ("api", "entity", ""): 1_000}
+    assert limits.roll_up().as_dict() == {"added": {"default": 3}, "failed": {}}
+    assert admitted() == {
+        ("api", "entity", "user:1"): 2_000,
+        ("api", "entity", "tenant:1"): 2_000,
+        ("api", "entity", ""): 1_000,
+    }
     assert admitted(Period.DAY) == admitted()
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("site")
-def test_credit_is_no_usage_that_is_given_back() -> None:
-    limits.set_resource_limits("api", [CallLimit(2, HOUR)])
-    limits.try_acquire("api", entity="user:1")
-    limits.top_up("api", entity="user:1", key="call_count", amount=1, reason="a gift")
-    assert limits.try_acquire("api", entity="user:1")
-    limits.roll_up()
-    assert admitted() == {("api", "entity", "user:1"): 2_000}
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("site")
-def test_those_above_who_are_charged_too_have_counts_of_their_own() -> None:
-    parent = Entity.objects.create(identifier="tenant:1")
-    Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
-    limits.set_resource_limits("api", [CallLimit(2, HOUR)])
-    limits.try_acquire("api", entity="user:1")
-    limits.roll_up()
-    assert admitted() == {("api", "entity", "user:1"): 1_000, ("api", "entity", "tenant:1"): 1_000}
-
-
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
 def test_what_is_only_tried_is_not_counted() -> None:
     limits.set_resource_limits("api", [CallLimit(2, HOUR)])
@@ -120,7 +95,6 @@ def test_a_store_that_cannot_count_is_left_out(settings: Settings) -> None:
     resolver.clear()
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("site")
 def test_tasks_roll_up_and_prune(settings: Settings, tmp_path: Path) -> None:
     settings.LIMITS = {"USAGE_ARCHIVE_DIR": tmp_path}

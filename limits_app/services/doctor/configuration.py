@@ -54,20 +54,15 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
 
 def _dropped(policies: list[Entry]) -> Iterator[Finding]:
     found = [*dropped_limits(policies, policies)]
-    for message in _few(found, "limits are dropped by policies"):
-        yield Finding(
-            "limits_app.D010",
-            Severity.WARNING,
-            message,
-            "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant.",
-        )
+    advice = "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant."
+    yield from _few("limits_app.D010", Severity.WARNING, found, what="limits are dropped by policies", advice=advice)
 
 
 def _unreachable(policies: list[Entry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     now = timezone.now()
     found = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
-    for message in _few(found, "policies never hold"):
-        yield Finding("limits_app.D011", Severity.INFO, message, "Delete the policy, or correct when it holds.")
+    advice = "Delete the policy, or correct when it holds."
+    yield from _few("limits_app.D011", Severity.INFO, found, what="policies never hold", advice=advice)
 
 
 def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -134,13 +129,8 @@ def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]
         for resource in resources
         if not general & {"", resource.key[0]} and resource.state["pool"] not in limited
     ]
-    for message in _few(found, "resources have no limits"):
-        yield Finding(
-            "limits_app.D014",
-            Severity.WARNING,
-            message,
-            "Set limits for the resource or the system; if all is to be admitted, say so with an unlimited policy.",
-        )
+    advice = "Set limits for the resource or the system; if all is to be admitted, say so with an unlimited policy."
+    yield from _few("limits_app.D014", Severity.WARNING, found, what="resources have no limits", advice=advice)
 
 
 def _says(policy: Entry) -> bool:
@@ -160,10 +150,8 @@ def _silent(entities: list[Entry], entries: Mapping[Name, Entry]) -> Iterator[Fi
         if ("entities", entity.key) not in meant
         and {**entity.state, "cascade": False} == {**entity.section.defaults(), **nothing}
     ]
-    for message in _few(found, "entities have rows that say nothing"):
-        yield Finding(
-            "limits_app.D015", Severity.INFO, message, "Delete the row: an entity needs none, and defaults apply to it."
-        )
+    advice = "Delete the row: an entity needs none, and defaults apply to it."
+    yield from _few("limits_app.D015", Severity.INFO, found, what="entities have rows that say nothing", advice=advice)
 
 
 def _impossible(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
@@ -188,15 +176,17 @@ def _unknown(policies: list[Entry]) -> Iterator[Finding]:
     """Policies of entities that no request ever had, where usage is counted."""
     names = {policy.key[1] for policy in policies if not is_pattern(policy.key[1])} - {""}
     found = [f"the entity {name!r} has a policy and never used anything" for name in never_used(names)]
-    for message in _few(found, "entities with policies never used anything"):
-        yield Finding("limits_app.D026", Severity.INFO, message, "Check that it is spelled as your code does.")
+    advice = "Check that it is spelled as your code does."
+    yield from _few(
+        "limits_app.D026", Severity.INFO, found, what="entities with policies never used anything", advice=advice
+    )
 
 
-def _few(messages: list[str], what: str) -> Iterator[str]:
-    """All messages if they are few, else the first ones and the number of the others."""
-    yield from islice(messages, _SHOWN)
-    if len(messages) > _SHOWN:
-        yield f"more {what}: {len(messages) - _SHOWN}"
+def _few(code: str, severity: Severity, messages: list[str], *, what: str, advice: str) -> Iterator[Finding]:
+    """A finding for each message if they are few, else for the first ones and the number of the others."""
+    more = len(messages) - _SHOWN
+    for message in [*messages[:_SHOWN], *([f"more {what}: {more}"] if more > 0 else [])]:
+        yield Finding(code, severity, message, advice)
 
 
 class SiteUrls:
