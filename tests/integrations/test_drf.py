@@ -468,7 +468,7 @@ def test_views_without_throttles_of_ours_have_none(described: type[APIView]) -> 
 @pytest.mark.usefixtures("on_redis")
 @pytest.mark.parametrize("several", [False, True], ids=["one_throttle", "two_throttles"])
 def test_a_hundred_are_a_hundred(several: bool) -> None:
-    hourly = of(rates, "UserRateThrottle", scope="hourly", rate=f"{100}/hour")
+    hourly = of(rates, "UserRateThrottle", scope="hourly", rate="100/hour")
     daily = of(rates, "UserRateThrottle", scope="daily", rate="1000/day")
     limit("unrelated", CallLimit(1, 60))
     view = view_of(hourly, *([daily] if several else []))
@@ -481,5 +481,5 @@ def test_a_hundred_are_a_hundred(several: bool) -> None:
             connection.close()
 
     with ThreadPoolExecutor(20) as pool:
-        seen = Counter(pool.map(one, range(2_000)))
-    assert seen == {200: 100, 429: 2_000 - 100}
+        seen = Counter(pool.map(one, range(500)))
+    assert seen == {200: 100, 429: 400}
