@@ -12,6 +12,7 @@ from tests.celery.site import CelerySite, celery_site
 @pytest.fixture(scope="session")
 def shared_site() -> Iterator[CelerySite]:
     with celery_site() as site:
+        site.prepare()
         site.start_worker(processes=2)
         site.start_worker(processes=2)
         site.until_ready()

@@ -24,7 +24,7 @@ PATIENCE = 60
 
 
 class CelerySite:
-    """A prepared site; `celery` sends tasks to it, and `diary` is what they say."""
+    """A site; `celery` sends tasks to it, and `diary` is what they say."""
 
     def __init__(
         self, server: str, directory: Path, *, broker: str | None = None, visibility_seconds: int = 3600
@@ -47,7 +47,7 @@ class CelerySite:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def prepare(self) -> None:
-        """Make its tables and limits."""
+        """Make the tables and limits that its tasks need."""
         subprocess.run([sys.executable, "-m", "tests.celery.prepare"], cwd=ROOT, env=self.environment, check=True)
 
     def start_worker(self, processes: int = 4) -> subprocess.Popen[bytes]:
@@ -101,11 +101,10 @@ class CelerySite:
 
 @contextmanager
 def celery_site(**options: Any) -> Iterator[CelerySite]:
-    """A prepared site on a Redis server of its own, without workers."""
+    """A site on a Redis server of its own, without tables, limits and workers."""
     with ExitStack() as stack:
         server = stack.enter_context(redis_server())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="celery-")))
         site = CelerySite(f"redis://{HOST}:{server.port}", directory, **options)
         stack.callback(site.stop)
-        site.prepare()
         yield site

@@ -43,6 +43,7 @@ class Endured:
 def endure(seconds: float, kill_every: float) -> Endured:
     """Keep tasks coming for so long, kill a process again and again, and wait until all tasks are done."""
     with celery_site(visibility_seconds=VISIBILITY_SECONDS) as site:
+        site.prepare()
         site.start_worker()
         site.start_worker()
         site.until_ready()

@@ -1,4 +1,4 @@
-"""Ten minutes of simulated load: two workers whose tasks are refused, wait, come back, and are killed."""
+"""Five minutes of simulated load: two workers whose tasks are refused, wait, come back, and are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from limits_app.testing import FakeClock
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 600
+SECONDS = 300
 PER_SECOND = 20
 BACKLOG = 100
 TASK_US = 50_000

@@ -97,6 +97,7 @@ def test_a_waiting_task_can_be_revoked(site: CelerySite) -> None:
 @pytest.mark.release
 def test_rabbitmq_gives_the_tasks_of_a_dead_worker_to_another_one_and_loses_none() -> None:
     with rabbitmq_server() as broker, celery_site(broker=broker) as site:
+        site.prepare()
         first, _ = site.start_worker(processes=2), site.start_worker(processes=2)
         site.until_ready()
         sent = [site.send("work", "strict", number) for number in range(100)]

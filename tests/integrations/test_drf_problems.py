@@ -1,4 +1,4 @@
-"""Refusals of throttles as problem details, and what no cache keeps."""
+"""Rejections of throttles that are no 429, and all of them as problem details."""
 
 from __future__ import annotations
 
@@ -22,27 +22,13 @@ from tests.integrations.site import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-HANDLER = "limits_app.integrations.drf.problems.exception_handler"
+PROBLEMS = {"EXCEPTION_HANDLER": "limits_app.integrations.drf.problems.exception_handler"}
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 
 @pytest.fixture
 def problems(settings: Settings) -> None:
-    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": HANDLER}
-
-
-def test_no_cache_keeps_any_refusal() -> None:
-    limit("api", CallLimit(1, 60))
-    view = view_of(throttle("api"))
-    assert [ask(view).status_code, ask(view)["Cache-Control"]] == [200, "no-store"]
-    too_much = ask(view_of(throttle("api", cost=2)))
-    assert (too_much.status_code, too_much["Cache-Control"]) == (422, "no-store")
-
-
-def test_no_cache_keeps_that_the_store_is_down(take_down: Any) -> None:
-    take_down()
-    response = ask(view_of(throttle("api", default_limits=[CallLimit(1, 60)])))
-    assert (response.status_code, response["Cache-Control"]) == (503, "no-store")
+    settings.REST_FRAMEWORK = PROBLEMS
 
 
 @pytest.mark.usefixtures("problems")
@@ -61,33 +47,50 @@ def test_a_throttled_view_answers_with_problem_details() -> None:
     assert ask(view, headers={"Accept": "text/html"})["Content-Type"].startswith("text/html")
 
 
-@pytest.mark.usefixtures("problems")
-def test_too_much_at_once_names_the_limit() -> None:
+def too_much(take_down: Any) -> type:
     limit("api", RateLimit("tpm", 5, 60))
-    response = ask(view_of(throttle("api", cost=50)))
-    assert (response.status_code, response["Cache-Control"]) == (422, "no-store")
-    assert response["RateLimit"] == '"tpm";r=5;t=0'
-    assert b'"violated-policies": ["tpm"]' in response.content
+    return throttle("api", cost=50)
 
 
-@pytest.mark.usefixtures("problems")
-def test_a_block_has_a_problem_type_of_its_own() -> None:
+def blocked(take_down: Any) -> type:
     services.set_resource_limits("api", [], effect="blocked")
-    response = ask(view_of(throttle("api")))
-    assert (response.status_code, response["Cache-Control"], response.has_header("Retry-After")) == (
-        403,
-        "no-store",
-        False,
-    )
-    assert json.loads(response.content)["type"] == "urn:problem-type:limits-app:blocked"
+    return throttle("api")
 
 
-@pytest.mark.usefixtures("problems")
-def test_a_store_that_is_down_is_a_problem_too(take_down: Any) -> None:
+def store_down(take_down: Any) -> type:
     take_down()
-    response = ask(view_of(throttle("api", default_limits=[CallLimit(1, 60)])))
-    assert (response.status_code, response["Retry-After"]) == (503, "1")
-    assert response["Content-Type"] == "application/problem+json"
+    return throttle("api", default_limits=[CallLimit(1, 60)])
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "code", "retry_after", "problem_type", "names"),
+    [
+        (too_much, 422, "too_much_at_once", None, "about:blank", ["tpm"]),
+        (blocked, 403, "blocked", None, "urn:problem-type:limits-app:blocked", ["blocked"]),
+        (store_down, 503, "limits_unavailable", "1", "about:blank", None),
+    ],
+)
+def test_rejections_that_are_no_429(
+    make: Any,
+    status: int,
+    code: str,
+    retry_after: str | None,
+    problem_type: str,
+    names: Any,
+    take_down: Any,
+    settings: Settings,
+) -> None:
+    view = view_of(make(take_down))
+    plain = ask(view, 1)
+    settings.REST_FRAMEWORK = PROBLEMS
+    problem = ask(view, 1)
+    for refused in (plain, problem):
+        assert (refused.status_code, refused.get("Retry-After")) == (status, retry_after)
+        assert refused["Cache-Control"] == "no-store"
+    assert plain.data["detail"].code == code
+    assert problem["Content-Type"] == "application/problem+json"
+    content = json.loads(problem.content)
+    assert (content["type"], content.get("violated-policies")) == (problem_type, names)
 
 
 class Never(BaseThrottle):

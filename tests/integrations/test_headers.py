@@ -28,16 +28,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NAMES = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 
 
-@pytest.fixture
-def form(settings: Settings) -> Any:
-    """Choose a form of headers."""
-
-    def choose(form: str) -> None:
-        settings.LIMITS = settings.LIMITS | {"HEADERS": form}
-
-    return choose
-
-
 def told(response: Any) -> dict[str, str]:
     """The headers about limits."""
     return {name: response[name] for name in NAMES if response.has_header(name)}
@@ -103,8 +93,10 @@ def test_a_calendar_quota_has_a_window_of_fixed_length(period: str, policy: str,
         ("none", ()),
     ],
 )
-def test_the_site_chooses_the_headers(name: str, headers: tuple[str, ...], ask: Ask, serve: Any, form: Any) -> None:
-    form(name)
+def test_the_site_chooses_the_headers(
+    name: str, headers: tuple[str, ...], ask: Ask, serve: Any, settings: Settings
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": name}
     serve({"": fine})
     endpoint(limit("api", CallLimit(1, 60)))
     assert tuple(told(ask())) == headers
@@ -113,8 +105,10 @@ def test_the_site_chooses_the_headers(name: str, headers: tuple[str, ...], ask: 
 
 
 @time_machine.travel("2026-01-01T00:00:00Z", tick=False)
-def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(ask: Ask, serve: Any, form: Any) -> None:
-    form("legacy")
+def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(
+    ask: Ask, serve: Any, settings: Settings
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
     serve({"": fine})
     endpoint(limit("api", CallLimit(2, 60), RateLimit("tpm", 100, 3600), ResourceLimit("slots", 9)))
     now = 1767225600
@@ -129,15 +123,15 @@ def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(ask: A
 
 
 @time_machine.travel("2026-01-01T00:00:00Z", tick=False)
-def test_they_leave_out_when_a_permit_comes_back(ask: Ask, serve: Any, form: Any) -> None:
-    form("legacy")
+def test_they_leave_out_when_a_permit_comes_back(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
     serve({"": fine})
     endpoint(limit("api", ResourceLimit("slots", 2)))
     assert told(ask()) == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1"}
 
 
-def test_a_limit_that_refuses_counts_more_than_one_with_less_left(ask: Ask, serve: Any, form: Any) -> None:
-    form("legacy")
+def test_a_limit_that_refuses_counts_more_than_one_with_less_left(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
     serve({"": fine})
     endpoint(limit("api", CallLimit(1, 60), RateLimit("tpm", 1000, 60)), amounts={"tpm": 600, "call_count": 0})
     ask()

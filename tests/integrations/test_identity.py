@@ -55,7 +55,6 @@ def of_task(request: HttpRequest) -> str | None:
     return async_to_sync(RequestLimits(request).aentity)()
 
 
-@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("request_", "entity"),
     [
@@ -89,15 +88,14 @@ def of_task(request: HttpRequest) -> str | None:
         pytest.param(request_from("203.0.113.7", User(pk="")), "ip:203.0.113.7", id="or_has_an_empty_key"),
     ],
 )
-def test_a_user_or_an_address(as_configured: Any, request_: HttpRequest, entity: str, settings: Settings) -> None:
+def test_a_user_or_an_address(request_: HttpRequest, entity: str, settings: Settings) -> None:
     settings.LIMITS = {}
-    assert as_configured(request_) == entity
+    assert of_request(request_) == entity
 
 
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48", "unix"]
 
 
-@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("peer", "forwarded", "entity"),
     [
@@ -123,9 +121,9 @@ PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48", "unix"]
         pytest.param("10.0.0.1", "10.0.0.1," * 5_000 + "10.0.0.1", "ip:10.0.0.1", id="nobody_walks_a_long_way"),
     ],
 )
-def test_trusted_proxies(as_configured: Any, peer: str, forwarded: str, entity: str, settings: Settings) -> None:
+def test_trusted_proxies(peer: str, forwarded: str, entity: str, settings: Settings) -> None:
     settings.LIMITS = {"TRUSTED_PROXIES": PROXIES}
-    assert as_configured(request_from(peer, **{"X-Forwarded-For": forwarded})) == entity
+    assert of_request(request_from(peer, **{"X-Forwarded-For": forwarded})) == entity
 
 
 def test_a_socket_without_an_address_is_trusted_only_if_the_site_says_so(settings: Settings) -> None:
@@ -141,7 +139,6 @@ def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Setti
     assert entities == ["ip:2001:db8:7::/48", "ip:2001:db8:7:8::9"]
 
 
-@pytest.mark.parametrize("as_configured", [of_request, of_task], ids=["sync", "async"])
 @pytest.mark.parametrize(
     ("key", "entity"),
     [
@@ -153,9 +150,9 @@ def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Setti
     ],
     ids=["a_key", "a_key_with_a_space", "a_long_key", "an_empty_key", "no_key"],
 )
-def test_an_api_key_comes_before_the_user(as_configured: Any, key: str | None, entity: str, settings: Settings) -> None:
+def test_an_api_key_comes_before_the_user(key: str | None, entity: str, settings: Settings) -> None:
     settings.LIMITS = {"API_KEY_OF_REQUEST": lambda request: key}
-    assert as_configured(request_from("203.0.113.7", User(pk=42))) == entity
+    assert of_request(request_from("203.0.113.7", User(pk=42))) == entity
 
 
 def test_a_key_is_never_shown(settings: Settings) -> None:

@@ -134,17 +134,6 @@ def test_a_refusal_by_one_rule_charges_nothing_in_the_others(ask: Ask, serve: An
     assert left("all", None) == {"call_count": 0}
 
 
-def test_the_headers_report_the_limit_that_is_closest_to_its_end(ask: Ask, serve: Any, settings: Settings) -> None:
-    settings.LIMITS = settings.LIMITS | {"HEADERS": "both"}
-    serve({"x/": fine})
-    endpoint(limit("each", CallLimit(10, 60)), "/x/")
-    endpoint(limit("all", CallLimit(2, 60)), "/*", counted_by="everyone")
-    admitted, _, refused = ask("/x/"), ask("/x/"), ask("/x/", who="bob")
-    assert admitted["RateLimit"] == '"each:call_count";r=9;t=6, "all:call_count";r=1;t=30'
-    assert (admitted["X-RateLimit-Limit"], admitted["X-RateLimit-Remaining"]) == ("2", "1")
-    assert (refused.status_code, refused["X-RateLimit-Limit"], refused["Retry-After"]) == (429, "2", "30")
-
-
 @pytest.mark.parametrize(
     ("one", "other", "after"),
     [

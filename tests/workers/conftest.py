@@ -12,6 +12,12 @@ from limits_app.workers import WorkerPool
 from tests.workers.people import MODES, Clerk
 
 
+@pytest.fixture(autouse=True)
+def _processes_without_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in processes set Django up where it is set up here, which takes a second; one test is about that."""
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
-from tests.workers.people import Archivist, Caller, Clerk, Gatekeeper, Unborn
+from tests.workers.people import MODES, Archivist, Caller, Clerk, Gatekeeper, Unborn
 
 SECONDS = 20
 WHO: ContextVar[str] = ContextVar("who")
@@ -33,6 +33,9 @@ async def _in_a_loop(call: Callable[[], Any]) -> Any:
 
 
 def test_calls_return_futures_of_results_and_errors_also_of_coroutines(clerk: WorkerPool[Clerk]) -> None:
+    async def ask() -> list[Any]:
+        return await asyncio.gather(clerk.say_name(), clerk.submit(Clerk.say_name))
+
     future = clerk.say_name()
     assert isinstance(future, TaskFuture)
     assert future.result(SECONDS) == "Bob"
@@ -45,21 +48,16 @@ def test_calls_return_futures_of_results_and_errors_also_of_coroutines(clerk: Wo
     assert clerk.has_limits().result(SECONDS) is True
     assert clerk.tell_later(1).result(SECONDS) == [1]
     assert clerk.submit(Clerk.tell_later, 2).result(SECONDS) == [1, 2]
+    # The same where an event loop runs already.
+    assert asyncio.run(ask()) == ["Bob", "Bob"]
+    assert asyncio.run(_in_a_loop(lambda: clerk.tell_later(3).result(SECONDS))) == [1, 2, 3]
+    with pytest.raises(LookupError, match="later"):
+        asyncio.run(_in_a_loop(lambda: clerk.fail_later().result(SECONDS)))
 
 
 def test_calls_of_one_worker_meet_the_same_object_in_their_order(clerk: WorkerPool[Clerk]) -> None:
     futures = [clerk.tell(number) for number in range(300)]
     assert gather(futures, timeout=SECONDS) == [list(range(number + 1)) for number in range(300)]
-
-
-def test_calls_are_made_and_awaited_where_an_event_loop_runs_already(clerk: WorkerPool[Clerk]) -> None:
-    async def ask() -> list[Any]:
-        return await asyncio.gather(clerk.say_name(), clerk.submit(Clerk.say_name))
-
-    assert asyncio.run(_in_a_loop(lambda: clerk.tell_later(1).result(SECONDS))) == [1]
-    with pytest.raises(LookupError, match="later"):
-        asyncio.run(_in_a_loop(lambda: clerk.fail_later().result(SECONDS)))
-    assert asyncio.run(ask()) == ["Bob", "Bob"]
 
 
 def test_a_coroutine_where_an_event_loop_runs_already_sees_the_context_of_its_caller() -> None:
@@ -119,29 +117,20 @@ def test_a_worker_on_demand_that_cannot_be_made_is_an_error_of_the_call(mode: st
 
 def test_every_call_on_demand_has_a_worker_of_its_own(mode: str) -> None:
     with Clerk.options(mode=mode, on_demand=True, max_workers=2).init("Bob") as clerk:
-        assert gather([clerk.tell(number) for number in range(3)], timeout=SECONDS) == [[n] for n in range(3)]
-        assert clerk.tell_later(7).result(SECONDS) == [7]
+        assert gather([clerk.tell(0), clerk.tell(1), clerk.tell_later(2)], timeout=SECONDS) == [[0], [1], [2]]
 
 
-def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event) -> None:
-    with Gatekeeper.options(mode="thread", on_demand=True, max_workers=3).init(gate, Event()) as keeper:
+@pytest.mark.parametrize(("most", "working"), [(3, 3), (None, 10)], ids=["bounded", "as_many_as_calls"])
+def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event, most: int | None, working: int) -> None:
+    with Gatekeeper.options(mode="thread", on_demand=True, max_workers=most).init(gate, Event()) as keeper:
         futures = [keeper.pass_through(number) for number in range(10)]
         assert keeper.get_pool_stats() == {
-            "total_workers": 3,
+            "total_workers": working,
             "max_queued_tasks": None,
-            "submission_queues": [{"index": 0, "capacity": 3, "waiting": 7, "in_flight": 3}],
+            "submission_queues": [{"index": 0, "capacity": most, "waiting": 10 - working, "in_flight": working}],
         }
         gate.set()
         assert gather(futures, timeout=SECONDS) == list(range(10))
-
-
-def test_workers_on_demand_are_as_many_as_there_are_calls(gate: Event) -> None:
-    with Gatekeeper.options(mode="thread", on_demand=True).init(gate, Event()) as keeper:
-        futures = [keeper.pass_through(number) for number in range(20)]
-        [queue] = keeper.get_pool_stats()["submission_queues"]
-        assert queue == {"index": 0, "capacity": None, "waiting": 0, "in_flight": 20}
-        gate.set()
-        assert gather(futures, timeout=SECONDS) == list(range(20))
 
 
 def test_a_worker_on_demand_may_call_another_one() -> None:
@@ -180,15 +169,12 @@ def test_at_random_everybody_gets_something() -> None:
     assert 100 <= longest < 200
 
 
-@pytest.mark.parametrize(("mode", "most"), [("sync", None), ("thread", None), ("process", 100), ("asyncio", None)])
-def test_each_mode_says_how_many_calls_are_with_a_worker(mode: str, most: int | None) -> None:
-    assert Clerk.options(mode=mode).capacity == most
-
-
-def test_options_say_otherwise_except_where_nothing_can_wait() -> None:
+def test_modes_and_options_say_how_many_calls_are_with_a_worker() -> None:
+    by_mode = {mode: Clerk.options(mode=mode).capacity for mode in MODES}
+    assert by_mode == {"sync": None, "thread": None, "process": 100, "asyncio": None}
     assert Clerk.options(mode="thread", max_queued_tasks=7).capacity == 7
     assert Clerk.options(mode="process", max_queued_tasks=None).capacity is None
-    assert Clerk.options(mode="sync", max_queued_tasks=7).capacity is None
+    assert Clerk.options(mode="sync", max_queued_tasks=7).capacity is None  # where nothing can wait
 
 
 def test_a_worker_that_calls_a_worker_in_the_same_thread_gets_its_answer() -> None:

@@ -20,11 +20,6 @@ REGIONS = ["eu", "us", "asia"]
 CALLS = CallLimit(5, 86_400, RateLimitAlgorithm.FIXED_WINDOW)
 
 
-def test_limits_are_private_to_each_worker(mode: str) -> None:
-    with Clerk.options(mode=mode, max_workers=2, limits=[CALLS]).init() as clerks:
-        assert gather([clerks.take(9) for _ in range(4)], timeout=SECONDS) == [5, 5, 0, 0]
-
-
 def test_the_init_of_a_worker_can_acquire() -> None:
     desk = ResourceLimit("desk", 1)
     with Clerk.options(limits=[desk]).init(limits_needed=1) as clerk:
@@ -43,6 +38,11 @@ def test_where_no_limits_are_given_no_key_is_a_mistake(limits: list[CallLimit] |
     assert Clerk(limits_needed=1).take(3) == 3
     with Clerk.options(limits=limits).init(limits_needed=1) as clerk:
         assert clerk.take(3).result(SECONDS) == 3
+
+
+def test_limits_are_private_to_each_worker() -> None:
+    with Clerk.options(mode="thread", max_workers=2, limits=[CALLS]).init() as clerks:
+        assert gather([clerks.take(9) for _ in range(4)], timeout=SECONDS) == [5, 5, 0, 0]
 
 
 def test_a_private_set_is_copied_for_each_worker(mode: str) -> None:

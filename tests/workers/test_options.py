@@ -16,7 +16,6 @@ from tests.workers.people import Clerk, memory_set
     ("options", "message"),
     [
         ({"mode": "threads"}, "mode 'threads' must be one of sync, thread, process, asyncio"),
-        ({"mode": None}, "mode None must be one of"),
         ({"max_workers": 0}, "max_workers must be None or a whole number, 1 or more, not 0"),
         ({"max_workers": True}, "max_workers must be"),
         ({"max_queued_tasks": 0}, "max_queued_tasks must be None or a whole number, 1 or more, not 0"),
@@ -37,10 +36,7 @@ from tests.workers.people import Clerk, memory_set
         ({"retry_on": KeyboardInterrupt}, "retry_on must be"),
         ({"retry_on": [LookupError, 1]}, "retry_on must be"),
         ({"retry_on": None}, "retry_on must be"),
-        (
-            {"retry_on": lambda error: True},
-            r"retry_on must accept the keywords .* \*\*context",
-        ),
+        ({"retry_on": lambda error: True}, r"retry_on must accept the keywords .* \*\*context"),
         ({"limits": 1}, "limits must be limits, a limit set, limit sets or a limit pool, not 1"),
         ({"limits": [CallLimit(1, 1), memory_set()]}, "limits must be"),
     ],
