@@ -34,7 +34,11 @@ class FailingStore:
     def __getattr__(self, name: str) -> Any:
         if name not in _VERBS:
             return getattr(self._store, name)
-        return lambda *arguments: getattr(self._reached(), name)(*arguments)
+
+        def ask(*arguments: Any) -> Any:
+            return getattr(self._reached(), name)(*arguments)
+
+        return ask
 
     def _reached(self) -> Store:
         self.asked += 1
