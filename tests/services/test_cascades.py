@@ -177,10 +177,3 @@ def test_what_a_family_used_is_summed_once() -> None:
     limits.acquire("api", entity="key:a")
     limits.acquire("api", entity="user:1")
     assert limits.status("api").used_by_all == {"call_count": 1 + 2 + 2}
-
-
-def test_permits_that_are_shared_are_held_by_anybody() -> None:
-    limits.set_resource_limits("api", [ResourceLimit("slot", 1)], shared=["slot"])
-    with limits.acquire("api", entity="user:1"):
-        assert not limits.try_acquire("api", entity="user:2")
-    assert limits.acquire("api", entity="user:2")

@@ -133,16 +133,6 @@ def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_quer
             own.get(("api", None, (), None))
 
 
-def test_what_bypasses_the_app_counts_once_nothing_is_kept_any_more() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 60)])
-    assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE limits_app_limit SET capacity = 2")
-    assert not limits.try_acquire("api")
-    resolver.clear()
-    assert limits.try_acquire("api")
-
-
 def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(MemoryStore):
         def advance_version(self) -> int:
