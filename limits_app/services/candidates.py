@@ -70,9 +70,7 @@ def set_candidate(
     `revert_percent` of the requests of the first `revert_minutes` are rejected (None: never).
     Raises InvalidLimit (a ValueError) with everything that is wrong.
     """
-    text = (
-        limits if isinstance(limits, str) else " ".join(one if isinstance(one, str) else _text(one) for one in limits)
-    )
+    text = limits if isinstance(limits, str) else " ".join(map(_text, limits))
     with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()):
         stored = Candidate.objects.using(write_alias()).filter(policy=policy)
         stored.delete()
@@ -225,5 +223,11 @@ def _limits_of(policy: Policy) -> str:
     return " ".join(row.text() for row in policy.limits.all())
 
 
-def _text(limit: LimitDefinition | Noted) -> str:
-    return limit_text(limit.limit, shared=limit.shared) if isinstance(limit, Noted) else limit_text(limit)
+def _text(limit: LimitDefinition | Noted | str) -> str:
+    match limit:
+        case str():
+            return limit
+        case Noted():
+            return limit_text(limit.limit, shared=limit.shared)
+        case _:
+            return limit_text(limit)

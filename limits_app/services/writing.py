@@ -199,13 +199,13 @@ def _with_shared(limits: object, shared: object) -> list[object]:
     if not isinstance(shared, Collection) or isinstance(shared, str):
         raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(shared)}")
     found = [*(parse_limits(limits) if isinstance(limits, str) else limits)]
-    if shared:
-        found = [parse_limit(one) if isinstance(one, str) else one for one in found]
-    keys = {one.limit.key if isinstance(one, Noted) else one.key for one in found if isinstance(one, Noted | AnyLimit)}
-    unshared = sorted({*shared} - keys)
+    if not shared:
+        return found
+    found = [parse_limit(one) if isinstance(one, str) else one for one in found]
+    noted = [Noted(one) if isinstance(one, LimitDefinition) else one for one in found]
+    unshared = sorted({*shared} - {one.limit.key for one in noted if isinstance(one, Noted)})
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
-    noted = [Noted(one) if isinstance(one, LimitDefinition) and one.key in shared else one for one in found]
     return [Noted(one.limit, True) if isinstance(one, Noted) and one.limit.key in shared else one for one in noted]
 
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,10 +54,16 @@ class Archive:
 
     def _made(self) -> Path:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = (f"{self._name}{f'-{number}' if number > 1 else ''}.jsonl.gz" for number in count(1))
-        file = next(file for file in map(self._folder.joinpath, names) if _is_new(file))
-        _sync(self._folder)
-        return file
+        file, number = self._folder / f"{self._name}.jsonl.gz", 1
+        while True:
+            try:
+                file.touch(exist_ok=False)
+            except FileExistsError:  # that of an earlier run
+                number += 1
+                file = self._folder / f"{self._name}-{number}.jsonl.gz"
+            else:
+                _sync(self._folder)
+                return file
 
 
 class _Exact(DjangoJSONEncoder):
@@ -66,15 +71,6 @@ class _Exact(DjangoJSONEncoder):
 
     def default(self, o: Any) -> Any:
         return o.isoformat() if isinstance(o, datetime) else super().default(o)
-
-
-def _is_new(file: Path) -> bool:
-    """Create the file; returns whether it is new."""
-    try:
-        file.open("xb").close()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _sync(folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -34,11 +32,16 @@ class FailingStore:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        return partial(self._ask, found) if name in _VERBS else found
+        if name not in _VERBS:
+            return getattr(self._store, name)
 
-    def _ask(self, verb: Callable[..., Any], *arguments: Any) -> Any:
+        def ask(*arguments: Any) -> Any:
+            return getattr(self._reached(), name)(*arguments)
+
+        return ask
+
+    def _reached(self) -> Store:
         self.asked += 1
         if self.down:
             raise StoreUnavailable("connection refused")
-        return verb(*arguments)
+        return self._store

@@ -33,12 +33,6 @@ from tests.services.pool_rows import make_pool, serve
 TWO = [CallLimit(2, 60)]
 
 
-def test_nothing_set_admits_everything() -> None:
-    with limits.acquire("api", entity="user:1") as acquisition:
-        assert acquisition.successful
-        assert acquisition.outcome.allowed
-
-
 @pytest.mark.parametrize("verb", [limits.acquire, limits.try_acquire, limits.check])
 def test_a_verb_in_a_coroutine_names_the_one_for_asyncio(verb: Callable[[str], object]) -> None:
     async def main() -> None:

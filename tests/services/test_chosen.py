@@ -137,18 +137,6 @@ def test_all_levels_can_extend_each_other() -> None:
     assert {one.policy.level for one in choice.limits} == set(LEVELS)
 
 
-def test_nothing_set_is_nothing_held() -> None:
-    assert choose(EntityPolicies(None, ()), NOW) == Choice(None, (), (), None)
-
-
-def test_a_policy_in_the_shadow_holds_where_it_is_tried() -> None:
-    link = EntityPolicies(
-        WHO, (policy(PolicyScope.RESOURCE, 1, enforcement=Enforcement.SHADOW), policy(PolicyScope.SYSTEM, 2))
-    )
-    assert held(choose(link, NOW)) == of(PolicyScope.SYSTEM, 2)
-    assert held(choose(link, NOW, shadow=True)) == of(PolicyScope.RESOURCE, 1)
-
-
 def test_the_most_specific_policy_that_says_so_decides_without_the_store() -> None:
     silent = policy(PolicyScope.ENTITY, 1, extends=True)
     allows = policy(PolicyScope.RESOURCE, 2, on_unavailable=OnUnavailable.ALLOW)

@@ -271,15 +271,6 @@ def test_where_nothing_comes_back_the_key_stays_taken(algorithm: RateLimitAlgori
     assert charged() == 60
 
 
-def test_usage_that_is_less_gives_no_key_back_where_the_work_went_well() -> None:
-    limits.set_resource_limits("api", [TPM])
-    for _ in range(2):
-        with ask() as acquisition:
-            acquisition.update({"tpm": 0})
-        assert charged() == 0
-    assert not acquisition.acquisitions
-
-
 def test_a_key_of_several_resources_and_of_a_pool_is_given_back_too() -> None:
     limits.set_resource_limits("api", [TPM])
     serve("mail", make_pool({"eu": [TPM], "us": [TPM]}, name="claude"))

@@ -161,14 +161,6 @@ def test_the_wait_is_for_the_earliest_member_and_the_own_limits() -> None:
     assert refused.summary().startswith("'tpm' of bedrock/claude at quick has 0")
 
 
-def test_what_no_member_can_ever_serve_is_refused_at_once() -> None:
-    serve("chat", make_pool({"a": [TPM], "b": [RateLimit.per_minute("tpm", 80)]}))
-    assert who(limits.acquire("chat", requested={"tpm": 70})) == "b"
-    for ask in (limits.acquire, limits.check):
-        with pytest.raises(NeverAdmissible):
-            ask("chat", requested={"tpm": 81})
-
-
 def test_members_without_a_requested_rate_are_no_candidates() -> None:
     serve("chat", make_pool({"a": [CALLS], "b": [TPM]}))
     limits.set_resource_limits("chat", [RateLimit.per_minute("tpm", 100), RateLimit.per_minute("images", 5)])
@@ -182,20 +174,6 @@ def test_requested_amounts_may_depend_on_what_holds() -> None:
     serve("chat", make_pool({"a": [CALLS, TPM], "b": [TPM]}))
     assert many(1, "chat", requested=lambda found: dict.fromkeys(found.rates, 1)) == "a"
     assert {limit.key for limit in limits.limit_set("chat")} == {"tpm"}
-
-
-def test_all_kinds_of_limits_serve_and_permits_come_back() -> None:
-    quota = QuotaLimit.per_day("tokens", 10)
-    serve("chat", make_pool({"a": [quota, ResourceLimit("slots", 1)], "b": [quota]}, load_balancing="failover"))
-    with limits.acquire("chat", requested={"tokens": 4}) as first:
-        with limits.acquire("chat", requested={"tokens": 4, "slots": 1}) as second:
-            assert who(first, second) == "ab"
-            second.update({"tokens": 1})
-        first.update({"tokens": 4})
-    with limits.acquire("chat", requested={"tokens": 6}) as third:
-        assert who(third) == "a"
-        third.update({"tokens": 6})
-    assert who(limits.try_acquire("chat", requested={"tokens": 2})) == "b"
 
 
 def test_without_a_member_that_is_enabled_nobody_is_served() -> None:
