@@ -83,10 +83,12 @@ def test_a_store_takes_the_place_of_the_one_that_the_mode_would_choose(options: 
     assert LimitSet([TPM], store=store, **options).store is store
 
 
-def test_a_clock_tells_whole_microseconds() -> None:
+def test_a_clock_is_any_callable_that_returns_whole_microseconds() -> None:
+    clock = MemoryStore(clock=lambda: 5).clock
+    assert clock() == 5
+    assert clock.moves_by_itself
     with pytest.raises(InvalidRequest, match=r"clock must return whole microseconds, .* not 1.5"):
         MemoryStore(clock=lambda: 1.5)  # type: ignore[arg-type,return-value]
-    assert MemoryStore(clock=lambda: 5).clock() == 5
 
 
 class Everywhere(MemoryStore):
