@@ -161,7 +161,11 @@ class WaitingLine:
             with self._lock:
                 self._remove_dead()
                 # The wait may have ended while another thread was about to call this.
-                self._queue(waiter, wanted if waiter.is_waiting() else (), scopes)
+                if wanted and not waiter.is_waiting():
+                    wanted = ()
+                if wanted and waiter.number not in self._places:
+                    self._places[waiter.number] = _Place(waiter, partial(self._died, waiter.number))
+                self._move(waiter.number, wanted, scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
             if self._watch is not None or self._unwatch is not None:
@@ -220,19 +224,8 @@ class WaitingLine:
         """The scopes that have waiters."""
         return list(self._queues)
 
-    def buckets_of(self, waiter: Waiter) -> tuple[Bucket, ...]:
-        """The buckets for which a waiter queues."""
-        place = self._places.get(waiter.number)
-        return () if place is None else place.buckets
-
-    def _queue(self, waiter: Waiter, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
-        """Join and leave queues; adds the scopes of both to `scopes`."""
-        number = waiter.number
-        if wanted and number not in self._places:
-            self._places[number] = _Place(waiter, partial(self._died, number))
-        self._move(number, wanted, scopes)
-
     def _move(self, number: int, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
+        """Join and leave queues; adds the scopes of both to `scopes`."""
         place = self._places.get(number)
         if place is None:
             return

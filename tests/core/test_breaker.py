@@ -226,13 +226,6 @@ def test_threads_that_fail_together_open_it_once() -> None:
     assert course.changes == [(CLOSED, OPEN)]
 
 
-def test_a_breaker_without_a_listener_changes_its_state() -> None:
-    breaker = CircuitBreaker(POLICY, clock=FakeClock())
-    for _ in range(4):
-        breaker.record(failed=True)
-    assert breaker.state is OPEN
-
-
 @pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 def test_a_child_has_the_state_of_its_parent_and_none_of_its_calls() -> None:
     course = Course().opened()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import decimal
-import json
 import pickle
 import re
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import pytest
@@ -84,24 +81,17 @@ def test_what_is_allowed_can_be_made_and_compiled(made: Any) -> None:
     "number", [7, 7.0, Decimal(7), Decimal("7.00"), Seven(), Tenths(7)], ids=lambda one: type(one).__name__
 )
 def test_a_number_of_any_kind_is_kept_as_a_plain_number(number: Any) -> None:
-    some = [
-        RateLimit("tpm", number, number, burst=number),
-        CallLimit(number, number, GCRA, number),
-        ResourceLimit("db", 7, number),
-        QuotaLimit.per_session("plan", 7, number),
-    ]
-    plain = [RateLimit("tpm", 7, 7, burst=7), CallLimit(7, 7, GCRA, 7), ResourceLimit("db", 7, 7)]
-    assert some == [*plain, QuotaLimit.per_session("plan", 7, 7)]
-    assert {type(value) for limit in some for value in dataclasses.astuple(limit)} <= {
-        int, str, bool, NoneType, RateLimitAlgorithm
-    }  # fmt: skip
+    def limits(number: Any) -> list[Limit]:
+        return [
+            RateLimit("tpm", number, number, burst=number),
+            RateLimit("tpm", number, number, SLIDING_WINDOW),
+            CallLimit(number, number, GCRA, number),
+            ResourceLimit("db", number, number),
+            QuotaLimit.per_day("plan", number),
+            QuotaLimit.per_session("plan", number, number),
+        ]
 
-
-def test_whole_numbers_of_other_libraries_are_kept_as_integers() -> None:
-    seven: Any = Seven()
-    some = (RateLimit("tpm", seven, 60, SLIDING_WINDOW), ResourceLimit("db", seven), QuotaLimit.per_day("a", seven))
-    assert [type(limit.capacity) for limit in some] == [int] * 3
-    assert json.dumps([limit.capacity for limit in some]) == "[7, 7, 7]"
+    assert repr(limits(number)) == repr(limits(7))
 
 
 def test_decimals_are_kept_as_floats() -> None:
@@ -170,10 +160,6 @@ def test_a_bad_amount_is_refused_with_the_limit_the_field_and_the_rule(value: An
         assert complaint(partial(CallLimit, **numbers)) == text.replace("'tpm'", "'call_count'")
 
 
-def test_a_burst_of_none_is_the_capacity() -> None:
-    assert RateLimit("tpm", 5, 1, burst=None).ceiling == 5
-
-
 @pytest.mark.parametrize("algorithm", [LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW])
 @pytest.mark.parametrize("value", [0.5, 1.5, float("nan"), float("inf"), Decimal("5.5")])
 def test_decimals_are_for_token_bucket_and_gcra_only(algorithm: RateLimitAlgorithm, value: float) -> None:
@@ -181,13 +167,9 @@ def test_decimals_are_for_token_bucket_and_gcra_only(algorithm: RateLimitAlgorit
     assert repr(RateLimit("tpm", 5.0, 1, algorithm).capacity) == "5"
 
 
-@pytest.mark.parametrize("value", [0.5, Decimal("2.5"), float("nan")])
-def test_permits_are_whole(value: float) -> None:
-    text = complaint(lambda: ResourceLimit("db", value))  # type: ignore[arg-type]
-    assert text.startswith("limit 'db': capacity must be a whole number")
-
-
-@pytest.mark.parametrize(("value", "rule"), BAD_NUMBERS)
+@pytest.mark.parametrize(
+    ("value", "rule"), [*BAD_NUMBERS, *[(number, "a whole number") for number in (0.5, Decimal("2.5"), float("nan"))]]
+)
 def test_a_bad_number_of_permits_is_refused(value: Any, rule: str) -> None:
     text = complaint(lambda: ResourceLimit("db", value))
     assert text.startswith("limit 'db': capacity ")
@@ -248,12 +230,11 @@ def test_the_most_in_one_window(algorithm: RateLimitAlgorithm, burst: float | No
     assert algorithm.most_per_window(10, burst) == most
 
 
-def test_times_may_be_timedeltas_and_weeks() -> None:
+def test_times_may_be_timedeltas() -> None:
     assert RateLimit("tpm", 5, timedelta(minutes=2)) == RateLimit("tpm", 5, 120)
     assert CallLimit(5, timedelta(milliseconds=1)) == CallLimit(5, 0.001)
     assert ResourceLimit("db", 5, timedelta(minutes=1)) == ResourceLimit("db", 5, 60)  # type: ignore[arg-type]
     assert QuotaLimit.per_session("q", 5, timedelta(hours=1)) == QuotaLimit.per_session("q", 5, 3600)  # type: ignore[arg-type]
-    assert RateLimit.per_week("tpm", 5).window_seconds == CallLimit.per_week(5).window_seconds == 604_800
     assert "window_seconds must be between" in complaint(lambda: RateLimit("tpm", 5, timedelta(0)))
 
 
@@ -270,7 +251,8 @@ def test_a_bad_key_is_refused_with_the_rule(key: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "seconds"), [("per_second", 1), ("per_minute", 60), ("per_hour", 3600), ("per_day", 86_400)]
+    ("method", "seconds"),
+    [("per_second", 1), ("per_minute", 60), ("per_hour", 3600), ("per_day", 86_400), ("per_week", 604_800)],
 )
 def test_a_rate_per_period(method: str, seconds: int) -> None:
     assert getattr(RateLimit, method)("tpm", 5) == RateLimit("tpm", 5, seconds)
@@ -321,14 +303,9 @@ def test_a_rate_per_period(method: str, seconds: int) -> None:
     ],
 )
 def test_a_rate_is_read_from_text(text: str, capacity: float, seconds: float) -> None:
-    assert RateLimit.parse(text) == RateLimit("rate", capacity, seconds)
+    assert repr(RateLimit.parse(text)) == repr(RateLimit("rate", capacity, seconds))
     assert RateLimit.parse(text, "tpm", algorithm=GCRA) == RateLimit("tpm", capacity, seconds, GCRA)
     assert CallLimit.parse(text, burst=1) == CallLimit(capacity, seconds, burst=1)
-
-
-def test_numbers_that_were_read_are_whole_where_they_can_be() -> None:
-    read = RateLimit.parse("30/10s")
-    assert (type(read.capacity), type(read.window_seconds)) == (int, int)
 
 
 NO_RATES: list[Any] = [
@@ -404,29 +381,14 @@ LIMITS: list[Limit] = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
-def test_a_definition_is_a_value(limit: Limit) -> None:
+def test_a_definition_is_a_value_that_cannot_be_changed(limit: Limit) -> None:
     twin = pickle.loads(pickle.dumps(limit))
     assert twin == limit == copy.deepcopy(limit)
     assert hash(twin) == hash(limit)
-    assert {limit: "found"}[twin] == "found"
     assert not hasattr(limit, "__dict__")
-
-
-@pytest.mark.parametrize("limit", LIMITS, ids=repr)
-@pytest.mark.parametrize("field", ["key", "capacity", "window_seconds", "state"])
-def test_a_definition_cannot_be_changed(limit: Limit, field: str) -> None:
-    with pytest.raises((AttributeError, TypeError)):  # depends on whether the name is a field
-        setattr(limit, field, 1)
-
-
-def test_a_changed_copy_is_checked_as_well() -> None:
-    assert dataclasses.replace(RateLimit("tpm", 5, 1), capacity=6) == RateLimit("tpm", 6, 1)
-    assert "capacity must be more than 0" in complaint(lambda: dataclasses.replace(RateLimit("tpm", 5, 1), capacity=0))
-
-
-def test_limits_of_different_kinds_differ() -> None:
-    assert RateLimit("call_count", 5, 1) != CallLimit(5, 1)
-    assert RateLimit("tpm", 5, 1) != RateLimit("tpm", 5, 1, GCRA)
+    for field in ("key", "capacity", "window_seconds"):
+        with pytest.raises((AttributeError, TypeError)):  # depends on whether the name is a field
+            setattr(limit, field, 1)
 
 
 def test_what_can_be_admitted_at_once() -> None:
@@ -436,10 +398,6 @@ def test_what_can_be_admitted_at_once() -> None:
     assert CallLimit(5, 1, burst=9).ceiling == 9
     assert ResourceLimit("db", 3).ceiling == 3
     assert Blocked().ceiling == 0
-
-
-def test_the_key_of_a_call_limit_is_always_the_same() -> None:
-    assert CallLimit(5, 1).key == CallLimit.key == "call_count"
 
 
 def test_a_key_must_not_be_there_twice_in_one_set() -> None:
@@ -514,15 +472,11 @@ def test_a_quota_that_cannot_be_says_why(fields: dict[str, Any], said: str) -> N
         ("5", "must look like"),
         ("5/2day", "period must be one of hour, day, week, month, not '2day'"),
         ("5m/day", "quota '5m/day': amount '5m' must be a number such as 1000"),
-        ("-5/day", "amount '-5' must be a number"),
         ("5/day@", "time_zone '' is not known here"),
-        ("5" * 200 + "/day", "must look like"),
         (5, "quota 5 must look like"),
         ("5/year", "period must be one of hour, day, week, month, not 'year'"),
-        ("5/day@Berlin", "time_zone 'Berlin' is not known here"),
         ("1.5/day", "capacity must be a whole number, not 1.5"),
         ("1.0001/day", "quota '1.0001/day': amount '1.0001' must have at most three decimals"),
-        ("1001G/day", "amount '1001G' must not be more than 10^12"),
         ("0/day", "capacity must be more than 0, not 0"),
     ],
 )

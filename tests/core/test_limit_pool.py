@@ -8,6 +8,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from random import seed
 from typing import Any
@@ -223,13 +224,6 @@ def test_sets_that_can_never_admit_are_skipped(name: str, failover: bool, store:
         pool.acquire({"tpm": 20}, timeout=0)
 
 
-def test_a_refusal_stays_one_where_the_others_can_never_admit(store: MemoryStore) -> None:
-    sets = [LimitSet([RateLimit("tpm", size, 60)], store=store) for size in (50, 5)]
-    pool = LimitPool(sets, "failover")
-    used_up(sets[0], "tpm")
-    assert pool.try_acquire({"tpm": 20}).outcome.retry_after == 24
-
-
 def test_a_store_that_is_down_is_no_refusal(clock: FakeClock) -> None:
     class Down(MemoryStore):
         def acquire(self, claim: Any) -> bool:
@@ -322,14 +316,6 @@ def test_a_task_can_let_a_set_cool_down(store: MemoryStore) -> None:
     assert "a" not in many(pool, 4)
 
 
-def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:
-    for which in (3, -4):
-        with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
-            pool_of(store, DB).cool_down(which, 1)
-        with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
-            pool_of(store, DB).cooling_seconds(which)
-
-
 def test_a_pool_is_made_of_its_sets(store: MemoryStore) -> None:
     sets = sets_of(store, CALLS, TPM)
     pool = LimitPool(iter(sets), "failover")
@@ -338,8 +324,11 @@ def test_a_pool_is_made_of_its_sets(store: MemoryStore) -> None:
     assert (pool[0], pool[-1]) == (sets[0], sets[2])
     assert repr(pool).startswith("LimitPool([LimitSet([")
     assert pool[1:] == tuple(sets[1:])  # type: ignore[call-overload]
-    with pytest.raises(IndexError, match="the pool has no set 3: it has 3, from 0 to 2"):
-        _ = pool[3]
+    for which, use in product(
+        (3, -4), (pool.__getitem__, pool.cooling_seconds, lambda which: pool.cool_down(which, 1))
+    ):
+        with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
+            use(which)
 
 
 def test_a_limit_is_found_by_its_key_in_a_single_set_only(store: MemoryStore) -> None:
@@ -419,7 +408,6 @@ def test_a_pool_in_memory_stays_where_it_is(store: MemoryStore) -> None:
         pickle.dumps(pool_of(store, DB))
 
 
-FIVE = ("round_robin", "random", "weighted", "least_loaded", "failover")
 THREE = (0, 1, 2)
 
 
@@ -435,12 +423,8 @@ def test_in_turns_each_is_first_and_the_others_follow_it(name: str) -> None:
 
 def test_turns_are_taken_among_the_candidates_of_each_request() -> None:
     in_turns = balancer("round_robin")
-    assert [tuple(in_turns.order(some)) for some in ((0, 1, 2), (1, 2), (2,), (0, 2))] == [
-        (0, 1, 2),
-        (2, 1),
-        (2,),
-        (2, 0),
-    ]
+    orders = [tuple(in_turns.order(some)) for some in ((0, 1, 2), (1, 2), (2,), (0, 2))]
+    assert orders == [(0, 1, 2), (2, 1), (2,), (2, 0)]
 
 
 def test_threads_that_take_turns_do_not_get_the_same_one() -> None:
@@ -472,7 +456,7 @@ def test_with_weights_the_next_is_drawn_from_those_that_are_left() -> None:
     assert abs(seconds[1] - 7500) < 200
 
 
-@pytest.mark.parametrize("name", FIVE)
+@pytest.mark.parametrize("name", BALANCERS)
 def test_all_candidates_are_in_the_order_once(name: str) -> None:
     for some in (THREE, (1,), (0, 2)):
         assert sorted(balancer(name).order(some)) == list(some)
@@ -484,15 +468,12 @@ def test_a_balancer_that_is_none_is_an_error_that_lists_them(name: str) -> None:
         balancer_named(name)
 
 
-def test_weights_are_one_unless_they_are_given() -> None:
+def test_there_is_one_weight_for_each_set_which_is_1_unless_it_is_given() -> None:
     assert checked_weights(None, 3) == (1, 1, 1)
     assert checked_weights([1, 0.5, 10**9], 3) == (1, 0.5, 10**9)
-
-
-@pytest.mark.parametrize("weights", [[], [1], [1, 2, 3]])
-def test_there_is_one_weight_for_each_set(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights must be one for each of the 2 limit sets"):
-        checked_weights(weights, 2)
+    for weights in ([], [1], [1, 2, 3]):
+        with pytest.raises(ValueError, match="weights must be one for each of the 2 limit sets"):
+            checked_weights(weights, 2)
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), 10**400, True, "1", None])

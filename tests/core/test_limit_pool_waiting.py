@@ -334,7 +334,7 @@ async def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
 
 CALLERS: Final = 1000
 MINUTE: Final = 60.0
-MINUTES: Final = [3, pytest.param(10, marks=pytest.mark.release)]
+MINUTES: Final = [2, pytest.param(10, marks=pytest.mark.release)]
 ANSWER_SECONDS: Final = 10.0
 QUOTA: Final = {"call_count": 500, "input": 400_000, "output": 100_000}
 """Of each account in each region, per minute."""

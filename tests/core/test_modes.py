@@ -27,9 +27,9 @@ def test_modes_of_one_process_use_memory(mode: str, shared: bool) -> None:
     assert not limits.try_acquire({"tpm": 1})
 
 
-def test_a_set_is_private_unless_it_says_otherwise() -> None:
-    one, other = LimitSet([TPM]), LimitSet([TPM])
-    assert one.store is not other.store
+def test_a_set_is_private_unless_it_says_otherwise(store: MemoryStore) -> None:
+    assert LimitSet([TPM]).store is not LimitSet([TPM]).store
+    one, other = limit_set(store, TPM), limit_set(store, TPM)
     one.try_acquire({"tpm": 100})
     assert used(other) == {"tpm": 0}
 
@@ -47,27 +47,34 @@ def test_the_modes_of_several_machines_use_the_store_that_they_share(mode: str, 
     assert LimitSet([TPM], shared=True, mode=mode).store is of_all
 
 
-@pytest.mark.parametrize("mode", ["thread", "asyncio", "process"])
-def test_a_mode_that_shares_must_say_so(mode: str) -> None:
-    with pytest.raises(ValueError, match=f"mode '{mode}' shares its state: pass shared=True, or mode='sync'"):
-        LimitSet([TPM], mode=mode)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_mode_that_is_none_is_refused_with_those_that_are(shared: bool) -> None:
-    others: list[Any] = ["", "SYNC", "threads", "gevent", "sync ", None, 1, True, b"sync", [], object()]
-    for mode in others:
-        with pytest.raises(ValueError, match="must be one of sync, thread, asyncio, process"):
-            LimitSet([TPM], mode=mode, shared=shared)
+MODES = "must be one of sync, thread, asyncio, process"
+SEVERAL = r"limits must be several, as in LimitSet\(\[limit\]\), not "
+NO_CONFIG = r"config must map names to values, as in config=\{'region': 'eu'\}, not "
+NO_STORE = r"store must be a store, such as MemoryStore\(\), not "
 
 
 @pytest.mark.parametrize(
-    ("options", "rule"),
-    [({"mode": "bogus"}, "must be one of sync"), ({"mode": "thread"}, "mode 'thread' shares its state: pass shared")],
+    ("options", "invalid", "message"),
+    [
+        ("limits", [TPM, DB, None, 5], SEVERAL),
+        ("limits", [[None], [5], [{"key": "tpm"}], [[TPM]], [RateLimit]], "is not a limit"),
+        ("config", [5, "eu", [], [("region", "eu")], {"eu"}, 0, ""], NO_CONFIG),
+        ("store", ["redis", MemoryStore, 5, {"KIND": "redis"}], NO_STORE),
+        ("mode", ["", "SYNC", "threads", "gevent", "sync ", None, 1, True, b"sync", [], object()], MODES),
+        ("mode", ["thread", "asyncio", "process"], "shares its state: pass shared=True, or mode='sync'"),
+    ],
 )
-def test_a_mode_is_checked_beside_a_store_too(options: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        LimitSet([TPM], store=MemoryStore(), **options)
+def test_invalid_arguments_are_rejected(options: str, invalid: list[Any], message: str) -> None:
+    for value in invalid:
+        arguments: dict[str, Any] = {"limits": [TPM], options: value}
+        with pytest.raises(ValueError, match=message):
+            LimitSet(**arguments)
+
+
+@pytest.mark.parametrize(("shared", "mode"), [(True, "bogus"), (False, "bogus"), (False, "thread")])
+def test_a_mode_is_checked_beside_a_store_too(shared: bool, mode: str) -> None:
+    with pytest.raises(ValueError, match=mode):
+        LimitSet([TPM], store=MemoryStore(), shared=shared, mode=mode)
 
 
 @pytest.mark.parametrize("options", [{}, {"shared": True}, {"shared": True, "mode": "process"}])
@@ -76,16 +83,12 @@ def test_a_store_takes_the_place_of_the_one_that_the_mode_would_choose(options: 
     assert LimitSet([TPM], store=store, **options).store is store
 
 
-@pytest.mark.parametrize("store", ["redis", MemoryStore, 5, {"KIND": "redis"}])
-def test_what_is_no_store_is_refused_with_one_that_is(store: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"store must be a store, such as MemoryStore\(\), not "):
-        LimitSet([TPM], store=store)
-
-
-def test_a_clock_tells_whole_microseconds() -> None:
+def test_a_clock_is_any_callable_that_returns_whole_microseconds() -> None:
+    clock = MemoryStore(clock=lambda: 5).clock
+    assert clock() == 5
+    assert clock.moves_by_itself
     with pytest.raises(InvalidRequest, match=r"clock must return whole microseconds, .* not 1.5"):
         MemoryStore(clock=lambda: 1.5)  # type: ignore[arg-type,return-value]
-    assert MemoryStore(clock=lambda: 5).clock() == 5
 
 
 class Everywhere(MemoryStore):

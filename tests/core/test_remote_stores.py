@@ -20,7 +20,7 @@ from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
 from tests.core.sets import used as exactly_used
-from tests.core.watched import PATIENCE_SECONDS, Caller, in_a_loop
+from tests.core.watched import PATIENCE_SECONDS, in_a_loop
 
 TPM = RateLimit("tpm", 10, 3600)
 DB = ResourceLimit("db", 1)
@@ -100,6 +100,14 @@ async def test_a_task_acquires_reports_and_releases(far: FarStore) -> None:
     async with await limits.aacquire({"tpm": 2}, timeout=0) as acquisition:
         acquisition.update({"tpm": 2})
     assert await asyncio.to_thread(used, limits) == {"call_count": 2, "tpm": 7, "db": 0}
+    with pytest.raises(KeyError):
+        async with await limits.atry_acquire({"tpm": 3}):
+            raise KeyError
+    assert await asyncio.to_thread(used, limits) == {"call_count": 3, "tpm": 7, "db": 0}
+    with pytest.raises(UsageNotReported, match="tpm"):
+        async with await limits.atry_acquire({"tpm": 3}):
+            pass
+    assert await asyncio.to_thread(used, limits) == {"call_count": 4, "tpm": 10, "db": 0}
 
 
 @in_a_loop
@@ -190,15 +198,6 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:
 
 
 @in_a_loop
-async def test_what_is_not_reported_is_an_error_after_everything_was_released(far: FarStore) -> None:
-    limits = limit_set(far, TPM, DB)
-    with pytest.raises(UsageNotReported, match="tpm"):
-        async with await limits.atry_acquire({"tpm": 3}):
-            pass
-    assert await asyncio.to_thread(used, limits) == {"tpm": 3, "db": 0}
-
-
-@in_a_loop
 async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
     limits = limit_set(far, TPM)
     far.down = True
@@ -208,15 +207,6 @@ async def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
     async with await limits.atry_acquire({"tpm": 3}) as acquisition:
         acquisition.update({"tpm": 1})
     assert await asyncio.to_thread(used, limits) == {"tpm": 4}
-
-
-@in_a_loop
-async def test_a_block_that_raises_gives_back(far: FarStore) -> None:
-    limits = limit_set(far, TPM, DB)
-    with pytest.raises(KeyError):
-        async with await limits.atry_acquire({"tpm": 3}):
-            raise KeyError
-    assert await asyncio.to_thread(used, limits) == {"tpm": 0, "db": 0}
 
 
 def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
@@ -411,12 +401,3 @@ async def test_a_task_whose_time_is_up_or_that_is_cancelled_leaves_nothing_behin
         await one.arelease()
     assert [await asyncio.to_thread(exactly_used, one) for one in pool] == [{"db": 0}] * 2
     assert not counting.line.busy
-
-
-def test_threads_wait_for_it_as_for_any_other(counting: Counting) -> None:
-    pool = pool_on([counting] * 2, DB)
-    held = [pool.acquire({"db": 1}) for _ in range(2)]
-    waiter = Caller(pool.acquire, {"db": 1}, timeout=60)
-    assert counting.line.came.wait(20)
-    held[0].release()
-    waiter.result().release()

@@ -17,11 +17,6 @@ from tests.core.watched import Caller
 SECONDS = 20
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest.mark.parametrize("algorithm", RetryAlgorithm)
 def test_pauses_are_at_most_a_day_or_max_wait(algorithm: str) -> None:
     assert RetryPolicy(algorithm=algorithm, wait=86_400, jitter=0).pause(1_000_000) == 86_400
@@ -29,14 +24,9 @@ def test_pauses_are_at_most_a_day_or_max_wait(algorithm: str) -> None:
     assert RetryPolicy(algorithm=algorithm, wait=0).pause(1_000_000) == 0
 
 
-@pytest.mark.parametrize(("drawn", "pause"), [(0.0, 7.0), (0.25, 8.5), (0.5, 10.0), (1.0, 13.0)])
-def test_jitter_is_a_share_to_both_sides(drawn: float, pause: float) -> None:
-    policy = RetryPolicy(algorithm="fixed", wait=10, jitter=0.3, random=lambda: drawn)
-    assert policy.pause(1) == pytest.approx(pause)
-
-
-def test_jitter_is_drawn_for_each_pause() -> None:
-    assert len({RetryPolicy().pause(1) for _ in range(20)}) > 1
+def test_jitter_is_a_share_to_both_sides() -> None:
+    policy = RetryPolicy(algorithm="fixed", wait=10, jitter=0.3, random=lambda: 0.25)
+    assert policy.pause(1) == pytest.approx(8.5)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +258,7 @@ def test_jitter_is_even_between_both_ends(drawn: float, value: float) -> None:
 
 
 def test_jitter_differs_each_time_and_stays_within_its_ends() -> None:
+    assert jittered(10) == 10
     values = [jittered(10, above=1) for _ in range(100)]
     assert len(set(values)) > 50
     assert all(10 <= value <= 11 for value in values)
-
-
-def test_without_jitter_the_value_is_unchanged() -> None:
-    assert jittered(10) == 10

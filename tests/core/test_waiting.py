@@ -40,7 +40,10 @@ def store(clock: FakeClock) -> WatchedStore:
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
-def test_a_waiter_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock) -> None:
+def test_a_waiter_is_admitted_in_time(
+    algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "limits_app")
     limits = limit_set(store, RateLimit("tpm", 10, 10, algorithm))
     used_up(limits, "tpm")
     told = limits.try_acquire({"tpm": 3}).outcome.retry_after
@@ -53,6 +56,7 @@ def test_a_waiter_is_admitted_in_time(algorithm: RateLimitAlgorithm, store: Watc
     assert waiter.result().claim.decided_at == start + round(told * 1_000_000)
     store.until_waiting(0)
     assert not store.line.busy
+    assert caplog.messages == []
 
 
 def test_a_waiter_asks_when_its_time_has_come_and_not_all_the_time(store: WatchedStore, clock: FakeClock) -> None:
@@ -423,19 +427,15 @@ def polled(store: WatchedStore) -> WatchedStore:
     return store
 
 
-def taken_elsewhere(store: WatchedStore, limits: LimitSet, held: Acquisition) -> Acquisition:
-    """Another process releases the permit without a message, and takes it again."""
-    store.line.busy = False  # so that the release wakes no waiter
-    held.release()
-    return limits.try_acquire({"db": 1})
-
-
 def with_competitors(store: WatchedStore, clock: FakeClock) -> tuple[LimitSet, Caller, Acquisition]:
     """A waiter that has found two different holders of the permit."""
     limits = limit_set(store, ONE)
     first = limits.try_acquire()
     waiter = held_up(store, limits, {"db": 1})
-    held = taken_elsewhere(store, limits, first)
+    # Another process releases the permit without a message, and takes it again.
+    store.line.busy = False  # so that the release wakes no waiter
+    first.release()
+    held = limits.try_acquire({"db": 1})
     clock.move(LONGER_THAN_A_POLL_US)
     store.until_refused()
     store.until(lambda: bool(store.line.competitors))
@@ -452,24 +452,17 @@ def test_a_waiter_with_competitors_waits_for_its_next_poll(polled: WatchedStore,
     assert waiter.result()
 
 
-def test_a_later_request_with_competitors_starts_with_a_pause(polled: WatchedStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize(("timeout", "pause_us"), [(None, LONGER_THAN_A_POLL_US), (0.001, 1000)])
+def test_a_later_request_with_competitors_starts_with_a_pause_or_with_its_timeout(
+    timeout: float | None, pause_us: int, polled: WatchedStore, clock: FakeClock
+) -> None:
     limits, waiter, held = with_competitors(polled, clock)
     held.release()
     clock.move(LONGER_THAN_A_POLL_US)
     waiter.result().release()
-    later = polled.waiting(limits.acquire)
+    later = polled.waiting(limits.acquire, timeout=timeout)
     assert later.is_alive()
-    clock.move(LONGER_THAN_A_POLL_US)
-    later.result().release()
-
-
-def test_a_timeout_that_is_shorter_than_the_pause_ends_with_a_try(polled: WatchedStore, clock: FakeClock) -> None:
-    limits, waiter, held = with_competitors(polled, clock)
-    held.release()
-    clock.move(LONGER_THAN_A_POLL_US)
-    waiter.result().release()
-    later = polled.waiting(limits.acquire, timeout=0.001)
-    clock.move(1000)
+    clock.move(pause_us)
     later.result().release()
 
 
@@ -689,7 +682,7 @@ def test_leaving_twice_or_without_having_queued_does_nothing() -> None:
     line.leave(some[2])
     line.leave(some[1])
     line.leave(some[1])
-    assert line.buckets_of(some[0]) == (A,)
+    assert line.ahead(some[2], [A]) == [A]
     assert woken(some) == [0, 0, 0]
 
 
@@ -819,13 +812,3 @@ def test_an_interruption_while_leaving_delays_no_other_waiter(moment: str) -> No
     held.release()
     limits.acquire({"db": 3}, timeout=PATIENCE_SECONDS).release()
     assert not store.line.busy
-
-
-def test_waiting_is_not_logged(store: WatchedStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "limits_app")
-    limits = limit_set(store, TEN)
-    used_up(limits, "tpm")
-    waiter = held_up(store, limits, {"tpm": 1})
-    clock.advance(1)
-    waiter.result()
-    assert caplog.messages == []

@@ -21,18 +21,19 @@ class WatchedLine(WaitingLine):
 
     def __init__(self, told: Condition, unwatch: Callable[[str], None] | None = None) -> None:
         self.told = told
-        self.waiting: set[Waiter] = set()
+        self.waiting: dict[Waiter, set[str]] = {}
+        """The waiters, with the keys of the limits for which they queue."""
         self.calls = 0
         super().__init__(unwatch=unwatch)
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
+        keys = {key for _, key in buckets}
         super().enqueue(waiter, buckets)
         with self.told:
             self.calls += 1
-            if self.buckets_of(waiter):
-                self.waiting.add(waiter)
-            else:
-                self.waiting.discard(waiter)
+            self.waiting.pop(waiter, None)
+            if keys:
+                self.waiting[waiter] = keys
             self.told.notify_all()
 
 
@@ -63,12 +64,8 @@ class WatchedStore(MemoryStore):
 
     def until_waiting(self, number: int, key: str | None = None) -> None:
         """Wait until so many stand in line, for a limit's key or for any."""
-
-        def standing() -> int:
-            keys = [{None, *[name for _, name in self.watched.buckets_of(waiter)]} for waiter in self.watched.waiting]
-            return sum(key in one for one in keys)
-
-        self.until(lambda: standing() == number)
+        waiting = self.watched.waiting
+        self.until(lambda: sum(key is None or key in keys for keys in waiting.values()) == number)
 
     def until_refused(self, number: int = 1) -> None:
         """Wait until so many requests were refused at the present moment of a clock that is moved by hand."""

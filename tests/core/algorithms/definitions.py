@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from hypothesis import settings
@@ -30,12 +31,14 @@ def examples(number: int) -> Any:
     return settings(max_examples=number // share)
 
 
+@cache
 def spread(most: int) -> st.SearchStrategy[int]:
     """Whole numbers from 1 to `most` of every size, not only large ones."""
     digits = st.integers(0, int(math.log10(most)))
     return digits.flatmap(lambda size: st.integers(1, min(10 ** (size + 1), most)))
 
 
+@cache
 def capacities(algorithm: RateLimitAlgorithm, most: int = MAX) -> st.SearchStrategy[float]:
     """Capacities or bursts that an algorithm takes."""
     whole = spread(most)

@@ -114,9 +114,9 @@ def decides_alike(
     tested, period, count = Driven(limit), (0, 0), 0
     taken: list[tuple[int, int]] = []
     for _ in range(draw.draw(st.integers(1, 10), "steps")):
-        ends = tested.state[1] - now
-        gaps = [0, 1, HOUR // 2, 24 * HOUR, *([ends, ends - 1] if ends > 0 else [])]
-        now += draw.draw(st.sampled_from(gaps) | st.integers(0, 40 * 24 * HOUR), "gap")
+        ends = max(tested.state[1] - now, 1)
+        gaps = [0, 1, HOUR // 2, 24 * HOUR, ends, ends - 1, draw.draw(st.integers(0, 40 * 24 * HOUR), "any gap")]
+        now += gaps[draw.draw(st.integers(0, len(gaps) - 1), "gap")]
         if now >= period[1] or not count:
             period, count = period_at(now, (0, 0) if not count else period), 0
         assert tested.used(now) == count

@@ -21,6 +21,8 @@ HOUR_US = 3_600_000_000
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+MOST_DAYS = {DAY: 3, WEEK: 9, MONTH: 33}
+"""Days within which a period begins and ends: two more than it lasts, since a zone may be a day ahead or skip one."""
 
 
 def us(moment: datetime) -> int:
@@ -45,8 +47,8 @@ def period_of(kind: QuotaPeriod, zone: str, now: int) -> tuple[int, int]:
 def _boundaries(kind: QuotaPeriod, zone: str, now: datetime) -> list[datetime]:
     if kind is QuotaPeriod.HOUR:
         return list(_full_hours(zone, now.replace(second=0, microsecond=0)))
-    today = now.date()
-    days = [today + timedelta(days=number) for number in range(-33, 34)]
+    today, most = now.date(), MOST_DAYS[kind]
+    days = [today + timedelta(days=number) for number in range(-most, most + 1)]
     return [_reached(zone, day) for day in days if _begins(kind, day)]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -33,43 +35,43 @@ class Course:
         self.draw = draw
         self.limit = limit
         self.tested = Driven(limit)
-        self.now = NOW + draw.draw(st.integers(0, 10**6), "start")
+        self.now = NOW + self.up_to(10**6, "start")
         self.window = window_us(limit)
 
+    def up_to(self, most: int, label: str) -> int:
+        """Any number from 0 on."""
+        return self.draw.draw(st.integers(0, most), label)
+
+    def either(self, label: str) -> bool:
+        """One of two courses."""
+        return self.draw.draw(st.booleans(), label)
+
+    def one_of(self, values: Sequence[float], label: str) -> Any:
+        """One of some values; a strategy for each step, as `sampled_from` is, would take most of the time."""
+        return values[self.up_to(len(values) - 1, label)]
+
     def length(self) -> int:
-        return self.draw.draw(st.integers(1, 12), "steps")
+        return 1 + self.up_to(11, "steps")
 
     def pass_time(self) -> None:
-        gaps = st.sampled_from(
-            [
-                0,
-                1,
-                self.tested.wait(self.now, 1) if self.limit.ceiling >= 1 else 1,
-                max(self.tested.wait(self.now, self.limit.ceiling) - 1, 0),
-                self.tested.wait(self.now, self.limit.ceiling),
-                self.window // 1024,
-                self.window // 1024 + 1,
-                self.window // 3,
-                self.window - 1,
-                self.window,
-                self.window + 1,
-            ]
-        ) | st.integers(0, 2 * self.window)
-        self.now += self.draw.draw(gaps, "gap")
+        wait, window = self.tested.wait(self.now, self.limit.ceiling), self.window
+        first = self.tested.wait(self.now, 1) if self.limit.ceiling >= 1 else 1
+        gaps = [0, 1, first, max(wait - 1, 0), wait, window - 1, window, window + 1]
+        gaps += [window // 1024, window // 1024 + 1, window // 3]
+        self.now += self.up_to(2 * window, "gap") if self.either("any gap") else self.one_of(gaps, "gap")
 
     def amount(self) -> float:
         ceiling = self.limit.ceiling
-        left = max((ceiling if isinstance(ceiling, int) else 0) - int(self.tested.used(self.now)), 0)
-        amounts = st.sampled_from([0, 1, ceiling, left, left + 1])
-        if isinstance(ceiling, int):
-            amounts |= st.integers(0, ceiling)
+        whole = int(ceiling)
+        left = max(whole - int(self.tested.used(self.now)), 0)
+        amounts = [0, 1, ceiling, left, left + 1, self.up_to(whole, "whole")]
         if self.limit.algorithm.takes_decimals:
-            amounts |= st.integers(0, round(ceiling * 1000)).map(from_milli)
-        return self.draw.draw(amounts.filter(lambda amount: amount <= 10**12), "amount")
+            amounts.append(from_milli(self.up_to(round(ceiling * 1000), "thousandths")))
+        return min(self.one_of(amounts, "amount"), 10**12)
 
     def change(self) -> float:
         """A settlement, of either sign."""
-        return self.amount() * self.draw.draw(st.sampled_from([-1, 1]), "sign")
+        return self.amount() if self.either("more") else -self.amount()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -80,7 +82,7 @@ def test_a_wait_is_exact_and_not_a_moment_early(algorithm: RateLimitAlgorithm, d
     tested = course.tested
     for _ in range(course.length()):
         course.pass_time()
-        if draw.draw(st.booleans(), "settles"):
+        if course.either("settles"):
             tested.settle(course.now, course.change())
         else:
             tested.take(course.now, course.amount())
@@ -90,8 +92,8 @@ def test_a_wait_is_exact_and_not_a_moment_early(algorithm: RateLimitAlgorithm, d
         assert (wait == 0) is tested.fits(course.now, asked)
         assert tested.fits(course.now + wait, asked)
         assert wait == 0 or not tested.fits(course.now + wait - 1, asked)
-        assert wait == 0 or not tested.fits(course.now + draw.draw(st.integers(0, wait - 1), "too early"), asked)
-        assert tested.fits(course.now + wait + draw.draw(st.integers(0, course.window), "later"), asked)
+        assert wait == 0 or not tested.fits(course.now + course.up_to(wait - 1, "too early"), asked)
+        assert tested.fits(course.now + wait + course.up_to(course.window, "later"), asked)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -103,9 +105,9 @@ def test_every_algorithm_decides_as_its_model_does(algorithm: RateLimitAlgorithm
     assume(not drains or exact_units(limit).tick_us == 1)
     course, model = Course(draw, limit), model_of(limit)
     most = Fraction(DEBT_PARTS, course.tested.rule.parts_per_unit)
-    for _ in range(draw.draw(st.integers(1, 12 if drains else 40), "steps")):
+    for _ in range(course.length() if drains else 3 * course.length()):
         course.pass_time()
-        if draw.draw(st.booleans() if drains else st.integers(0, 7).map(lambda drawn: drawn == 0), "settles"):
+        if course.up_to(1 if drains else 7, "settles") == 0:
             change = course.change()
             course.tested.settle(course.now, change)
             model.settle(course.now, exact(change))
@@ -146,8 +148,8 @@ def test_long_ticks_are_late_by_three_at_most_and_never_early(limit: RateLimit, 
     most = Fraction(DEBT_PARTS, units.parts_per_unit)
     for _ in range(course.length()):
         course.pass_time()
-        course.now += draw.draw(st.integers(0, 2 * units.tick_us), "within ticks")
-        if draw.draw(st.booleans(), "settles"):
+        course.now += course.up_to(2 * units.tick_us, "within ticks")
+        if course.either("settles"):
             change = course.change()
             course.tested.settle(course.now, change)
             model.settle(course.now, exact(change))
@@ -177,7 +179,7 @@ def test_a_refund_has_the_same_result_at_any_later_time(limit: RateLimit | None,
         if course.tested.take(course.now, amount):
             taken.append((course.now, amount))
     assume(taken)
-    taken_at, amount = draw.draw(st.sampled_from(taken), "what is given back")
+    taken_at, amount = taken[course.up_to(len(taken) - 1, "what is given back")]
     course.pass_time()
     then, now = Driven(course.limit, course.tested.state), course.tested
     then.settle(taken_at, -amount, taken_at)
@@ -199,10 +201,10 @@ def test_use_is_bounded_by_burst_refill_and_refunds(algorithm: RateLimitAlgorith
     events: list[tuple[int, int, Fraction]] = []  # when, by which request, and what it was refunded
     for _ in range(2 * course.length()):
         course.pass_time()
-        if held and draw.draw(st.booleans(), "settles"):
-            number = held.pop(draw.draw(st.integers(0, len(held) - 1), "which"))
+        if held and course.either("settles"):
+            number = held.pop(course.up_to(len(held) - 1, "which"))
             taken_at, amount = charged[number]
-            uses[number] = amount * draw.draw(st.sampled_from([0, Fraction(1, 2), 1]), "used")
+            uses[number] = amount * Fraction(course.up_to(2, "used"), 2)
             before = course.tested.used(course.now)
             course.tested.state = course.tested.rule.settle(
                 course.tested.state,
@@ -230,7 +232,8 @@ def test_looking_in_between_changes_nothing(algorithm: RateLimitAlgorithm, draw:
     for _ in range(course.length()):
         before = course.now
         course.pass_time()
-        for moment in sorted(draw.draw(st.lists(st.integers(before, course.now), max_size=5), "looks")):
+        looks = [course.up_to(course.now - before, "look") for _ in range(course.up_to(5, "looks"))]
+        for moment in sorted(before + look for look in looks):
             course.tested.take(moment, 0)
             course.tested.fits(moment, course.limit.ceiling)
             course.tested.used(moment)
@@ -251,8 +254,8 @@ def test_every_number_that_is_kept_is_exact_in_a_double(algorithm: RateLimitAlgo
     for _ in range(course.length()):
         course.pass_time()
         course.now = min(course.now, LATEST)
-        if draw.draw(st.booleans(), "settles"):
-            debt = draw.draw(st.sampled_from([1, -1, enormous // 2, enormous - 1, enormous, 10 * enormous]), "debt")
+        if course.either("settles"):
+            debt = course.one_of([1, -1, enormous // 2, enormous - 1, enormous, 10 * enormous], "debt")
             # More than anybody may report, as if it had been reported again and again.
             rule = course.tested.rule
             course.tested.state = rule.settle(course.tested.state, course.now, debt * rule.parts_per_unit)
@@ -278,7 +281,7 @@ def test_a_restored_state_equals_an_unused_one(algorithm: RateLimitAlgorithm, dr
     course = Course(draw, draw.draw(rates((algorithm,))))
     for _ in range(course.length()):
         course.pass_time()
-        if draw.draw(st.booleans(), "settles"):
+        if course.either("settles"):
             course.tested.settle(course.now, course.change())
         else:
             course.tested.take(course.now, course.amount())
