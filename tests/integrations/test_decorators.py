@@ -417,14 +417,6 @@ def test_a_view_that_is_cancelled_without_the_middleware_gives_back_too() -> Non
     assert left("api") == {"tpm": 100, "slots": 1}
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_behind_the_middleware_a_failed_view_gives_back_once(kind: str, ask: Ask, serve: Any) -> None:
-    serve({"": limited("api")(raising(ValueError(), kind))})
-    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
-    assert ask().status_code == 500
-    assert left("api") == {"tpm": 100, "slots": 1}
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -69,14 +69,7 @@ def test_without_either_it_throttles_nothing() -> None:
     assert statuses(view_of(LimitThrottle), 3) == [200] * 3
 
 
-def test_limits_of_the_class_hold_where_nothing_is_set() -> None:
-    view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
-    assert statuses(view, 2) == [200, 429]
-    limit("api", CallLimit(5, 60))
-    assert statuses(view, 2) == [200, 200]
-
-
-def test_limits_of_the_class_hold_where_an_endpoint_was_asked_before_and_nothing_is_set() -> None:
+def test_limits_of_the_class_hold_where_nothing_is_set_also_after_an_endpoint() -> None:
     view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
 
     def status() -> int:
