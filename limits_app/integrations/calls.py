@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -95,8 +95,16 @@ class LimitedCall:
 
     @property
     def request(self) -> HttpRequest | None:
-        """The request of a view: its first argument, the second one of a method, or `request` by name."""
-        return request_among((*self.args[:2], self.kwargs.get("request")))
+        """The request of a view: its first argument, the second one of a method, or `request` by name.
+
+        It is of Django or of the REST framework.
+        """
+        framework = sys.modules.get("rest_framework.request")  # before it is imported, no argument is a request of it
+        kinds = (HttpRequest,) if framework is None else (HttpRequest, framework.Request)
+        for argument in (*self.args[:2], self.kwargs.get("request")):
+            if isinstance(argument, kinds):
+                return cast(HttpRequest, argument)
+        return None
 
     def call(self) -> Any:
         """Call the function."""
@@ -267,16 +275,6 @@ def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> 
     elif is_first:
         limits.end()
     return response
-
-
-def request_among(arguments: Sequence[Any]) -> HttpRequest | None:
-    """Return the first of some arguments that is a request, of Django or of the REST framework."""
-    framework = sys.modules.get("rest_framework.request")  # before it is imported, no argument is a request of it
-    kinds = (HttpRequest,) if framework is None else (HttpRequest, framework.Request)
-    for argument in arguments:
-        if isinstance(argument, kinds):
-            return cast(HttpRequest, argument)
-    return None
 
 
 def is_awaited(function: Callable[..., Any], first: object = None) -> bool:

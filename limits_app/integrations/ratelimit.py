@@ -167,8 +167,8 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
         return _WHO[key](request)
     if isinstance(key, str) and ":" in key:
         kind, name = key.split(":", 1)
-        said = _SAID[kind](request, name) if kind in _SAID else ""
         if kind in _SAID:
+            said = _SAID[kind](request, name)
             return said and f"{kind}:{name}:{said}"
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):

@@ -79,14 +79,11 @@ class InProcess:
             self._forget(process)
             if was_running or self._interrupted:
                 task.fail(error)
-            else:
-                self._hand_over_again(task)
-
-    def _hand_over_again(self, task: Task) -> None:
-        try:
-            self._hand_over(task)
-        except Exception as error:  # noqa: BLE001 - the future raises it
-            task.fail(error)
+                return
+            try:
+                self._hand_over(task)
+            except Exception as failure:  # noqa: BLE001 - the future raises it
+                task.fail(failure)
 
     def _current(self) -> _Process:
         with self._lock:

@@ -171,12 +171,18 @@ def test_automatic_retries_are_not_used_up_by_refusals(app: Celery, options: dic
             run(1)
 
 
+class Down(MemoryStore):
+    """A store that is unavailable."""
+
+    def acquire(self, claim: Any) -> bool:
+        raise StoreUnavailable("down", retry_after=3)
+
+    def settle(self, claim: Any, changes: Any) -> None:
+        raise StoreUnavailable("down")
+
+
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (Exception,), "max_retries": 0}], ids=["plain", "retrying"])
 def test_a_store_that_is_down_when_the_body_asks_uses_up_no_retry(app: Celery, options: dict[str, Any]) -> None:
-    class Down(MemoryStore):
-        def acquire(self, claim: Any) -> bool:
-            raise StoreUnavailable("down", retry_after=3)
-
     @app.task(base=LimitedTask, bind=True, name=f"asking.{len(options)}", **options)
     def asking(self: LimitedTask) -> None:
         self.limits.acquire(resource="asking")
@@ -226,8 +232,10 @@ def test_a_coroutine_runs_in_a_plain_function(app: Celery) -> None:
     assert plain(3) == 3
 
 
-def test_whoever_is_blocked_in_the_body_does_not_come_again_and_again(app: Celery) -> None:
+def test_whoever_is_blocked_does_not_wait_whether_the_task_or_its_body_asks(app: Celery) -> None:
     limits.set_resource_limits("shut", [], effect="blocked")
+    with pytest.raises(TaskRefused, match="blocked"):
+        in_worker(count(app, "shut"))
 
     @app.task(base=LimitedTask, bind=True, name="knocking")
     def knocking(self: LimitedTask) -> None:
@@ -250,12 +258,6 @@ def test_no_message_waits_longer_than_the_broker_grants(app: Celery) -> None:
     with pytest.raises(Retry) as retry:
         in_worker(task)
     assert 9 <= retry.value.when <= 10
-
-
-def test_nobody_who_is_blocked_waits(app: Celery) -> None:
-    limits.set_resource_limits("blocked", [], effect="blocked")
-    with pytest.raises(TaskRefused, match="blocked"):
-        in_worker(count(app, "blocked"))
 
 
 def test_a_final_refusal_is_an_expected_error_to_celery(app: Celery) -> None:
@@ -281,14 +283,6 @@ def test_a_store_that_is_down_makes_tasks_wait_and_fails_none_that_is_done(
 ) -> None:
     limits.set_resource_limits("down", [ResourceLimit("desk", 1)])
     task = count(app, "down", acks_late=True)
-
-    class Down(MemoryStore):
-        def acquire(self, claim: Any) -> bool:
-            raise StoreUnavailable("down", retry_after=3)
-
-        def settle(self, claim: Any, changes: Any) -> None:
-            raise StoreUnavailable("down")
-
     held = LimitSet([ResourceLimit("desk", 1)], store=MemoryStore()).try_acquire()
     held.limit_set.store = Down()
     with entered(TaskLimits(held)):

@@ -22,12 +22,11 @@ from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
-from tests.servers.redis import redis_server
-from tests.stores.redis.support import PATIENT
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import store_on
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -109,14 +108,19 @@ def take_down(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return go
 
 
-@pytest.fixture
-def on_redis(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Limits are in a Redis that nobody has used yet."""
+@pytest.fixture(scope="session")
+def server_of_limits() -> Iterator[RedisServer]:
     with redis_server() as server:
-        store = RedisStore(url=server.url, **PATIENT)
-        monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-        yield
-        store.close()
+        yield server
+
+
+@pytest.fixture
+def on_redis(server_of_limits: RedisServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limits are in a Redis, under keys that nobody has used yet."""
+    store = store_on(server_of_limits)
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    yield
+    store.close()
 
 
 @pytest.fixture(params=[throttling, rates], ids=["theirs", "ours"])

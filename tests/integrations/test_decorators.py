@@ -10,7 +10,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
@@ -193,20 +193,38 @@ def test_callables_of_views_may_ask_the_database(view: Any, entity: Any, ask: As
     assert left("api", "user:None") == {"tpm": 8}
 
 
+def both(pk: int, *, more: int = 0) -> tuple[int, int]:
+    """A function that gives back what it takes."""
+    return pk, more
+
+
+async def aboth(pk: int, *, more: int = 0) -> tuple[int, int]:
+    """The same as a coroutine."""
+    await asyncio.sleep(0)
+    return pk, more
+
+
+def called(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """What a function gives, or a coroutine function when it is awaited."""
+    return (async_to_sync(function) if iscoroutinefunction(function) else function)(*args, **kwargs)
+
+
+functions = pytest.mark.parametrize("function", [both, aboth], ids=["sync", "async"])
+
+
 async def of_an_argument(pk: int, *, more: int) -> str:
     """Whom a coroutine names."""
     return f"thing:{pk}"
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_callables_of_functions_may_be_coroutines(kind: str) -> None:
+@functions
+def test_callables_of_functions_may_be_coroutines(function: Callable[..., Any]) -> None:
     limit("api")
-    call: Callable[..., Any] = limited("api", entity=of_an_argument)(_function if kind == "sync" else _afunction)
-    assert (call if kind == "sync" else async_to_sync(call))(7, more=3) == (7, 3)
+    assert called(limited("api", entity=of_an_argument)(function), 7, more=3) == (7, 3)
     assert left("api", "thing:7") == {"call_count": 0}
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@functions
 @pytest.mark.parametrize(
     ("options", "after"),
     [
@@ -216,32 +234,24 @@ def test_callables_of_functions_may_be_coroutines(kind: str) -> None:
         pytest.param({"requested": {"tpm": 0}}, {None: (9, 100)}, id="nothing_of_it"),
     ],
 )
-def test_a_function_is_charged(kind: str, options: dict[str, Any], after: dict[str | None, tuple[int, int]]) -> None:
+def test_a_function_is_charged(
+    function: Callable[..., Any], options: dict[str, Any], after: dict[str | None, tuple[int, int]]
+) -> None:
     limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
-    function = _function if kind == "sync" else _afunction
-    call: Callable[..., Any] = limited("api", **options)(function)
-    assert call.__name__ == function.__name__
-    assert (call if kind == "sync" else async_to_sync(call))(7, more=3) == (7, 3)
+    decorated = limited("api", **options)(function)
+    assert decorated.__name__ == function.__name__
+    assert called(decorated, 7, more=3) == (7, 3)
     for entity, (calls, tokens) in after.items():
         assert left("api", entity) == {"call_count": calls, "tpm": tokens, "slots": 1}
 
 
-def _function(pk: int, *, more: int) -> tuple[int, int]:
-    return pk, more
-
-
-async def _afunction(pk: int, *, more: int) -> tuple[int, int]:
-    await asyncio.sleep(0)
-    return pk, more
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_function_that_is_refused_raises_and_does_not_run(kind: str) -> None:
+@functions
+def test_a_function_that_is_refused_raises_and_does_not_run(function: Callable[..., Any]) -> None:
     limit("api")
-    call: Any = limited("api")(_function) if kind == "sync" else async_to_sync(limited("api")(_afunction))
-    assert call(7, more=3) == (7, 3)
+    decorated = limited("api")(function)
+    assert called(decorated, 7, more=3) == (7, 3)
     with pytest.raises(LimitExceeded, match="'call_count' of api has 0 of 1 left"):
-        call(7, more=3)
+        called(decorated, 7, more=3)
 
 
 def raising(error: Exception, kind: str) -> Any:
@@ -259,9 +269,8 @@ def raising(error: Exception, kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_function_that_fails_gives_back_what_it_did_not_use(kind: str) -> None:
     limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
-    call = limited("api", requested={"tpm": 40})(raising(KeyError("why"), kind))
     with pytest.raises(KeyError, match="why"):
-        (call if kind == "sync" else async_to_sync(call))()
+        called(limited("api", requested={"tpm": 40})(raising(KeyError("why"), kind)))
     assert left("api", None) == {"call_count": 9, "tpm": 100, "slots": 1}
 
 
@@ -361,11 +370,11 @@ def test_it_may_wait(kind: str, clock: FakeClock) -> None:
         done.append(await task)
 
     if kind == "async_function":
-        async_to_sync(later)(wait(_asame), 1)
+        async_to_sync(later)(wait(aboth), 1)
     elif kind == "async_view":
         async_to_sync(later)(wait(afine), request)
     else:
-        function, argument = (wait(_same), 1) if kind == "function" else (wait(fine), request)
+        function, argument = (wait(both), 1) if kind == "function" else (wait(fine), request)
         thread = Thread(target=lambda: done.append(function(argument)))
         services.limit_set("api", "ann")
         thread.start()
@@ -376,22 +385,13 @@ def test_it_may_wait(kind: str, clock: FakeClock) -> None:
     assert len(done) == 1
 
 
-def _same(value: int) -> int:
-    return value
-
-
-async def _asame(value: int) -> int:
-    return value
-
-
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(("error", "tokens"), [(ValueError, 100), (Http404, 99)])
 def test_without_the_middleware_a_failed_view_gives_back_too(kind: str, error: type[Exception], tokens: int) -> None:
     limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
     request = RequestFactory().get("/", headers={"X-Who": "ann"})
-    view = limited("api")(raising(error(), kind))
     with pytest.raises(error):
-        (view if kind == "sync" else async_to_sync(view))(request)
+        called(limited("api")(raising(error(), kind)), request)
     request.close()
     assert left("api") == {"tpm": tokens, "slots": 1}
 
@@ -415,35 +415,6 @@ def test_a_view_that_is_cancelled_without_the_middleware_gives_back_too() -> Non
     limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
     async_to_sync(cancelled)()
     assert left("api") == {"tpm": 100, "slots": 1}
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_behind_the_middleware_a_failed_view_gives_back_once(kind: str, ask: Ask, serve: Any) -> None:
-    serve({"": limited("api")(raising(ValueError(), kind))})
-    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
-    assert ask().status_code == 500
-    assert left("api") == {"tpm": 100, "slots": 1}
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: limited(""), "resource '' must be a letter"),
-        (lambda: limited(None), "resource None must be"),  # type: ignore[arg-type]
-        (lambda: limited("api", entity=""), "entity '' must be text of 1 to 255 characters"),
-        (lambda: limited("api", entity="tenant:{tenant}"), "taken as it is: give a function of the arguments"),
-        (lambda: limited("api", entity="ip"), "entity 'ip' is one counter for all clients: .* such as client_of"),
-        (lambda: limited("api", timeout=-1), "timeout must be None or seconds, 0 or more, not -1"),
-    ],
-)
-def test_what_cannot_be_is_refused_where_it_is_written(make: Callable[[], object], said: str) -> None:
-    with pytest.raises((InvalidLimit, InvalidRequest), match=said):
-        make()
-
-
-def test_a_function_never_charges_everybody_by_an_empty_name() -> None:
-    with pytest.raises(InvalidLimit, match="entity '' must be text"):
-        limited("api", entity=lambda: "")(lambda: None)()
 
 
 def test_an_exempt_view_that_is_limited_is_limited_by_its_own_decorator(ask: Ask, serve: Any) -> None:
@@ -722,6 +693,13 @@ class NoView(View):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (lambda: limited(""), "resource '' must be a letter"),
+        (lambda: limited(None), "resource None must be"),  # type: ignore[arg-type]
+        (lambda: limited("api", entity=""), "entity '' must be text of 1 to 255 characters"),
+        (limited("api", entity=lambda: "")(lambda: None), "entity '' must be text"),  # not everybody
+        (lambda: limited("api", entity="tenant:{tenant}"), "taken as it is: give a function of the arguments"),
+        (lambda: limited("api", entity="ip"), "entity 'ip' is one counter for all clients: .* such as client_of"),
+        (lambda: limited("api", timeout=-1), "timeout must be None or seconds, 0 or more, not -1"),
         (lambda: limited("api")(NoView), r"@method_decorator\(limited\(...\), name='dispatch'\)"),
         (lambda: limited(fine), r"write @limited\('reports'\)"),  # type: ignore[arg-type]
         (lambda: exempt(NoView), r"@method_decorator\(exempt, name='dispatch'\)"),
@@ -731,6 +709,6 @@ class NoView(View):
         (async_to_sync(limited("api", usage=lambda result: {}).__aenter__), "a block has no result"),
     ],
 )
-def test_what_could_not_work_is_said(make: Callable[[], object], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_what_cannot_be_is_refused_where_it_is_written(make: Callable[[], object], said: str) -> None:
+    with pytest.raises((InvalidLimit, InvalidRequest, TypeError), match=said):
         make()

@@ -58,25 +58,15 @@ def test_a_throttle_is_about_a_resource_on_which_administrators_set_limits() -> 
     assert statuses(view, 3) == [200] * 3
 
 
-def test_or_about_that_which_the_view_has_as_its_scope() -> None:
-    limit("reports", CallLimit(1, 60))
+def test_without_a_resource_it_is_about_the_scope_of_the_view_and_without_either_it_throttles_nothing() -> None:
+    for resource in ("reports", "system"):
+        limit(resource, CallLimit(1, 60))
+    services.set_system_limits([CallLimit(1, 60)])
+    assert statuses(view_of(LimitThrottle), 3) == [200] * 3
     assert statuses(view_of(LimitThrottle, throttle_scope="reports"), 2) == [200, 429]
 
 
-def test_without_either_it_throttles_nothing() -> None:
-    limit("system", CallLimit(1, 60))
-    services.set_system_limits([CallLimit(1, 60)])
-    assert statuses(view_of(LimitThrottle), 3) == [200] * 3
-
-
-def test_limits_of_the_class_hold_where_nothing_is_set() -> None:
-    view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
-    assert statuses(view, 2) == [200, 429]
-    limit("api", CallLimit(5, 60))
-    assert statuses(view, 2) == [200, 200]
-
-
-def test_limits_of_the_class_hold_where_an_endpoint_was_asked_before_and_nothing_is_set() -> None:
+def test_limits_of_the_class_hold_where_nothing_is_set_also_after_an_endpoint() -> None:
     view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
 
     def status() -> int:

@@ -19,6 +19,7 @@ from pytest_django.live_server_helper import LiveServer
 
 from limits_app.core.limits import ResourceLimit
 from limits_app.integrations.decorators import limited
+from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import left, limit
 from tests.integrations.test_holding import Connection, wsgi
 
@@ -115,8 +116,12 @@ def test_a_client_that_goes_away_in_a_stream_gives_back_what_the_stream_took(ser
     assert left("api") == {"slots": 1}
 
 
-def test_a_stream_is_held_until_it_was_sent_and_not_only_while_it_is_made(serve: Any) -> None:
-    serve({"": decorated})
+@pytest.mark.parametrize(
+    ("view", "middleware"), [(decorated, MIDDLEWARE), (limited("api")(decorated), [])], ids=["middleware", "decorator"]
+)
+def test_permits_of_a_stream_last_until_it_was_sent(serve: Any, settings: Settings, view: Any, middleware: Any) -> None:
+    settings.MIDDLEWARE = middleware
+    serve({"": view})
     response = wsgi()
     assert list(response) == [b"one", b"two"]
     assert left("api") == {"slots": 0}
@@ -139,13 +144,3 @@ def test_without_a_middleware_a_stream_holds_while_it_runs(serve: Any, settings:
         else:
             assert list(wsgi()) == [b"one", b"two"]  # and never closes it
         assert left("api") == {"slots": 1}
-
-
-def test_without_a_middleware_permits_last_until_the_stream_was_sent(serve: Any, settings: Settings) -> None:
-    settings.MIDDLEWARE = []
-    serve({"": limited("api")(decorated)})
-    response = wsgi()
-    assert list(response) == [b"one", b"two"]
-    assert left("api") == {"slots": 0}
-    response.close()
-    assert left("api") == {"slots": 1}

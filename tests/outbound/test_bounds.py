@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import limits_app.outbound
 from limits_app.outbound import (
     BreakerRules,
     CachingClient,
@@ -64,7 +63,3 @@ def test_it_needs_neither_django_nor_a_store_nor_anything_to_watch_with() -> Non
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     foreign = ("django", "lmdb", "redis", "celery", "prometheus_client", "opentelemetry", "limits_app.stores")
     assert [name for name in loaded if name.startswith(foreign)] == []
-
-
-def test_every_public_name_is_there() -> None:
-    assert all(hasattr(limits_app.outbound, name) for name in limits_app.outbound.__all__)

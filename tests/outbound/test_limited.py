@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -48,28 +49,24 @@ DB = ResourceLimit("db", 2)
 ASK = Request(method="POST", path="/", amounts={"tpm": 30})
 
 
+def tokens(request: Request, response: Response) -> dict[str, Amount]:
+    """The amount that an answer names."""
+    return {"tpm": int(response.header("X-Tokens") or 0)}
+
+
+@pytest.mark.parametrize(
+    ("response", "options", "charged"),
+    [
+        pytest.param(answer(), {}, 30, id="what_was_requested"),
+        pytest.param(answer(X_Tokens="12"), {"usage": tokens}, 12, id="what_was_used"),
+        pytest.param(refusal(), {}, 0, id="nothing_where_the_upstream_refuses"),
+    ],
+)
 @on_a_fake_clock
-async def test_what_was_requested_is_charged_and_permits_come_back() -> None:
+async def test_a_request_is_charged_and_permits_come_back(response: Response, options: Any, charged: int) -> None:
     limits = limit_set(TPM, DB, CallLimit(9, 60))
-    assert (await LimitedClient(Scripted([answer()]), limits).send(ASK)).ok
-    assert used(limits) == {"tpm": 30, "db": 0, "call_count": 1}
-
-
-@on_a_fake_clock
-async def test_what_was_really_used_is_read_from_the_answer() -> None:
-    def usage(request: Request, response: Response) -> dict[str, Amount]:
-        return {"tpm": int(response.header("X-Tokens") or 0)}
-
-    limits = limit_set(TPM)
-    await LimitedClient(Scripted([answer(X_Tokens="12")]), limits, usage=usage).send(ASK)
-    assert used(limits) == {"tpm": 12}
-
-
-@on_a_fake_clock
-async def test_a_refusal_of_the_upstream_uses_nothing() -> None:
-    limits = limit_set(TPM)
-    assert (await LimitedClient(Scripted([refusal()]), limits).send(ASK)).refused
-    assert used(limits) == {"tpm": 0}
+    assert await LimitedClient(Scripted([response]), limits, **options).send(ASK) == response
+    assert used(limits) == {"tpm": charged, "db": 0, "call_count": 1}
 
 
 @on_a_fake_clock
@@ -102,23 +99,15 @@ async def test_what_was_not_sent_has_used_nothing(error: OutboundError) -> None:
 
 @on_a_fake_clock
 async def test_a_request_waits_for_its_limits_and_not_for_ever() -> None:
-    client = Scripted([answer()])
-    limited = LimitedClient(client, limit_set(CallLimit(1, 10)))
+    client, watch = Scripted([answer()]), Recorder()
+    limited = LimitedClient(client, limit_set(CallLimit(1, 10)), name="tokens", observer=watch)
     for _ in range(3):
         await limited.send(Request(path="/"))
     assert client.moments == pytest.approx([0.0, 10.0, 20.0], abs=0.1)  # waiting has a little jitter
+    assert [event.upstream for event in watch.of(Waited)] == ["tokens"] * 3
+    assert [event.seconds for event in watch.of(Waited)] == pytest.approx([0.0, 10.0, 10.0], abs=0.1)
     with pytest.raises(LimitTimeout):
         await limited.send(Request(path="/", wait_seconds=5))
-
-
-@on_a_fake_clock
-async def test_waits_for_limits_are_told_to_whoever_watches() -> None:
-    watch = Recorder()
-    limited = LimitedClient(Scripted([answer()]), limit_set(CallLimit(1, 10)), name="tokens", observer=watch)
-    for _ in range(2):
-        await limited.send(Request(path="/"))
-    assert [event.upstream for event in watch.of(Waited)] == ["tokens", "tokens"]
-    assert [event.seconds for event in watch.of(Waited)] == pytest.approx([0.0, 10.0], abs=0.1)
 
 
 def two_regions() -> LimitPool:

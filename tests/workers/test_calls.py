@@ -170,8 +170,8 @@ def test_at_random_everybody_gets_something() -> None:
 
 
 def test_modes_and_options_say_how_many_calls_are_with_a_worker() -> None:
-    by_mode = {mode: Clerk.options(mode=mode).capacity for mode in MODES}
-    assert by_mode == {"sync": None, "thread": None, "process": 100, "asyncio": None}
+    by_mode = {mode: Clerk.options(mode=mode).capacity for mode in [*MODES, "celery", "ray"]}
+    assert by_mode == {"sync": None, "thread": None, "process": 100, "asyncio": None, "celery": 3, "ray": 3}
     assert Clerk.options(mode="thread", max_queued_tasks=7).capacity == 7
     assert Clerk.options(mode="process", max_queued_tasks=None).capacity is None
     assert Clerk.options(mode="sync", max_queued_tasks=7).capacity is None  # where nothing can wait

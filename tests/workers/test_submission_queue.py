@@ -55,14 +55,6 @@ def test_as_many_are_handed_on_as_may_be_in_flight_and_the_rest_follows_as_they_
     assert {task.future.result() for task in tasks} == {"done"}
 
 
-def test_ten_thousand_are_taken_while_nothing_ends() -> None:
-    desk = Desk(100)
-    for number in range(10_000):
-        desk.queue.submit(call(number))
-    assert desk.counts() == (9_900, 100)
-    assert desk.queue.unfinished == 10_000
-
-
 def test_without_a_bound_all_are_handed_on() -> None:
     desk = Desk(None)
     for number in range(1_000):
