@@ -120,6 +120,7 @@ TABLE: Final = {
     "candidates": [
         ("candidates set api rpm=5/min", 2, "'api' must be a whole number"),
         ("candidates set 99 rpm=5/min", 2, "No policy has the id 99"),
+        ("candidates promote 99 --yes", 2, "No policy has the id 99"),
     ],
     "alerts": [("alerts test on-call", 1, "No alert rule is named 'on-call'")],
     "apply": [("apply", 2, "required: FILE"), ("apply a.yaml --chek", 2, "unrecognized arguments: --chek")],
