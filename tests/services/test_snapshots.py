@@ -86,8 +86,8 @@ def elsewhere(change: Callable[[], object]) -> None:
         other.submit(change_and_leave).result()
 
 
-def capacity(entity: str = "user:1") -> float:
-    [status] = limits.check("api", entity=entity).passed
+def capacity(resource: str = "api", entity: str = "user:1") -> float:
+    [status] = limits.check(resource, entity=entity).passed
     return status.capacity
 
 
@@ -96,36 +96,31 @@ def set_to(number: int) -> None:
 
 
 @in_a_snapshot
-def test_limits_that_are_out_of_date_are_not_kept(site: Any) -> None:
+def test_what_a_snapshot_has_of_limits_pools_and_endpoints_is_used_once_and_not_kept(
+    site: Any, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     set_to(100)
-    with transaction.atomic(ALIAS):
-        assert not Entity.objects.exists()  # the snapshot is of now
-        elsewhere(partial(set_to, 5))
-        assert capacity() == 100
-    assert capacity() == 5
-
-
-@in_a_snapshot
-def test_a_pool_that_is_out_of_date_is_not_kept(site: Any) -> None:
     pool = Pool.objects.create(name="regions")
     member = PoolMember.objects.create(pool=pool, name="only")
     Limit.from_definition(member, CallLimit(100, 60)).save()
-    Resource.objects.create(name="api", pool=pool)
-    with transaction.atomic(ALIAS):
-        assert not Entity.objects.exists()
-        elsewhere(lambda: Limit.objects.filter(member=member).update(capacity=5))
-        assert capacity("user:1") == 100
-    assert capacity("user:2") == 5
+    chat = Resource.objects.create(name="chat", pool=pool)
 
+    def change_all() -> None:
+        set_to(5)
+        Limit.objects.filter(member=member).update(capacity=5)
+        Endpoint.objects.create(name="new", path="/new/", resource=chat)
 
-@in_a_snapshot
-def test_endpoints_that_are_out_of_date_are_not_kept(site: Any) -> None:
-    api = Resource.objects.create(name="api")
     with transaction.atomic(ALIAS):
-        assert not Entity.objects.exists()
-        elsewhere(lambda: Endpoint.objects.create(name="new", path="/new/", resource=api))
+        assert not Entity.objects.exists()  # the snapshot is of now
+        elsewhere(change_all)
+        assert not may_be_kept(ALIAS)
+        assert (capacity("api"), capacity("chat")) == (100, 100)
         assert endpoints.current().known("/new/", None, "GET") == ()
+    assert (capacity("api"), capacity("chat", "user:2")) == (5, 5)
     assert endpoints.current().known("/new/", None, "GET")
+    with django_assert_num_queries(1, connection=site):  # what is read after the snapshot is kept
+        for _ in range(3):
+            limits.limit_set("api", "user:3")
 
 
 @in_the_present
@@ -154,15 +149,6 @@ def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
         kept = resolver.cached(("api", "user:1", (), None))
         assert kept is not None
         assert kept.limit_set.version == kept.limit_set.store.version()
-
-
-@in_a_snapshot
-def test_a_finished_snapshot_has_no_effect(site: Any, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    with transaction.atomic(ALIAS):
-        assert not may_be_kept(ALIAS)
-    with django_assert_num_queries(1, connection=site):
-        for _ in range(3):
-            limits.limit_set("api")
 
 
 @pytest.mark.parametrize(
