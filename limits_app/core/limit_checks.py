@@ -54,12 +54,11 @@ def check_seconds(key: str, field: str, value: object) -> None:
         )
 
 
-def keep_seconds(limit: object, *fields: str) -> None:
-    """Convert fields that were given as a `timedelta` to seconds."""
-    for field in fields:
-        value = getattr(limit, field)
-        if isinstance(value, timedelta):
-            object.__setattr__(limit, field, value.total_seconds())
+def keep_seconds(limit: object, field: str) -> None:
+    """Convert a field that was given as a `timedelta` to seconds."""
+    value = getattr(limit, field)
+    if isinstance(value, timedelta):
+        object.__setattr__(limit, field, value.total_seconds())
 
 
 def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int:

@@ -106,35 +106,26 @@ BAD_NUMBERS: list[Any] = [
     pytest.param(10**12 + 1, "not be more than 10^12", id="just_too_large"),
     pytest.param(10**5000, "not be more than 10^12", id="too_large_to_be_written"),
     pytest.param(True, "must be a number, not a boolean", id="true"),
-    pytest.param(False, "must be a number, not a boolean", id="false"),
     pytest.param(None, "must be a number", id="none"),
     pytest.param("5", "must be a number", id="text"),
-    pytest.param(b"5", "must be a number", id="bytes"),
     pytest.param("5" * 10_000, "must be a number", id="ten_kilobytes_of_text"),
-    pytest.param([5], "must be a number", id="a_list"),
     pytest.param(5 + 0j, "must be a number", id="a_complex_number"),
     pytest.param(Fraction(1, 2), "must be a number", id="a_fraction"),
     pytest.param(object(), "must be a number", id="an_object"),
 ]
 
 BAD_FRACTIONS: list[Any] = [
-    pytest.param(0.0, "more than 0", id="zero_as_a_float"),
     pytest.param(-0.0, "more than 0", id="minus_zero"),
-    pytest.param(-0.5, "more than 0", id="a_negative_float"),
     pytest.param(0.0005, "at most three decimals", id="half_a_thousandth"),
-    pytest.param(1.2345, "at most three decimals", id="four_decimals"),
     pytest.param(0.1 + 0.2, "at most three decimals", id="a_sum_of_floats_that_is_no_tenth"),
     pytest.param(5e-324, "at most three decimals", id="the_smallest_float"),
-    pytest.param(1e13, "not be more than 10^12", id="a_large_float"),
     pytest.param(1.7e308, "not be more than 10^12", id="a_huge_float"),
     pytest.param(float("inf"), "must be a finite number", id="infinity"),
-    pytest.param(float("-inf"), "must be a finite number", id="minus_infinity"),
     pytest.param(float("nan"), "must be a finite number", id="not_a_number"),
     pytest.param(Decimal("NaN"), "must be a finite number", id="a_decimal_that_is_none"),
     pytest.param(Decimal("sNaN"), "must be a finite number", id="a_signalling_decimal"),
     pytest.param(Decimal("Infinity"), "must be a finite number", id="decimal_infinity"),
     pytest.param(Decimal("1e400"), "not be more than 10^12", id="a_huge_decimal"),
-    pytest.param(Decimal("1e-400"), "at most three decimals", id="a_tiny_decimal"),
     pytest.param(Decimal("1." + "0" * 40 + "1"), "at most three decimals", id="a_long_decimal"),
     pytest.param(Decimal("1E+999999"), "not be more than 10^12", id="the_largest_decimal"),
     pytest.param(Decimal("1E-999999"), "at most three decimals", id="the_smallest_decimal"),
@@ -270,27 +261,7 @@ def test_a_rate_per_period(method: str, seconds: int) -> None:
         ("1000/min", 1000, 60),
         ("30/10s", 30, 10),
         ("5/2h", 5, 7200),
-        ("1/ms", 1, 0.001),
         ("1/250ms", 1, 0.25),
-        ("7/s", 7, 1),
-        ("7/sec", 7, 1),
-        ("7/second", 7, 1),
-        ("7/minute", 7, 60),
-        ("7/hour", 7, 3600),
-        ("7/day", 7, 86_400),
-        ("30/10seconds", 30, 10),
-        ("7/secs", 7, 1),
-        ("7/mins", 7, 60),
-        ("7/hours", 7, 3600),
-        ("1/millisecond", 1, 0.001),
-        ("7/m", 7, 60),
-        ("7/h", 7, 3600),
-        ("7/d", 7, 86_400),
-        ("7/milliseconds", 7, 0.001),
-        ("7/minutes", 7, 60),
-        ("5/hr", 5, 3600),
-        ("5/2 hrs", 5, 7200),
-        ("7/30days", 7, 2_592_000),
         ("1k/min", 1000, 60),
         ("0.0015 M / MIN", 1500, 60),
         ("1G/d", 10**9, 86_400),
@@ -306,6 +277,20 @@ def test_a_rate_is_read_from_text(text: str, capacity: float, seconds: float) ->
     assert repr(RateLimit.parse(text)) == repr(RateLimit("rate", capacity, seconds))
     assert RateLimit.parse(text, "tpm", algorithm=GCRA) == RateLimit("tpm", capacity, seconds, GCRA)
     assert CallLimit.parse(text, burst=1) == CallLimit(capacity, seconds, burst=1)
+
+
+def test_units_of_time_have_several_names() -> None:
+    units = {
+        0.001: "ms millisecond milliseconds",
+        1: "s sec secs second seconds",
+        60: "m min mins minute minutes",
+        3600: "h hr hrs hour hours",
+        86_400: "d day days",
+    }
+    for seconds, names in units.items():
+        for name in names.split():
+            assert RateLimit.parse(f"7/{name}") == RateLimit("rate", 7, seconds)
+            assert RateLimit.parse(f"7/30 {name}") == RateLimit("rate", 7, 30 * seconds)
 
 
 NO_RATES: list[Any] = [

@@ -315,10 +315,6 @@ async def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: Watc
     first.release()
 
 
-def served(held: Acquisition) -> object:
-    return held.config["name"]
-
-
 @in_a_loop
 async def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
     pool = two(store, DB, DB)
@@ -329,7 +325,7 @@ async def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
     assert len(store.watched.waiting) == 2
     held[1].release()
     held[0].release()
-    assert {served(await task), served(thread.result())} == {"a", "b"}
+    assert {one.config["name"] for one in (await task, thread.result())} == {"a", "b"}
 
 
 CALLERS: Final = 1000

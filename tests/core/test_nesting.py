@@ -7,7 +7,7 @@ import contextvars
 import copy
 import gc
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
@@ -209,12 +209,6 @@ def test_a_permit_that_was_dropped_within_its_block_is_not_held_any_more(limits:
         assert not limits.try_acquire()
 
 
-def test_another_thread_holds_nothing_of_it(limits: LimitSet) -> None:
-    with limits.acquire():
-        assert not in_a_thread(limits.try_acquire)
-    assert in_a_thread(limits.try_acquire)
-
-
 def test_a_block_of_another_thread_holds_nothing_here(limits: LimitSet) -> None:
     held = limits.acquire()
     with ThreadPoolExecutor(1) as pool:
@@ -227,16 +221,13 @@ def test_a_block_of_another_thread_holds_nothing_here(limits: LimitSet) -> None:
         again.release()
 
 
-def test_a_thread_that_runs_in_a_copied_context_holds_nothing_of_it(limits: LimitSet) -> None:
+def test_another_thread_holds_nothing_of_it_not_even_in_a_copied_context(limits: LimitSet) -> None:
     with limits.acquire():
         context = contextvars.copy_context()
+        assert not in_a_thread(limits.try_acquire)
         assert not in_a_thread(lambda: context.run(limits.try_acquire))
         assert context.run(limits.try_acquire).acquisitions == {}
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Run a scenario in an event loop."""
-    asyncio.run(scenario)
+    assert in_a_thread(limits.try_acquire)
 
 
 @in_a_loop
@@ -249,42 +240,24 @@ async def test_the_same_task_takes_no_implicit_permit_again(limits: LimitSet) ->
 
 
 @in_a_loop
-async def test_a_child_task_is_another_holder(limits: LimitSet) -> None:
-    async with await limits.aacquire():
-        assert not await asyncio.create_task(limits.atry_acquire())
-        async with asyncio.TaskGroup() as group:
-            child = group.create_task(limits.atry_acquire())
-        assert not child.result()
-
-
-@in_a_loop
-async def test_a_thread_of_a_task_is_another_holder(limits: LimitSet) -> None:
-    async with await limits.aacquire():
-        assert not await asyncio.to_thread(limits.try_acquire)
-
-
-@in_a_loop
-async def test_a_sync_call_inside_a_task_belongs_to_the_task(limits: LimitSet) -> None:
+async def test_child_tasks_threads_and_callbacks_of_a_task_are_other_holders(limits: LimitSet) -> None:
+    loop = asyncio.get_running_loop()
+    seen: asyncio.Future[bool] = loop.create_future()
     with limits.acquire():
         async with await limits.aacquire():
             assert limits.try_acquire().acquisitions == {}
         assert not await asyncio.create_task(limits.atry_acquire())
+        async with asyncio.TaskGroup() as group:
+            child = group.create_task(limits.atry_acquire())
+        assert not child.result()
+        assert not await asyncio.to_thread(limits.try_acquire)
+        loop.call_soon(lambda: seen.set_result(bool(limits.try_acquire())))
+        assert not await seen
 
 
 def test_a_task_holds_nothing_of_its_thread(limits: LimitSet) -> None:
-    async def scenario() -> None:
-        assert not await limits.atry_acquire()
-
     with limits.acquire():
-        run(scenario())
-
-
-@in_a_loop
-async def test_a_callback_of_the_loop_is_no_task(limits: LimitSet) -> None:
-    seen: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    async with await limits.aacquire():
-        asyncio.get_running_loop().call_soon(lambda: seen.set_result(bool(limits.try_acquire())))
-        assert not await seen
+        assert not asyncio.run(limits.atry_acquire())
 
 
 def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet) -> None:

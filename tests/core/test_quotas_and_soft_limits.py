@@ -131,32 +131,3 @@ def test_a_refusal_names_the_boundary(store: MemoryStore, clock: FakeClock) -> N
         limits.acquire({"tokens": 6}, timeout=0)
     assert caught.value.outcome.retry_after == 11 * 3600
     assert caught.value.outcome.violations[0].reset_after == 11 * 3600
-
-
-def test_statistics_say_what_the_quota_is_per(store: MemoryStore) -> None:
-    limits = limit_set(store, MONTH, SESSION)
-    reported(limits.try_acquire({"tokens": 25, "session": 10}))
-    assert limits.get_stats() == {
-        "tokens": {
-            "type": "quota",
-            "algorithm": None,
-            "window_seconds": None,
-            "capacity": 100,
-            "available": 75,
-            "used": 25,
-            "utilization": 0.25,
-            "period": "month",
-            "time_zone": "Europe/Berlin",
-        },
-        "session": {
-            "type": "quota",
-            "algorithm": None,
-            "window_seconds": 18_000,
-            "capacity": 50,
-            "available": 40,
-            "used": 10,
-            "utilization": 0.2,
-            "period": None,
-            "time_zone": None,
-        },
-    }

@@ -31,6 +31,14 @@ ONE = ResourceLimit("db", 1)
 HOUR = 3600
 
 
+@pytest.fixture
+def lost(hooks: Hooks) -> list[Acquisition]:
+    """The acquisitions whose lease was lost."""
+    lost: list[Acquisition] = []
+    hooks.lease_lost.append(lost.append)
+    return lost
+
+
 class Counting(MemoryStore):
     """A store that counts how often it was asked to renew, and can be out of reach."""
 
@@ -132,11 +140,9 @@ def test_a_permit_that_is_released_during_a_renewal_is_not_lost(
     release: Callable[[LimitSet], None],
     limits: list[AnyLimit],
     clock: FakeClock,
-    hooks: Hooks,
+    lost: list[Acquisition],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
     release(limit_set(Late(clock=clock), *limits))
     assert lost == []
     assert caplog.messages == []
@@ -162,57 +168,51 @@ def test_a_lost_lease_names_all_keys(store: MemoryStore, clock: FakeClock, caplo
     assert caplog.messages == ["the lease of db, gpu ran out while it was held: other holders may have the permit now"]
 
 
-def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
-    held: list[Acquisition] = []
+class ReleasedWhileRenewed(MemoryStore):
+    """A store whose last holder releases while its lease is renewed, or when it is found that the lease is lost."""
 
-    class Slow(MemoryStore):
-        """A store whose holder releases while its lease is being renewed."""
+    releases_first = True
 
-        def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-            held.pop().release()
-            return super().renew(claims)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.acquired: list[Acquisition] = []
 
-    held.append(limit_set(Slow(clock=clock), ONE).acquire())
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        if self.releases_first:
+            self.acquired[-1].release()
+        found = super().renew(claims)
+        if not self.releases_first:
+            self.acquired[-1].release()
+        return found
+
+
+def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, lost: list[Acquisition]) -> None:
+    store = ReleasedWhileRenewed(clock=clock)
+    store.acquired.append(limit_set(store, ONE).acquire())
     clock.advance(10)
     assert lost == []
 
 
-def test_a_holder_that_releases_while_its_loss_is_found_is_notified_once(clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
-
-    class Slow(MemoryStore):
-        """A store whose holder releases before or after it is found that its lease is lost."""
-
-        releases_first = True
-
-        def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-            if self.releases_first:
-                held[-1].release()
-            found = super().renew(claims)
-            if not self.releases_first:
-                held[-1].release()
-            return found
-
-    store, held = Slow(clock=clock), list[Acquisition]()
+def test_a_holder_that_releases_while_its_loss_is_found_is_notified_once(
+    clock: FakeClock, lost: list[Acquisition]
+) -> None:
+    store = ReleasedWhileRenewed(clock=clock)
     limits = limit_set(store, ONE)
     for store.releases_first in (True, False):
-        held.append(limits.acquire())
+        store.acquired.append(limits.acquire())
         # As if the process had been stopped for a minute: the clock went on without renewals.
         clock.now_us += 60_000_000
         other = limits.try_acquire({"db": 1})
         clock.advance(5)
-        assert lost == held
+        assert lost == store.acquired
         other.release()
     clock.advance(60)
-    assert lost == held
+    assert lost == store.acquired
 
 
-def test_a_short_outage_loses_no_lease(clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks) -> None:
-    lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
+def test_a_short_outage_loses_no_lease(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture, lost: list[Acquisition]
+) -> None:
     store = Counting(clock=clock)
     limits = limit_set(store, ONE)
     with limits.acquire():

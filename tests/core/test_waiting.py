@@ -442,6 +442,15 @@ def with_competitors(store: WatchedStore, clock: FakeClock) -> tuple[LimitSet, C
     return limits, waiter, held
 
 
+def served_with_competitors(store: WatchedStore, clock: FakeClock) -> LimitSet:
+    """A set whose waiter has had the permit for which others compete."""
+    limits, waiter, held = with_competitors(store, clock)
+    held.release()
+    clock.move(LONGER_THAN_A_POLL_US)
+    waiter.result().release()
+    return limits
+
+
 def test_a_waiter_with_competitors_waits_for_its_next_poll(polled: WatchedStore, clock: FakeClock) -> None:
     _limits, waiter, held = with_competitors(polled, clock)
     calls = polled.watched.calls
@@ -456,10 +465,7 @@ def test_a_waiter_with_competitors_waits_for_its_next_poll(polled: WatchedStore,
 def test_a_later_request_with_competitors_starts_with_a_pause_or_with_its_timeout(
     timeout: float | None, pause_us: int, polled: WatchedStore, clock: FakeClock
 ) -> None:
-    limits, waiter, held = with_competitors(polled, clock)
-    held.release()
-    clock.move(LONGER_THAN_A_POLL_US)
-    waiter.result().release()
+    limits = served_with_competitors(polled, clock)
     later = polled.waiting(limits.acquire, timeout=timeout)
     assert later.is_alive()
     clock.move(pause_us)
@@ -482,10 +488,9 @@ def test_a_busy_process_lets_others_try_at_times(polled: WatchedStore, clock: Fa
 
 
 def test_competitors_are_forgotten(polled: WatchedStore, clock: FakeClock) -> None:
-    limits, waiter, held = with_competitors(polled, clock)
-    held.release()
+    limits = served_with_competitors(polled, clock)
+    assert polled.line.competitors
     clock.advance(1)
-    waiter.result().release()
     limits.acquire(timeout=0.001).release()
     assert not polled.line.competitors
 

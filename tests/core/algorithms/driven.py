@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+import pytest
+
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.amounts import MILLI, to_milli
 from limits_app.core.limits import Limit
@@ -18,6 +20,11 @@ SECOND = 1_000_000
 NOW = 1_767_657_600_000_000
 
 Step = tuple[Any, ...]
+
+
+def timelines(**named: list[Step]) -> pytest.MarkDecorator:
+    """Run a test with each timeline, under its name; `Driven.run` describes the steps."""
+    return pytest.mark.parametrize("timeline", named.values(), ids=named)
 
 
 class Driven:

@@ -13,7 +13,7 @@ from limits_app.core.algorithms.calendar import Calendar
 from limits_app.core.algorithms.rule import DEBT_PARTS
 from limits_app.core.limits import QuotaLimit, QuotaPeriod, RateLimit
 from tests.core.algorithms.definitions import ALGORITHMS, examples
-from tests.core.algorithms.driven import NOW, SECOND, Driven
+from tests.core.algorithms.driven import NOW, SECOND, Driven, Step, timelines
 from tests.core.algorithms.test_quota_calendar import moments, period_of, us
 
 HOUR = 3600 * SECOND
@@ -23,28 +23,21 @@ SESSION = QuotaLimit.per_session("k", 10, 3600)
 MIDNIGHT = us(datetime.fromisoformat("2026-01-31T00:00+01:00"))
 
 
-@pytest.mark.parametrize(
-    "timeline",
-    [
-        pytest.param([(0, 10, True), (0, 1, False), (3_599_999, 1, False), (3_600_000, 10, True)], id="to_its_end"),
-        pytest.param([(500_000, 4, True), (4_099_999, 7, False), (4_100_000, 7, True)], id="from_the_first_use_on"),
-        pytest.param([(0, 4, True), (9_000_000, 10, True), (12_599_999, 1, False), (12_600_000, 1, True)], id="anew"),
-        pytest.param([(0, 0, True), (1_000_000, 10, True), (4_599_999, 1, False)], id="asking_for_nothing_starts_none"),
-        pytest.param([(1000, 6, True), (0, 5, False), (0, 4, True), (3_600_999, 1, False)], id="a_clock_going_back"),
-        pytest.param([(0, 5, True), (0, "settle", -5), (1000, 10, True), (3_600_000, 1, False)], id="all_given_back"),
-        pytest.param([(0, 5, True), (1000, "settle", -2), (1000, "used", 3), (1000, 7, True)], id="some_given_back"),
-        pytest.param(
-            [(0, 10, True), (1, "settle", 5), (1, "used", 15), (1, 0, False), (3_600_000, 0, True)], id="debt"
-        ),
-        pytest.param([(0, 10, True), (3_600_000, "settle", 3), (7_199_999, 8, False), (7_199_999, 7, True)], id="late"),
-        pytest.param(
-            [(0, 4, True), (0, "wait", 6, 0), (9, "wait", 7, 3_599_991), (9, "wait", 10, 3_599_991)], id="wait"
-        ),
-        pytest.param([(1000, 4, True), (0, "wait", 7, 3_601_000), (3_601_000, "wait", 10, 0)], id="wait_while_back"),
-        pytest.param([(0, 6, True), (3_600_000, "settle", 0), (0, "used", 6), (0, 5, False)], id="settling_nothing"),
-    ],
+@timelines(
+    to_its_end=[(0, 10, True), (0, 1, False), (3_599_999, 1, False), (3_600_000, 10, True)],
+    from_the_first_use_on=[(500_000, 4, True), (4_099_999, 7, False), (4_100_000, 7, True)],
+    anew=[(0, 4, True), (9_000_000, 10, True), (12_599_999, 1, False), (12_600_000, 1, True)],
+    asking_for_nothing_starts_none=[(0, 0, True), (1_000_000, 10, True), (4_599_999, 1, False)],
+    a_clock_going_back=[(1000, 6, True), (0, 5, False), (0, 4, True), (3_600_999, 1, False)],
+    all_given_back=[(0, 5, True), (0, "settle", -5), (1000, 10, True), (3_600_000, 1, False)],
+    some_given_back=[(0, 5, True), (1000, "settle", -2), (1000, "used", 3), (1000, 7, True)],
+    debt=[(0, 10, True), (1, "settle", 5), (1, "used", 15), (1, 0, False), (3_600_000, 0, True)],
+    late=[(0, 10, True), (3_600_000, "settle", 3), (7_199_999, 8, False), (7_199_999, 7, True)],
+    wait=[(0, 4, True), (0, "wait", 6, 0), (9, "wait", 7, 3_599_991), (9, "wait", 10, 3_599_991)],
+    wait_while_back=[(1000, 4, True), (0, "wait", 7, 3_601_000), (3_601_000, "wait", 10, 0)],
+    settling_nothing=[(0, 6, True), (3_600_000, "settle", 0), (0, "used", 6), (0, 5, False)],
 )
-def test_a_session_lasts_from_its_first_use_on(timeline: list[tuple[object, ...]]) -> None:
+def test_a_session_lasts_from_its_first_use_on(timeline: list[Step]) -> None:
     Driven(SESSION).run(timeline)
 
 
