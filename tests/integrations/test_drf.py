@@ -332,10 +332,7 @@ def test_the_middleware_tells_of_throttles_too(send: Any, serve: Any) -> None:
     assert told(send(1)) == '"first:call_count";r=1;t=30, "second:call_count";r=8;t=7'
     send(1)
     refused = send(1)
-    assert (refused.status_code, told(refused)) == (
-        429,
-        '"first:call_count";r=0;t=60, "second:call_count";r=7;t=14',
-    )
+    assert (refused.status_code, told(refused)) == (429, '"first:call_count";r=0;t=60, "second:call_count";r=7;t=14')
     assert (refused["Retry-After"], refused["Cache-Control"]) == ("30", "no-store")
 
 

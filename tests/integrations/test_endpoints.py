@@ -202,9 +202,7 @@ def test_a_thousand_rules_cost_no_more_than_ten(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "method"),
-    [("/" + "p" * 60_000, "GET"), ("/", "M" * 60_000)],
-    ids=["a_long_path", "a_long_method"],
+    ("path", "method"), [("/" + "p" * 60_000, "GET"), ("/", "M" * 60_000)], ids=["a_long_path", "a_long_method"]
 )
 def test_nobody_fills_the_memory_with_long_requests(path: str, method: str) -> None:
     table = EndpointTable([row("/")])

@@ -272,8 +272,7 @@ def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
-    [("r-1", "r-1"), ("x" * 80, "x" * 64), ("", r"[0-9a-f]{12}"), ("<script>", r"[0-9a-f]{12}")],
+    ("given", "shown"), [("r-1", "r-1"), ("x" * 80, "x" * 64), ("", r"[0-9a-f]{12}"), ("<script>", r"[0-9a-f]{12}")]
 )
 def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"REQUEST_ID_HEADER": "X-Trace"}
