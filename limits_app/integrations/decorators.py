@@ -179,7 +179,7 @@ class limited:  # noqa: N801 - used like a function
                 "a block has no result that `usage` or `counts` could take: "
                 "write `with limited(...) as acquisition:`, and inside it `acquisition.update({...})`"
             )
-        return LimitedCall(self._rule, _block, (), {})
+        return LimitedCall(self._rule, lambda: None, (), {})
 
     def _push_entered(self, acquisition: Acquisition) -> Acquisition:
         _ENTERED.set((*_ENTERED.get(), (self, acquisition)))
@@ -194,10 +194,6 @@ class limited:  # noqa: N801 - used like a function
                 _ENTERED.set(entered[:place] + entered[place + 1 :])
                 return acquisition
         raise RuntimeError("the block was entered by another task: enter and leave it in the same one")
-
-
-def _block() -> None:
-    """The function of a call that is a block, which has no arguments."""
 
 
 def _literal(entity: EntityName) -> str:

@@ -30,6 +30,8 @@ _ADDRESS_READER: Final = IpWare(precedence=("REMOTE_ADDR",))
 """Reads one address: with or without a port, brackets and a zone, IPv4 also where it is written as IPv6."""
 _FORBIDDEN_IN_RESOURCES: Final = re.compile(r"[^A-Za-z0-9_./-]+")
 _LONGEST_STEM: Final = 50
+_NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
+"""NUL and surrogates, which databases cannot store."""
 
 
 def entity_of_request(request: HttpRequest) -> str:
@@ -78,8 +80,8 @@ def normalize_entity(entity: str) -> str:
     """Return an identifier as it is, or its digest when it is too long, ends in “*” as patterns do, or contains what
     databases cannot store.
     """
-    # Printable text has neither NUL nor surrogates, and nearly all identifiers are printable.
-    storable = entity.isprintable() or ("\0" not in entity and _is_encodable(entity))
+    # Nearly all identifiers are printable, and printable text can be stored.
+    storable = entity.isprintable() or not _NOT_STORABLE.search(entity)
     is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
     if storable and len(entity) <= MAX_ENTITY_LENGTH and not is_reserved:
         return entity
@@ -219,12 +221,3 @@ def _network(address: IPv4Address | IPv6Address, prefix: int) -> str:
 
 def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _is_encodable(entity: str) -> bool:
-    """Whether text has no surrogates."""
-    try:
-        entity.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

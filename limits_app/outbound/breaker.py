@@ -73,11 +73,7 @@ class Breaker:
     """The circuit breaker of one upstream, on the clock of the running event loop."""
 
     def __init__(
-        self,
-        rules: BreakerRules | None = None,
-        *,
-        name: str = "upstream",
-        observer: Observer = silent,
+        self, rules: BreakerRules | None = None, *, name: str = "upstream", observer: Observer = silent
     ) -> None:
         self.name = name
         self._circuit = CircuitBreaker(

@@ -139,13 +139,7 @@ class PacedClient(WrappingClient):
     for every method, since an upstream does not process a request that it refuses.
     """
 
-    def __init__(
-        self,
-        client: ResourceClient,
-        pace: Pace,
-        *,
-        tries: int = 5,
-    ) -> None:
+    def __init__(self, client: ResourceClient, pace: Pace, *, tries: int = 5) -> None:
         check_counts(tries=tries)
         super().__init__(client)
         self.pace = pace

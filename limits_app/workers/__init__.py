@@ -11,13 +11,4 @@ from limits_app.workers.futures import TaskFuture, gather, wait
 from limits_app.workers.pool import PoolStats, QueueStats, WorkerPool
 from limits_app.workers.worker import Worker
 
-__all__ = [
-    "PoolStats",
-    "QueueStats",
-    "RetryAlgorithm",
-    "TaskFuture",
-    "Worker",
-    "WorkerPool",
-    "gather",
-    "wait",
-]
+__all__ = ["PoolStats", "QueueStats", "RetryAlgorithm", "TaskFuture", "Worker", "WorkerPool", "gather", "wait"]

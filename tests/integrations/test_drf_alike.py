@@ -22,13 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.parametrize(
-    ("rate", "allowed", "seconds"),
-    [
-        ("1/s", 1, 1),
-        ("2/min", 2, 60),
-        ("2/hour", 2, 3_600),
-        ("5/day", 5, 86_400),
-    ],
+    ("rate", "allowed", "seconds"), [("1/s", 1, 1), ("2/min", 2, 60), ("2/hour", 2, 3_600), ("5/day", 5, 86_400)]
 )
 def test_a_rate_is_enforced(rate: str, allowed: int, seconds: int, module: ModuleType, clock: FakeClock) -> None:
     view = view_of(of(module, "UserRateThrottle", rate=rate))

@@ -85,13 +85,7 @@ def test_a_calendar_quota_has_a_window_of_fixed_length(period: str, policy: str,
 
 
 @pytest.mark.parametrize(
-    ("name", "headers"),
-    [
-        ("draft", NAMES[:2]),
-        ("legacy", NAMES[2:]),
-        ("both", NAMES),
-        ("none", ()),
-    ],
+    ("name", "headers"), [("draft", NAMES[:2]), ("legacy", NAMES[2:]), ("both", NAMES), ("none", ())]
 )
 def test_the_site_chooses_the_headers(
     name: str, headers: tuple[str, ...], ask: Ask, serve: Any, settings: Settings
@@ -112,11 +106,7 @@ def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(
     serve({"": fine})
     endpoint(limit("api", CallLimit(2, 60), RateLimit("tpm", 100, 3600), ResourceLimit("slots", 9)))
     now = 1767225600
-    assert told(ask()) == {
-        "X-RateLimit-Limit": "2",
-        "X-RateLimit-Remaining": "1",
-        "X-RateLimit-Reset": str(now + 30),
-    }
+    assert told(ask()) == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": str(now + 30)}
     assert told(ask())["X-RateLimit-Remaining"] == "0"
     refused = told(ask())
     assert (refused["X-RateLimit-Limit"], refused["X-RateLimit-Reset"]) == ("2", str(now + 60))

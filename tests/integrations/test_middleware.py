@@ -48,12 +48,7 @@ def test_each_entity_is_limited_and_refilled(ask: Ask, serve: Any, view: Any, cl
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"path": "/things/7/"},
-        {"path": "/things/<int:pk>/"},
-        {"path": "/<path:anything>"},
-        {"view_name": "thing"},
-    ],
+    [{"path": "/things/7/"}, {"path": "/things/<int:pk>/"}, {"path": "/<path:anything>"}, {"view_name": "thing"}],
     ids=["path", "route", "open_route", "view_name"],
 )
 def test_requests_are_found_by_path_route_and_view(ask: Ask, settings: Settings, fields: Any) -> None:
@@ -172,8 +167,7 @@ def test_a_resource_without_limits_admits(ask: Ask, serve: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "unlisted",
-    [pytest.param("/nothing/here/", id="no_view"), pytest.param("/closed/", id="something_else_answers")],
+    "unlisted", [pytest.param("/nothing/here/", id="no_view"), pytest.param("/closed/", id="something_else_answers")]
 )
 def test_requests_without_a_view_are_charged(ask: Ask, serve: Any, settings: Settings, unlisted: str) -> None:
     settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_middleware.aclosed"]
@@ -230,10 +224,7 @@ def unavailable(*args: object) -> None:
     raise StoreUnavailable("gone")
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(PermissionDenied, 403), (Http404, 404), (ValueError, 500)],
-)
+@pytest.mark.parametrize(("error", "status"), [(PermissionDenied, 403), (Http404, 404), (ValueError, 500)])
 def test_failed_views_are_refunded(ask: Ask, serve: Any, error: type[Exception], status: int) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         raise error("no")

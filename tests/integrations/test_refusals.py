@@ -34,14 +34,18 @@ QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 
 
+def rejection(resource: Any = "api", **options: Any) -> LimitExceeded:
+    """What acquiring something raises."""
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire(resource, **options)
+    return caught.value
+
+
 def refused(*limits: Limit, requested: Any = None) -> LimitExceeded:
     """What acquiring more than there is raises."""
     services.set_resource_limits("api", limits)
-    try:
-        while True:
-            services.acquire("api", entity="tenant:acme", requested=requested)
-    except LimitExceeded as error:
-        return error
+    services.try_acquire("api", entity="tenant:acme", requested=requested)
+    return rejection(entity="tenant:acme", requested=requested)
 
 
 def answer(error: LimitExceeded | StoreUnavailable, **headers: str) -> HttpResponse:
@@ -78,9 +82,7 @@ def test_a_limit_says_when_to_come_back(
     services.set_resource_limits("api", limits)
     held = services.acquire("api", requested=requested)
     clock.advance(wait)
-    with pytest.raises(LimitExceeded) as caught:
-        services.acquire("api", requested=requested)
-    response = answer(caught.value)
+    response = answer(rejection(requested=requested))
     held.release()
     assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (429, retry_after, "no-store")
     assert response["Content-Type"] == "application/problem+json"
@@ -98,9 +100,7 @@ def test_a_limit_says_when_to_come_back(
 
 def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
     services.set_entity_limits("ann", [], effect="blocked")
-    with pytest.raises(LimitExceeded) as caught:
-        services.acquire("api", entity="ann")
-    response = answer(caught.value)
+    response = answer(rejection(entity="ann"))
     assert (response.status_code, response.has_header("Retry-After")) == (403, False)
     assert json.loads(response.content) == {
         "type": "urn:problem-type:limits-app:blocked",
@@ -114,16 +114,15 @@ def test_a_blocked_entity_is_forbidden_and_gets_no_time() -> None:
 
 def test_a_resource_whose_upstream_cools_down_is_busy() -> None:
     services.report_upstream("api", retry_after=30)
-    with pytest.raises(LimitExceeded) as caught:
-        services.acquire("api", entity="ann")
-    response = answer(caught.value)
+    response = answer(rejection(entity="ann"))
     assert response.status_code == 429
     assert 25 <= int(response["Retry-After"]) <= 31
     assert json.loads(response.content)["detail"].startswith("The service behind this resource is busy. Try again in")
 
 
 def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
-    error = refused(RateLimit("tpm", 10, 60), requested={"tpm": 11})
+    services.set_resource_limits("api", [RateLimit("tpm", 10, 60)])
+    error = rejection(requested={"tpm": 11})
     assert isinstance(error, NeverAdmissible)
     response = answer(error)
     assert (response.status_code, response.has_header("Retry-After")) == (422, False)
@@ -261,19 +260,14 @@ def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
     services.set_resource_limits("x2", [CallLimit(1, 60), RateLimit("tpm", 10, 60)])
     asked = {"x1": None, "x2": {"tpm": 1}}
     services.acquire(asked)
-    with pytest.raises(LimitExceeded) as caught:
-        services.acquire(asked)
-    assert json.loads(answer(caught.value).content)["violated-policies"] == ["x1:call_count", "x2:call_count"]
+    assert json.loads(answer(rejection(asked)).content)["violated-policies"] == ["x1:call_count", "x2:call_count"]
     services.set_system_limits([CallLimit(1, 60)], counted="total")
     services.acquire("x3", entity="ann")
-    with pytest.raises(LimitExceeded) as caught:
-        services.acquire("x1", entity="ann")
-    assert json.loads(answer(caught.value).content)["violated-policies"] == ["call_count"]
+    assert json.loads(answer(rejection("x1", entity="ann")).content)["violated-policies"] == ["call_count"]
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
-    [("r-1", "r-1"), ("x" * 80, "x" * 64), ("", r"[0-9a-f]{12}"), ("<script>", r"[0-9a-f]{12}")],
+    ("given", "shown"), [("r-1", "r-1"), ("x" * 80, "x" * 64), ("", r"[0-9a-f]{12}"), ("<script>", r"[0-9a-f]{12}")]
 )
 def test_the_id_of_a_request_leads_to_its_rejection(given: str, shown: str, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"REQUEST_ID_HEADER": "X-Trace"}

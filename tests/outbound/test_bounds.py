@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.outbound import (
-    BreakerRules,
-    CachingClient,
-    Executor,
-    Pace,
-    PacedClient,
-    Quota,
-    WorkQueue,
-)
+from limits_app.outbound import BreakerRules, CachingClient, Executor, Pace, PacedClient, Quota, WorkQueue
 from tests.outbound.timelines import Scripted, answer
 
 NAN = float("nan")

@@ -43,14 +43,9 @@ def test_logs_carry_the_fields_and_only_trouble_is_a_warning(caplog: pytest.LogC
     for event in EVENTS:
         LogObserver().note(event)
     records = caplog.records
-    assert [record.levelno == logging.WARNING for record in records] == [False] * 3 + [
-        True,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
+    warnings = [vars(record)["event"] for record in records if record.levelno == logging.WARNING]
+    assert len(records) == len(EVENTS)
+    assert warnings == ["Refused", "Retrying", "BreakerChanged", "ItemFailed"]
     assert records[3].getMessage() == "Refused upstream=eu hold_seconds=2.0"
     assert vars(records[3])["event"] == "Refused"
     assert vars(records[3])["hold_seconds"] == 2.0
@@ -89,12 +84,6 @@ def test_traces_have_a_span_for_each_wait_and_call_and_events_for_the_rest() -> 
     assert ours[0].end_time is not None
     assert ours[0].end_time - ours[0].start_time == 500_000_000
     assert [span.status.status_code.name for span in ours] == ["UNSET", "UNSET", "ERROR"]
-    names = [event.name for event in mine.events]
-    assert names == [
-        "outbound Refused",
-        "outbound Learned",
-        "outbound Retrying",
-        "outbound BreakerChanged",
-        "outbound ItemFailed",
-    ]
+    kinds = ["Refused", "Learned", "Retrying", "BreakerChanged", "ItemFailed"]
+    assert [event.name for event in mine.events] == [f"outbound {kind}" for kind in kinds]
     provider.shutdown()

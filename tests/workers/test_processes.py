@@ -118,10 +118,7 @@ def local_class() -> type[Clerk]:
 
 def test_a_local_class_needs_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    for options in (
-        local_class().options(mode="process"),
-        Clerk.options(mode="process", retry_on=lambda **_: True),
-    ):
+    for options in (local_class().options(mode="process"), Clerk.options(mode="process", retry_on=lambda **_: True)):
         with pytest.raises(ValueError, match=r"cannot send the worker to another process: .*cloudpickle"):
             options.init()
 

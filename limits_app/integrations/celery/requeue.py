@@ -45,11 +45,7 @@ def seconds_to_wait(refused: Acquisition, tries: int) -> float:
         return binding.retry_after
     for planned in refused.claim.plan.limits:
         limit, scope = planned.rule.limit, planned.scope.scope
-        is_binding = (planned.rule.key, scope.resource, scope.entity) == (
-            binding.key,
-            binding.resource,
-            binding.entity,
-        )
+        is_binding = (planned.rule.key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity)
         if is_binding and isinstance(limit, RateLimit | CallLimit):
             return max(binding.retry_after, _enqueue(refused.limit_set.store, scope, limit, binding.requested))
     return binding.retry_after
