@@ -161,7 +161,7 @@ class WaitingLine:
             with self._lock:
                 self._remove_dead()
                 # The wait may have ended while another thread was about to call this.
-                if wanted and not waiter.is_waiting():
+                if not waiter.is_waiting():
                     wanted = ()
                 if wanted and waiter.number not in self._places:
                     self._places[waiter.number] = _Place(waiter, partial(self._died, waiter.number))

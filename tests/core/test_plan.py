@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidRequest, UsageNotReported
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, scope_of
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, scope_of, short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import ScopedLimits
@@ -37,6 +37,7 @@ def test_a_plan_has_the_limits_of_all_scopes_in_order() -> None:
     assert [limit.key for limit in plan.permits] == ["db", "team:gpu"]
     assert plan.must_report == {"tpm", "team:tpm"}
     assert plan.scope_keys == (USER.key, TEAM.key, ONCE.key)
+    assert plan.short_keys() == plan.short_keys() == [short_key(key) for key in plan.scope_keys]
     assert plan.version == 7
     assert plan.buckets[3] == (TEAM.key, "tpm")
     without_team = plan_for([TEAM, USER], ["tpm"], version=None, left_out=("team:gpu",))

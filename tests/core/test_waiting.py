@@ -710,6 +710,8 @@ def test_waiters_that_ended_without_leaving_are_passed_over() -> None:
     some[3].active = False
     line.notify_all()
     assert line.scopes() == []
+    line.enqueue(some[3], [A])
+    assert line.scopes() == []
 
 
 def test_waiters_that_died_are_removed_and_the_next_one_is_woken() -> None:
