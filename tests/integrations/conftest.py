@@ -75,17 +75,10 @@ def ask(request: pytest.FixtureRequest) -> Ask:
     return send
 
 
-@pytest.fixture(params=["wsgi", "asgi"])
-def send(request: pytest.FixtureRequest, default_entities: None) -> Callable[..., Any]:
+@pytest.fixture
+def send(ask: Ask, default_entities: None) -> Callable[..., Any]:
     """Send requests of a person, through the synchronous and through the asynchronous handler."""
-
-    def get(person: int | None = None) -> Any:
-        headers = {"X-Person": str(person)} if person else {}
-        if request.param == "wsgi":
-            return Client().get("/", headers=headers)
-        return async_to_sync(AsyncClient().get)("/", headers=headers)
-
-    return get
+    return lambda person=None: ask(X_Person=str(person)) if person else ask()
 
 
 @pytest.fixture

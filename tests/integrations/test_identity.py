@@ -25,7 +25,7 @@ from limits_app.integrations.identity import entity_of_account, entity_of_key, e
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.models import Limit, Plan, Policy
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.site import fine, limit
+from tests.integrations.site import Ask, fine, limit
 
 FORGED = {
     "X-Forwarded-For": "198.51.100.9",
@@ -253,8 +253,7 @@ def impersonating(get_response: Any) -> Any:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-def test_a_user_of_another_middleware_makes_the_request(settings: Settings, serve: Any, kind: str) -> None:
+def test_a_user_of_another_middleware_makes_the_request(settings: Settings, serve: Any, ask: Ask) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     settings.MIDDLEWARE = [*MIDDLEWARE[:2], "tests.integrations.test_identity.impersonating", *MIDDLEWARE[2:]]
     ann = User.objects.create_user("ann")
@@ -263,11 +262,9 @@ def test_a_user_of_another_middleware_makes_the_request(settings: Settings, serv
         return HttpResponse(await request.limits.aentity())
 
     serve({"": aview})
-    client: Any = Client() if kind == "wsgi" else AsyncClient()
-    get = client.get if kind == "wsgi" else async_to_sync(client.get)
-    assert get("/", headers={"X-User": str(ann.pk)}).content == f"user:{ann.pk}".encode()
-    assert get("/", headers={"X-User": "plain"}).content == b"user:7"
-    assert get("/").content == b"ip:127.0.0.1"
+    assert ask(X_User=str(ann.pk)).content == f"user:{ann.pk}".encode()
+    assert ask(X_User="plain").content == b"user:7"
+    assert ask().content == b"ip:127.0.0.1"
 
 
 def plan_of(request: HttpRequest) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.core.exceptions import PermissionDenied
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -285,14 +285,12 @@ def test_cached_limits_need_no_query(ask: Ask, serve: Any, django_assert_num_que
         ask()
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_the_middleware_works_inside_and_around_synchronous_ones(client: Any, serve: Any, settings: Settings) -> None:
+def test_the_middleware_works_inside_and_around_synchronous_ones(ask: Ask, serve: Any, settings: Settings) -> None:
     around = "tests.integrations.test_middleware.closed"
     settings.MIDDLEWARE = [around, *MIDDLEWARE, around]
     serve({"": fine})
     endpoint(limit("api"))
-    get = async_to_sync(client().get) if client is AsyncClient else client().get
-    assert [get("/").status_code, get("/").status_code] == [200, 429]
+    assert statuses(ask, 2) == [200, 429]
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])

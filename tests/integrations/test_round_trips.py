@@ -11,16 +11,13 @@ from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
 from redis import Redis
 
-from limits_app import conf, limits
+from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Endpoint
-from limits_app.stores import registry
-from limits_app.stores.redis import RedisStore
 from tests.integrations.site import Ask, afine, endpoint, fine, limit
-from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import store_on
+from tests.servers.redis import RedisServer
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
 
 Trips = Callable[[], int]
 PLENTY = CallLimit(10**6, 60)
@@ -28,25 +25,10 @@ TEN = CallLimit(10, 3600, RateLimitAlgorithm.FIXED_WINDOW)
 THREE = (PLENTY, RateLimit("tokens", 10**6, 60), ResourceLimit("connections", 10))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with redis_server() as started:
-        yield started
-
-
-@pytest.fixture(autouse=True)
-def store(server: RedisServer, clock: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisStore]:
-    """Limits are in a Redis."""
-    store = store_on(server)
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-    yield store
-    store.close()
-
-
 @pytest.fixture
-def trips(server: RedisServer) -> Iterator[Trips]:
+def trips(server_of_limits: RedisServer) -> Iterator[Trips]:
     """How often the server has heard from anybody else since it was asked last."""
-    with Redis(port=server.port) as client:
+    with Redis(port=server_of_limits.port) as client:
 
         def counted() -> int:
             gc.collect()  # links that others have left are closed now, since the end of one is read, too
