@@ -34,7 +34,7 @@ def test_the_readme_shows_how_to_try_and_to_test() -> None:
 
 
 DECISIONS = sorted((DOCS / "decisions").iterdir())
-MOST = 14
+MOST = 15
 LONGEST = 60
 
 
