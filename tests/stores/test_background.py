@@ -152,5 +152,5 @@ def test_after_an_interruption_while_the_thread_starts_the_step_runs(
     if has_begun:
         until(lambda: len(ran) == 1)
     task.start()
-    until(lambda: len(ran) == 1 + has_begun)
+    until(lambda: len(ran) > has_begun)  # the first thread may run it once more, too
     assert set(ran) == {"limits-background"}
