@@ -17,6 +17,7 @@ from limits_app import conf
 from limits_app.conf import Network
 from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
+from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
@@ -77,13 +78,14 @@ def _plan_of(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
 
 
 def normalize_entity(entity: str) -> str:
-    """Return an identifier as it is, or its digest when it is too long, ends in “*” as patterns do, or contains what
-    databases cannot store.
+    """Return an identifier as it is, or its digest when no entity can have it: when it is too long, contains what
+    databases cannot store, ends in “*” as patterns do, or is written like a network without being one.
     """
     # Nearly all identifiers are printable, and printable text can be stored.
     storable = entity.isprintable() or not _NOT_STORABLE.search(entity)
     is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
-    if storable and len(entity) <= MAX_ENTITY_LENGTH and not is_reserved:
+    is_malformed = entity.startswith("ip:") and is_malformed_network(entity)
+    if storable and len(entity) <= MAX_ENTITY_LENGTH and not (is_reserved or is_malformed):
         return entity
     return _DIGEST + _digest(entity)
 

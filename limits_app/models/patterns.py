@@ -30,8 +30,7 @@ def check_pattern(identifier: str) -> None:
             _("A pattern needs one of %(separators)s before its “*”, such as “key:*” or “user:eu-*”."),
             params={"separators": " ".join(SEPARATORS)},
         )
-    is_network = "/" in identifier or identifier.lower().startswith(_MAPPED)
-    if not (identifier.startswith(_ADDRESS) and is_network) or identifier.endswith("*"):
+    if identifier.endswith("*") or not _resembles_network(identifier):
         return
     try:
         found = parsed_network(identifier.removeprefix(_ADDRESS))
@@ -44,6 +43,16 @@ def check_pattern(identifier: str) -> None:
             _("Write the network as “ip:%(network)s”, not %(value)s."),
             params={"network": found, "value": shown(identifier)},
         )
+
+
+def is_malformed_network(identifier: str) -> bool:
+    """Whether an identifier is written like a network, but `check_pattern` refuses it."""
+    if not _resembles_network(identifier):
+        return False
+    try:
+        return identifier != f"{_ADDRESS}{parsed_network(identifier.removeprefix(_ADDRESS))}"
+    except ValueError:
+        return True
 
 
 def is_pattern(identifier: str) -> bool:
@@ -84,6 +93,10 @@ def patterns_of(identifier: str) -> list[str]:
     """All patterns that match the identifier of a client, as the query for policies finds them."""
     ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
     return [f"{identifier[:end]}*" for end in ends] + [one for one in networks_of(identifier) if is_pattern(one)]
+
+
+def _resembles_network(identifier: str) -> bool:
+    return identifier.startswith(_ADDRESS) and ("/" in identifier or identifier.lower().startswith(_MAPPED))
 
 
 def _network_of(identifier: str) -> IPv4Network | IPv6Network | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.test import override_settings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limits_app.core.keys import (
@@ -96,7 +96,11 @@ def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 @MANY
-@given(*[st.text(min_size=1) | st.text("x", min_size=250, max_size=260) | nearly("digest:0", "account:*")] * 2)
+@given(
+    *[st.text(min_size=1) | st.text("x", min_size=250, max_size=260) | nearly("digest:0", "account:*", "ip:10.0.0.0/8")]
+    * 2
+)
+@example("ip:::FFFF:", "ip:10.0.0.1/8")
 def test_identifiers_are_storable_and_never_meet(one: str, other: str) -> None:
     made = [normalize_entity(text) for text in (one, other)]
     assert (made[0] == made[1]) == (one == other)
