@@ -22,10 +22,13 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import around_fork
+from limits_app.stores.connection_limit import ConnectionLimit
 from limits_app.stores.database.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from limits_app.stores.connection_limit import Checkout
 
 Statement = tuple[str, Sequence[object]]
 """SQL and its values, which are passed for `%s`."""
@@ -83,6 +86,8 @@ class StoreConnection(ABC):
     clock_sql: ClassVar[str] = "0"
     is_local: ClassVar[bool] = False
     """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
+    checkout: Checkout
+    """The right to use the connection, while a thread does."""
 
     def __init__(self, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
         self.alias = wrapper.alias
@@ -169,8 +174,9 @@ class StoreConnection(ABC):
 class ConnectionPool:
     """The connections of one process to one of the site's databases: one for each thread in a transaction.
 
-    Connections that were not used for a minute are closed. Raises ImproperlyConfigured for an alias that is missing
-    in DATABASES, or a database of another kind than `kinds`.
+    There are at most MOST_CONNECTIONS; further threads wait for one. Connections that were not used for a minute are
+    closed. Raises ImproperlyConfigured for an alias that is missing in DATABASES, or a database of another kind than
+    `kinds`.
     """
 
     def __init__(self, alias: str, options: ConnectionOptions, kinds: Mapping[str, type[StoreConnection]]) -> None:
@@ -186,6 +192,7 @@ class ConnectionPool:
             raise ImproperlyConfigured(f"the database {alias!r} must be one of {', '.join(kinds)}; got {vendor}")
         self.kind = kinds[vendor]
         self.fork_lock = RLock()
+        self._limit = ConnectionLimit()
         self._idle: deque[StoreConnection] = deque()
         # Weak, so that a connection is closed when a signal handler raises before it is returned.
         self._busy: WeakSet[StoreConnection] = WeakSet()
@@ -204,31 +211,40 @@ class ConnectionPool:
         return len(self._busy) > 0
 
     def take(self) -> StoreConnection:
-        """Return a connection for one transaction; StoreUnavailable when none can be opened."""
+        """Return a connection for one transaction; StoreUnavailable when none can be opened or becomes free."""
+        checkout = self._limit.check_out(self.options.reply_timeout)
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._open()
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._open()
+        except BaseException:
+            self._limit.check_in(checkout)
+            raise
+        connection.checkout = checkout
         self._busy.add(connection)
         return connection
 
     def give(self, connection: StoreConnection) -> None:
         """Return a connection that works, outside of a transaction."""
-        self._busy.discard(connection)
+        self._limit.answered()
+        checkout = self._end(connection)
         connection.used_at = now = monotonic()
         if now - connection.opened_at > _MAX_AGE_SECONDS:
             connection.close()
         else:
             self._idle.append(connection)
+        self._limit.check_in(checkout)
         with suppress(IndexError):  # another thread may take it
             if now - self._idle[0].used_at > _IDLE_SECONDS:
                 self._idle.popleft().close()
 
     def drop(self, connection: StoreConnection) -> None:
         """Close a connection that failed, and the idle ones, which have probably failed for the same reason."""
-        self._busy.discard(connection)
+        checkout = self._end(connection)
         connection.close()
         self.close()
+        self._limit.check_in(checkout)
 
     def close(self) -> None:
         """Close all idle connections."""
@@ -245,6 +261,13 @@ class ConnectionPool:
         self._idle.clear()
         self._busy = WeakSet()
         self.fork_lock = RLock()
+
+    def _end(self, connection: StoreConnection) -> Checkout:
+        """Note that the thread uses the connection no more; return its right to use one."""
+        self._busy.discard(connection)
+        checkout = connection.checkout
+        del connection.checkout
+        return checkout
 
     def _open(self) -> StoreConnection:
         wrapper = connections[self.alias].copy()

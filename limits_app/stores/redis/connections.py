@@ -6,31 +6,28 @@ Unix sockets and Sentinel work. Only the timeouts and the retries are the store'
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from redis import asyncio as asyncio_redis
 from redis import exceptions
-from redis.asyncio.retry import Retry as TaskRetry
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
 from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.runtime import on_fork
+from limits_app.stores.connection_limit import ConnectionLimit
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.exactly_once import AGAIN, Slots, Unanswered
 
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
 """What redis-py raises when a connection was lost, or the server is silent."""
 
-_MOST_IDLE: Final = 64
 _SECONDS_FOR_SILENT_SERVERS: Final = 0.03
 _MOST_ATTEMPTS: Final = 8
 
@@ -40,9 +37,6 @@ _TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
     UnixDomainSocketConnection: asyncio_redis.UnixDomainSocketConnection,
 }
 """The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
-
-_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
-"""How the names of options begin that connections for tasks do not have."""
 
 
 class Connections:
@@ -57,7 +51,8 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
-        self._idle = deque[Any](maxlen=_MOST_IDLE)
+        self._limit = ConnectionLimit()
+        self._idle = deque[Any]()
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -66,11 +61,19 @@ class Connections:
 
     def close(self) -> None:
         """Close idle connections."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        with suppress(IndexError):  # another thread may take it
+            while self._idle:
+                self._idle.pop().disconnect()
 
     def run(self, call: Command) -> Any:
         """Return the reply to a call, which is executed once although replies may be lost."""
+        checkout = self._limit.check_out(self.reply_seconds)
+        try:
+            return self._run(call)
+        finally:
+            self._limit.check_in(checkout)
+
+    def _run(self, call: Command) -> Any:
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -81,8 +84,10 @@ class Connections:
         except LOST as error:
             return self.run_again(call, error)
         except exceptions.ResponseError as error:
+            self._limit.answered()
             call.refuse(self.slots)
             raise self.refused(error) from error
+        self._limit.answered()
         self._idle.append(connection)
         return reply
 
@@ -140,6 +145,7 @@ class Connections:
             connection.connect()
         except (*LOST, exceptions.RedisError) as error:
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
+        self._limit.answered()
         return connection
 
 
@@ -158,87 +164,3 @@ def _execute(connection: Any, call: Command) -> Any:
     except BaseException:
         connection.disconnect()
         raise
-
-
-class TaskConnections:
-    """The connections for the tasks of each event loop; lost replies are asked for again from threads."""
-
-    def __init__(self, connections: Any) -> None:
-        self._connections = connections
-        self.after_fork()
-        on_fork(self)
-
-    def after_fork(self) -> None:
-        """Forget the connections, which are closed with their event loop."""
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[deque[Any], object]] = WeakKeyDictionary()
-
-    async def run(self, call: Command) -> Any:
-        """As `Connections.run`. When the task is cancelled, the call may have been executed."""
-        if self._connections.task_class is None:
-            return await asyncio.to_thread(self._connections.run, call)
-        idle = await self._idle()
-        connection = idle.pop() if idle else await self._connect()
-        call.begin(self._connections.slots)
-        try:
-            async with asyncio.timeout(self._connections.reply_seconds):
-                reply = await _execute_in_task(connection, call)
-        except LOST as error:
-            return await asyncio.to_thread(self._connections.run_again, call, error)
-        except exceptions.ResponseError as error:
-            call.refuse(self._connections.slots)
-            raise self._connections.refused(error) from error
-        if len(idle) < _MOST_IDLE:
-            idle.append(connection)
-        else:
-            await connection.disconnect(nowait=True)
-        return reply
-
-    async def _idle(self) -> deque[Any]:
-        """Return the idle connections of this event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._by_loop:
-            idle = deque[Any]()
-            closing = _close_at_shutdown(idle)
-            self._by_loop[loop] = idle, closing
-            await anext(closing)
-        return self._by_loop[loop][0]
-
-    async def _connect(self) -> Any:
-        options = self._connections.options()
-        shared = {name: value for name, value in options.items() if not name.startswith(_ONLY_FOR_THREADS)}
-        # The timeouts are those of asyncio: with its own, redis-py may swallow a cancellation on Python 3.11.
-        own = {"retry": TaskRetry(NoBackoff(), 0), "socket_timeout": None}
-        connection = self._connections.task_class(**shared | own)
-        try:
-            async with asyncio.timeout(self._connections.connect_seconds):
-                await connection.connect()
-        except BaseException as error:
-            await connection.disconnect(nowait=True)
-            if isinstance(error, (*LOST, exceptions.RedisError)):
-                raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
-            raise
-        return connection
-
-
-async def _execute_in_task(connection: Any, call: Command) -> Any:
-    """As `_execute`."""
-    try:
-        await connection.send_command(*call.words(), check_health=False)
-        try:
-            return await connection.read_response(disable_decoding=True)
-        except exceptions.NoScriptError:
-            await connection.send_command(*call.words_with_text(), check_health=False)
-        return await connection.read_response(disable_decoding=True)
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
-async def _close_at_shutdown(idle: deque[Any]) -> AsyncGenerator[None, None]:
-    """Close the idle connections of an event loop when the loop shuts down its asynchronous generators."""
-    try:
-        yield
-    finally:
-        while idle:
-            with suppress(*LOST):
-                await idle.pop().disconnect()

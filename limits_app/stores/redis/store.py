@@ -19,10 +19,11 @@ from limits_app.core.runtime import on_fork
 from limits_app.core.store import least_version
 from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import Command
-from limits_app.stores.redis.connections import Connections, TaskConnections
+from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.hints import ServerClock
 from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
 from limits_app.stores.redis.records import Steps
+from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.verbs import Verbs
 from limits_app.stores.redis.waking import Waking

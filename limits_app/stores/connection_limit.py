@@ -1,0 +1,78 @@
+"""How many connections to one server a process uses at the same time; further callers wait for one.
+
+So a burst of requests in a process without connections opens a bounded number of them, and a healthy server is not
+reported as unavailable because it accepts no more, or because opening hundreds takes longer than a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Final
+from weakref import ref
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.runtime import on_fork
+
+MOST_CONNECTIONS: Final = 32
+"""Enough for the threads of a server process, and for all that one process can decide in a second."""
+
+
+class Checkout:
+    """The right to use one connection. One that is dropped, as by an exception of a signal handler, returns itself."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, free: Callable[[], SimpleQueue[Checkout] | None]) -> None:
+        self._free = free
+
+    def __del__(self) -> None:
+        free = self._free()
+        if free is not None:
+            free.put(Checkout(self._free))
+
+
+class ConnectionLimit:
+    """The connections to one server that threads may use; a finalizer or a signal handler may call any method."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Start again in a child process, where no thread uses a connection."""
+        self._free = SimpleQueue[Checkout]()
+        for _ in range(MOST_CONNECTIONS):
+            self._free.put(Checkout(ref(self._free)))
+        self._answered_at = 0.0
+
+    def check_out(self, seconds: float) -> Checkout:
+        """Return the right to use a connection, which belongs to the caller until it calls `check_in`.
+
+        The wait goes on while the server answers other callers. Raises StoreUnavailable when it has answered none of
+        them for so many seconds.
+        """
+        with suppress(Empty):
+            return self._free.get(block=False)
+        began = monotonic()
+        while (left := max(began, self._answered_at) + seconds - monotonic()) > 0:
+            with suppress(Empty):
+                return self._free.get(timeout=left)
+        raise unanswered(seconds)
+
+    def check_in(self, checkout: Checkout) -> None:
+        """Let another caller use a connection."""
+        self._free.put(checkout)
+
+    def answered(self) -> None:
+        """Note that the server has answered."""
+        self._answered_at = monotonic()
+
+
+def unanswered(seconds: float) -> StoreUnavailable:
+    """Return the error for a caller that has waited for a connection while the server answered no call."""
+    return StoreUnavailable(
+        f"none of {MOST_CONNECTIONS} connections became free: the server has not answered for {seconds:g} s"
+    )

@@ -1,0 +1,180 @@
+"""Connections for tasks: those of redis.asyncio, for each event loop its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.runtime import on_fork
+from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
+from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.connections import LOST
+
+_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
+"""How the names of options begin that connections for tasks do not have."""
+_PARTS: Final = 20
+
+
+class LoopConnections:
+    """The connections of one event loop: `idle` ones, and how many tasks may use one at the same time."""
+
+    def __init__(self) -> None:
+        self.idle = deque[Any]()
+        self.limit = asyncio.Semaphore(MOST_CONNECTIONS)
+        self.answers = 0
+        """How often the server has answered."""
+        self.closing = self._close_at_shutdown()
+
+    async def _close_at_shutdown(self) -> AsyncGenerator[None, None]:
+        """Close idle connections when the event loop shuts down its asynchronous generators."""
+        try:
+            yield
+        finally:
+            while self.idle:
+                with suppress(*LOST):
+                    await self.idle.pop().disconnect()
+            # Both refer to the event loop, which would live as long as the store.
+            self.limit = asyncio.Semaphore(MOST_CONNECTIONS)
+            del self.closing
+
+
+class SilenceTimeout:
+    """Raises TimeoutError in its block after a server was silent for so many seconds.
+
+    The time counts in parts, each once however late the event loop comes to it, so that a reply that waits in a busy
+    event loop is not a silent server. With `connections`, an answer to any task starts the time again.
+    """
+
+    def __init__(self, seconds: float, connections: LoopConnections | None = None) -> None:
+        self._part = seconds / _PARTS
+        self._connections = connections
+
+    async def __aenter__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        await self._timeout.__aenter__()
+        self._begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._next.cancel()
+        await self._timeout.__aexit__(kind, error, traceback)
+
+    def _begin(self) -> None:
+        self._left = _PARTS
+        self._answers = self._answered()
+        self._next = self._loop.call_later(self._part, self._count)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._answered() != self._answers:
+            self._begin()
+        elif self._left:
+            self._next = self._loop.call_later(self._part, self._count)
+        else:
+            self._timeout.reschedule(self._loop.time())
+
+    def _answered(self) -> int:
+        return 0 if self._connections is None else self._connections.answers
+
+
+class TaskConnections:
+    """The connections for the tasks of each event loop; lost replies are asked for again from threads."""
+
+    def __init__(self, connections: Any) -> None:
+        self._connections = connections
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the connections, which are closed with their event loop."""
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopConnections] = WeakKeyDictionary()
+
+    async def run(self, call: Command) -> Any:
+        """As `Connections.run`. When the task is cancelled, the call may have been executed."""
+        if self._connections.task_class is None:
+            return await asyncio.to_thread(self._connections.run, call)
+        own = await self._of_loop()
+        if own.limit.locked():
+            await self._wait(own)
+        else:
+            await own.limit.acquire()
+        try:
+            return await self._run(own, call)
+        finally:
+            own.limit.release()
+
+    async def _wait(self, own: LoopConnections) -> None:
+        """Wait until the task may use a connection; see `ConnectionLimit.check_out`."""
+        seconds = self._connections.reply_seconds
+        try:
+            async with SilenceTimeout(seconds, own):
+                await own.limit.acquire()
+        except TimeoutError as error:
+            raise unanswered(seconds) from error
+
+    async def _run(self, own: LoopConnections, call: Command) -> Any:
+        connection = own.idle.pop() if own.idle else await self._connect()
+        call.begin(self._connections.slots)
+        try:
+            async with SilenceTimeout(self._connections.reply_seconds):
+                reply = await _execute(connection, call)
+        except LOST as error:
+            return await asyncio.to_thread(self._connections.run_again, call, error)
+        except exceptions.ResponseError as error:
+            own.answers += 1
+            call.refuse(self._connections.slots)
+            raise self._connections.refused(error) from error
+        own.answers += 1
+        own.idle.append(connection)
+        return reply
+
+    async def _of_loop(self) -> LoopConnections:
+        """Return the connections of this event loop."""
+        loop = asyncio.get_running_loop()
+        own = self._by_loop.get(loop)
+        if own is None:
+            own = self._by_loop[loop] = LoopConnections()
+            await anext(own.closing)
+        return own
+
+    async def _connect(self) -> Any:
+        options = self._connections.options()
+        shared = {name: value for name, value in options.items() if not name.startswith(_ONLY_FOR_THREADS)}
+        # Timeouts are counted here: with its own, redis-py may swallow a cancellation on Python 3.11.
+        own = {"retry": Retry(NoBackoff(), 0), "socket_timeout": None, "socket_connect_timeout": None}
+        connection = self._connections.task_class(**shared | own)
+        try:
+            async with SilenceTimeout(self._connections.connect_seconds):
+                await connection.connect()
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if isinstance(error, (*LOST, exceptions.RedisError)):
+                raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
+            raise
+        return connection
+
+
+async def _execute(connection: Any, call: Command) -> Any:
+    """As `_execute` of connections for threads."""
+    try:
+        await connection.send_command(*call.words(), check_health=False)
+        try:
+            return await connection.read_response(disable_decoding=True)
+        except exceptions.NoScriptError:
+            await connection.send_command(*call.words_with_text(), check_health=False)
+        return await connection.read_response(disable_decoding=True)
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise

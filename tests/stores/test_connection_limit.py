@@ -1,0 +1,93 @@
+"""How many connections a process uses at the same time, and how long others wait for one."""
+
+from __future__ import annotations
+
+import gc
+import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+from time import monotonic
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.core.runtime import PROCESS
+from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
+from limits_app.stores.database import DatabaseStore
+from tests.servers.mariadb import MariaDBServer
+from tests.servers.postgres import PostgresServer
+from tests.stores.database.databases import ALIAS, database
+from tests.stores.support import PATIENCE, limits_of
+
+
+@pytest.fixture
+def limit() -> ConnectionLimit:
+    return ConnectionLimit()
+
+
+def test_one_more_than_all_is_an_error_after_a_time_without_answers(limit: ConnectionLimit) -> None:
+    used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
+    started = monotonic()
+    with pytest.raises(StoreUnavailable, match=r"none of 32 connections .* not answered for 0\.05 s"):
+        limit.check_out(0.05)
+    assert 0.05 <= monotonic() - started < 1
+    limit.check_in(used.pop())
+    assert limit.check_out(0)
+
+
+def test_the_wait_goes_on_while_the_server_answers_and_ends_with_a_free_connection(limit: ConnectionLimit) -> None:
+    used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(limit.check_out, 0.2)
+        for _ in range(10):
+            Event().wait(0.05)
+            limit.answered()
+        assert not waiting.done()
+        limit.check_in(used.pop())
+        assert waiting.result(PATIENCE)
+
+
+def test_what_is_dropped_returns_by_itself(limit: ConnectionLimit) -> None:
+    for _ in range(2 * MOST_CONNECTIONS):
+        limit.check_out(0)
+    used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
+    with pytest.raises(StoreUnavailable):
+        limit.check_out(0)
+    del limit, used
+    gc.collect()
+
+
+def test_a_child_process_starts_with_all(limit: ConnectionLimit) -> None:
+    used = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
+    child = os.fork()
+    if child == 0:
+        del used
+        mine = [limit.check_out(0) for _ in range(MOST_CONNECTIONS)]
+        try:
+            limit.check_out(0)
+        except StoreUnavailable:
+            os._exit(len(mine) - MOST_CONNECTIONS)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert PROCESS.forks == 0
+    assert len(used) == MOST_CONNECTIONS
+
+
+@pytest.mark.parametrize("name", ["postgres", "mariadb"])
+def test_a_burst_of_more_threads_than_a_database_has_connections_is_answered(
+    request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker, name: str
+) -> None:
+    server: PostgresServer | MariaDBServer = request.getfixturevalue(name)
+    with django_db_blocker.unblock(), database(server.settings):
+        store, barrier = DatabaseStore(ALIAS), Barrier(180)
+        limits = limits_of(store, CallLimit(10**6, 86_400))
+
+        def acquire(_: int) -> bool:
+            barrier.wait()
+            return bool(limits.try_acquire())
+
+        with ThreadPoolExecutor(180) as executor:
+            assert sum(executor.map(acquire, range(180))) == 180
+        store.close()
