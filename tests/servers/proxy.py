@@ -18,7 +18,8 @@ class Proxy:
     """Listens on a port of its own; `loses` says of each reply to a command whether it is lost."""
 
     def __init__(self, port: int, loses: Callable[[bytes], bool]) -> None:
-        self._target = port
+        self.target = port
+        """The port to which it passes further connections."""
         self._loses = loses
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
@@ -41,7 +42,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         """Pass commands on, and replies back by another thread, until one of them is lost."""
-        with client, suppress(OSError), socket.create_connection((HOST, self._target)) as server:
+        with client, suppress(OSError), socket.create_connection((HOST, self.target)) as server:
             lost = Event()
             replying = Thread(target=self._reply, args=(client, server, lost), daemon=True)
             replying.start()

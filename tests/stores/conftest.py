@@ -12,7 +12,7 @@ from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 from tests.servers.mariadb import MariaDBServer, mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
-from tests.servers.redis import RedisServer, redis_cluster, redis_server
+from tests.servers.redis import REDIS_BINARIES, RedisServer, redis_cluster, redis_server
 from tests.stores.database.databases import Settings, sqlite_in
 from tests.stores.support import Lookout
 
@@ -80,6 +80,19 @@ def mariadb() -> Iterator[MariaDBServer]:
 def redis() -> Iterator[RedisServer]:
     """A Redis server."""
     with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=REDIS_BINARIES)
+def redis_binary(request: pytest.FixtureRequest) -> str:
+    """The program of Redis 6.2, and of a newer one: their errors read differently."""
+    return REDIS_BINARIES[request.param]()
+
+
+@pytest.fixture(scope="session")
+def redis_62() -> Iterator[RedisServer]:
+    """A Redis server of the oldest version that is supported."""
+    with redis_server(binary=REDIS_BINARIES["redis-6.2"]()) as server:
         yield server
 
 

@@ -110,6 +110,19 @@ class TestRedisStore(_OnRedis, Counting, StoreConformance):
         return partial(open_redis_store, url=self.url, **support.PATIENT)
 
 
+class TestRedis62Store(OnlyForked, _OnRedis, StoreOperations, Counting):
+    """What scripts do on the oldest version; the arithmetic is the same as in `TestRedisStore`."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_62: RedisServer) -> Iterator[None]:
+        self.url, self.ageing = redis_62.url, {}
+        with Redis(port=redis_62.port) as self.client:
+            yield
+            self.client.flushall()
+
+    make_store, open_store = TestRedisStore.make_store, TestRedisStore.open_store
+
+
 @pytest.fixture(scope="module")
 def cluster_of_client(cluster: list[RedisServer]) -> Iterator[RedisCluster]:
     """One for all tests: to learn which server has which keys takes longer than most of them."""

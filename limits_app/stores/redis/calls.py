@@ -60,6 +60,10 @@ class Command:
         self._words: tuple[Any, ...] = words
         self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
 
+    def keys(self) -> Sequence[bytes]:
+        """Return all keys of it."""
+        return [self.key]
+
     def begin(self, slots: Slots) -> None:
         """Note that it is sent for the first time."""
 
@@ -94,6 +98,7 @@ class Prepared:
     ) -> None:
         self.text, digest = script
         self.key = keys[0] if keys else reply_key or b""
+        self.keys = keys
         self.plan = plan
         self.reply_key = reply_key
         self.head = ("EVALSHA", digest, len(keys) + (reply_key is not None), *keys)
@@ -115,6 +120,9 @@ class ScriptCall(Command):
         self._numbers = numbers
         self._arguments = arguments
         self.number = 0
+
+    def keys(self) -> Sequence[bytes]:
+        return self._prepared.keys
 
     def begin(self, slots: Slots) -> None:
         if self._prepared.reply_key is not None and self.slot is None:
@@ -286,6 +294,11 @@ class Calls:
                     members.append(member)
                     owners.append(claim)
         return self.script("renew", keys, plan, *members), owners
+
+    def set_aside(self, call: Command) -> ScriptCall:
+        """Return the call that renames the keys of another call that another program has written with another type."""
+        keys = call.keys()
+        return self.script("set_aside", keys, b"", *map(self.names.type_of, keys))
 
     def definitions(self, name: bytes) -> Command:
         """Return the call that reads the definitions of a schema."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from time import sleep
@@ -24,6 +24,7 @@ from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
+from limits_app.stores.redis.errors import SLOT_MOVED, error_kind
 from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.opening import open_store, tag_of
 from limits_app.stores.redis.records import Steps
@@ -35,7 +36,6 @@ logger = logging.getLogger("limits_app")
 _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, IndexError, AttributeError, KeyError)
 """What redis-py raises when it does not know which server has a key; it has gaps while it looks for the servers."""
 
-_MOVED: Final = (exceptions.AskError, exceptions.TryAgainError)
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
 
@@ -47,7 +47,14 @@ class ClusterConnections:
     """Tasks use threads."""
 
     def __init__(
-        self, client: Any, slots: Slots, *, is_ours: bool, connect_seconds: float, reply_seconds: float
+        self,
+        client: Any,
+        slots: Slots,
+        set_aside: Callable[[Command], Command],
+        *,
+        is_ours: bool,
+        connect_seconds: float,
+        reply_seconds: float,
     ) -> None:
         """`is_ours` says that no other code uses the client, so that its connections are closed with the store."""
         self._client = client
@@ -55,6 +62,7 @@ class ClusterConnections:
         if is_ours:
             weakref.finalize(self, client.disconnect_connection_pools)
         self.slots = slots
+        self._set_aside = set_aside
         self._connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self._by_node: dict[str, Connections] = {}
@@ -72,7 +80,7 @@ class ClusterConnections:
             try:
                 return self._connections(call.key).run(call)
             except StoreUnavailable as error:
-                if not isinstance(error.__cause__, _MOVED):
+                if error_kind(error.__cause__) not in SLOT_MOVED:
                     self._update_nodes()
                     raise
             self._update_nodes(self.reply_seconds)
@@ -100,7 +108,7 @@ class ClusterConnections:
             found = self._by_node.get(node.name)
             if found is None:
                 seconds = {"connect_seconds": self._connect_seconds, "reply_seconds": self.reply_seconds}
-                found = self._by_node[node.name] = Connections(pool, self.slots, **seconds)
+                found = self._by_node[node.name] = Connections(pool, self.slots, self._set_aside, **seconds)
             return found
 
     def _update_nodes(self, seconds: float = 0) -> None:
@@ -133,7 +141,7 @@ class RedisClusterStore(RedisStore):
             client = self._source.cluster()
         except _UNKNOWN as error:
             raise StoreUnavailable(f"the cluster cannot be reached: {error}") from error
-        return ClusterConnections(client, self._slots, is_ours=self._source.is_ours, **seconds)
+        return ClusterConnections(client, self._slots, self._calls.set_aside, is_ours=self._source.is_ours, **seconds)
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         parts = self._parts(claim)

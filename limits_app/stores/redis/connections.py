@@ -6,8 +6,9 @@ Unix sockets and Sentinel work. Only the timeouts and the retries are the store'
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -21,12 +22,17 @@ from redis.retry import Retry
 
 from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.runtime import on_fork
-from limits_app.stores.connection_limit import ConnectionLimit
+from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.errors import NOT_PRIMARY, ErrorKind, error_kind
 from limits_app.stores.redis.exactly_once import AGAIN, Slots, Unanswered
+
+logger = logging.getLogger("limits_app")
 
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
 """What redis-py raises when a connection was lost, or the server is silent."""
+REFUSED: Final = (exceptions.ResponseError, exceptions.BusyLoadingError)
+"""What redis-py raises when the server has not executed a call; the second is a ConnectionError."""
 
 _SECONDS_FOR_SILENT_SERVERS: Final = 0.03
 _MOST_ATTEMPTS: Final = 8
@@ -39,20 +45,37 @@ _TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
 """The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
 
 
+class NotPrimary(StoreUnavailable):
+    """The server decides nothing now; the call was not executed, and may be sent over a new connection."""
+
+
 class Connections:
     """The connections to one server. Raises StoreUnavailable where it cannot be reached or cannot execute a call.
 
+    `set_aside` returns the call that renames the keys of a call that another program has written with another type.
     `task_class` is the class of connections for tasks; None where tasks have to use threads.
     """
 
-    def __init__(self, pool: Any, slots: Slots, *, connect_seconds: float, reply_seconds: float) -> None:
+    def __init__(
+        self,
+        pool: Any,
+        slots: Slots,
+        set_aside: Callable[[Command], Command],
+        *,
+        connect_seconds: float,
+        reply_seconds: float,
+    ) -> None:
         self.pool = pool
         self.slots = slots
+        self._set_aside = set_aside
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
         self._limit = ConnectionLimit()
         self._idle = deque[Any]()
+        self.generation = 0
+        """Grows when idle connections are dropped; connections that are older are not kept."""
+        self.drop_idle_of_tasks: Callable[[], object] = lambda: None
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -69,11 +92,15 @@ class Connections:
         """Return the reply to a call, which is executed once although replies may be lost."""
         checkout = self._limit.check_out(self.reply_seconds)
         try:
-            return self._run(call)
+            try:
+                return self._run(call)
+            except NotPrimary:
+                return self._run(call)
         finally:
             self._limit.check_in(checkout)
 
     def _run(self, call: Command) -> Any:
+        generation = self.generation  # first: of an idle connection it is at least this one
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -81,15 +108,34 @@ class Connections:
         call.begin(self.slots)
         try:
             reply = _execute(connection, call)
-        except LOST as error:
-            return self.run_again(call, error)
-        except exceptions.ResponseError as error:
+        except REFUSED as error:
             self._limit.answered()
             call.refuse(self.slots)
-            raise self.refused(error) from error
+            raise self._refused(call, error, generation) from error
+        except LOST as error:
+            self.lost(error, generation)
+            return self.run_again(call, error)
         self._limit.answered()
-        self._idle.append(connection)
+        self._keep(connection, generation)
         return reply
+
+    def _keep(self, connection: Any, generation: int) -> None:
+        if generation == self.generation and len(self._idle) < MOST_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
+
+    def lost(self, error: Exception, generation: int) -> None:
+        """Drop idle connections after one of them was closed, since the others have probably been closed too."""
+        if not _is_silence(error):
+            self._drop_idle(generation)
+
+    def _drop_idle(self, generation: int) -> None:
+        """Close the idle connections of a generation, those of tasks too; once, whichever caller notices it first."""
+        if generation == self.generation:
+            self.generation += 1
+            self.close()
+            self.drop_idle_of_tasks()
 
     def run_again(self, call: Command, error: Exception) -> Any:
         """Send a call again over a new connection: once, and shortly, to a silent server, else while there is time.
@@ -99,33 +145,49 @@ class Connections:
         call.attempt = AGAIN
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
-            is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
+            is_silent, generation = _is_silence(error), self.generation
             seconds = _SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds
             connection = self.pool.connection_class(**self.options(seconds))
             try:
                 reply = _execute(connection, call)
+            except REFUSED as refusal:
+                raise self._refused(call, refusal, generation) from refusal
             except LOST as lost:
                 error = lost
-            except exceptions.ResponseError as refusal:
-                raise self.refused(refusal) from refusal
             else:
                 if is_silent:  # the timeouts of the connection are short
                     connection.disconnect()
                 else:
-                    self._idle.append(connection)
+                    self._keep(connection, generation)
                 return reply
             if is_silent or monotonic() > deadline:
                 break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refused(self, error: exceptions.ResponseError) -> StoreUnavailable:
-        """Return the error for a call that the server did not execute."""
-        message = str(error)
-        if message.startswith("WRONGTYPE"):
-            return RecordUnavailable(f"another program has written a key of this scope with another type: {message}")
-        if isinstance(error, exceptions.NoPermissionError) or "can't run this command" in message:  # within a script
-            message += " (NOPERM: docs/stores.md lists the commands that the ACL user of the store needs)"
-        return StoreUnavailable(f"Redis refuses the call with {type(error).__name__}: {message}")
+    def refused(self, error: Exception, generation: int) -> StoreUnavailable:
+        """Return the error for a call that the server did not execute; drop idle connections to a former primary."""
+        kind = error_kind(error)
+        if kind is ErrorKind.WRONG_TYPE:
+            return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
+        message = f"Redis refuses the call with {kind.value}: {error}"
+        if kind is ErrorKind.NO_PERMISSION:
+            message += " (docs/stores.md lists what the ACL user of the store needs)"
+        if kind not in NOT_PRIMARY:
+            return StoreUnavailable(message)
+        self._drop_idle(generation)
+        return NotPrimary(message)
+
+    def _refused(self, call: Command, error: Exception, generation: int) -> StoreUnavailable:
+        refusal = self.refused(error, generation)
+        if isinstance(refusal, RecordUnavailable):
+            self.set_aside(call, refusal)
+        return refusal
+
+    def set_aside(self, call: Command, error: RecordUnavailable) -> None:
+        """Rename keys that another program has written with another type, so that the next request finds none."""
+        with suppress(StoreUnavailable):  # such as of a user that may not rename keys
+            for name in self._run(self._set_aside(call)):
+                logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
 
     def options(self, most_seconds: float = inf) -> dict[str, Any]:
         """Return the options of connections, with timeouts of at most so many seconds, without retries of redis-py."""
@@ -164,3 +226,8 @@ def _execute(connection: Any, call: Command) -> Any:
     except BaseException:
         connection.disconnect()
         raise
+
+
+def _is_silence(error: Exception) -> bool:
+    """Return whether the server has not replied in time, rather than closed the connection."""
+    return isinstance(error, TimeoutError | exceptions.TimeoutError)

@@ -27,6 +27,16 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """The options of stores."""
 
+_TYPES: Final[Mapping[bytes, bytes]] = {
+    b"": b"string",  # definitions, which have no tag
+    b"log": b"string",
+    b"held": b"zset",
+    b"version": b"string",
+    b"hours": b"zset",
+    b"batch": b"list",
+}
+"""The type of what is stored under keys of these kinds, where that is no hash."""
+
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
 
 
@@ -62,9 +72,9 @@ class Keys:
         return b"%s:held:%s" % (self.scope(scope), limit.encode())
 
     def type_of(self, key: bytes) -> bytes:
-        """Return the type of what is stored under the key of a scope, or under what belongs to the scope."""
-        _, *kind = key[len(self._prefix) :].partition(b"}:")[2].split(b":", 2)
-        return {b"log": b"string", b"held": b"zset"}[kind[0]] if kind else b"hash"
+        """Return the type of what is stored under a key."""
+        name, *kind = key[len(self._prefix) :].partition(b"}:")[2].split(b":", 2)
+        return _TYPES.get(kind[0] if kind else name, b"hash")
 
     def tag(self, scope: bytes | None) -> bytes:
         """Return the tag of the keys that scripts about a scope share with other scripts."""

@@ -90,7 +90,7 @@ class RedisStore(Verbs):
         self._unfinished.clear()
 
     def _connect(self, **seconds: float) -> Any:
-        return Connections(self._source.pool(), self._slots, **seconds)
+        return Connections(self._source.pool(), self._slots, self._calls.set_aside, **seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._clock.now is not None:

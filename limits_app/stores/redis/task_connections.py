@@ -14,11 +14,11 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
 from limits_app.stores.redis.calls import Command
-from limits_app.stores.redis.connections import LOST
+from limits_app.stores.redis.connections import LOST, REFUSED, NotPrimary
 
 _ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
 """How the names of options begin that connections for tasks do not have."""
@@ -94,6 +94,8 @@ class TaskConnections:
 
     def __init__(self, connections: Any) -> None:
         self._connections = connections
+        if connections.task_class is not None:
+            connections.drop_idle_of_tasks = self._drop_idle
         self.after_fork()
         on_fork(self)
 
@@ -111,7 +113,10 @@ class TaskConnections:
         else:
             await own.limit.acquire()
         try:
-            return await self._run(own, call)
+            try:
+                return await self._run(own, call)
+            except NotPrimary:
+                return await self._run(own, call)
         finally:
             own.limit.release()
 
@@ -125,20 +130,38 @@ class TaskConnections:
             raise unanswered(seconds) from error
 
     async def _run(self, own: LoopConnections, call: Command) -> Any:
+        connections, generation = self._connections, self._connections.generation
         connection = own.idle.pop() if own.idle else await self._connect()
-        call.begin(self._connections.slots)
+        call.begin(connections.slots)
         try:
-            async with SilenceTimeout(self._connections.reply_seconds):
+            async with SilenceTimeout(connections.reply_seconds):
                 reply = await _execute(connection, call)
-        except LOST as error:
-            return await asyncio.to_thread(self._connections.run_again, call, error)
-        except exceptions.ResponseError as error:
+        except REFUSED as error:
             own.answers += 1
-            call.refuse(self._connections.slots)
-            raise self._connections.refused(error) from error
+            call.refuse(connections.slots)
+            refusal = connections.refused(error, generation)
+            if isinstance(refusal, RecordUnavailable):
+                await asyncio.to_thread(connections.set_aside, call, refusal)
+            raise refusal from error
+        except LOST as error:
+            connections.lost(error, generation)
+            return await asyncio.to_thread(connections.run_again, call, error)
         own.answers += 1
-        own.idle.append(connection)
+        if generation == connections.generation:
+            own.idle.append(connection)
+        else:
+            await connection.disconnect(nowait=True)
         return reply
+
+    def _drop_idle(self) -> None:
+        """Close the idle connections of all event loops, of which others may run in other threads."""
+        for loop in [reference() for reference in self._by_loop.keyrefs()]:
+            own = None if loop is None else self._by_loop.get(loop)
+            with suppress(IndexError):  # the event loop may take it
+                while own is not None and own.idle:
+                    connection = own.idle.pop()
+                    if loop is not None and not loop.is_closed():
+                        asyncio.run_coroutine_threadsafe(connection.disconnect(nowait=True), loop)
 
     async def _of_loop(self) -> LoopConnections:
         """Return the connections of this event loop."""

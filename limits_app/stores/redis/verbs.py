@@ -5,7 +5,6 @@ Each verb is one script, which the server executes in one step; on a cluster one
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,7 +13,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from limits_app.core import engine
-from limits_app.core.errors import RecordUnavailable, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
@@ -24,8 +23,6 @@ from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored, read_states
-
-logger = logging.getLogger("limits_app")
 
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
@@ -130,9 +127,6 @@ class Verbs:
                             yield from self._define(acquire)
                     call.finish(self._slots)
                     return admitted
-            except RecordUnavailable as error:
-                yield from self._set_aside(error, acquire.plans)
-                raise
             except BaseException:
                 for claim in claims if call.slot is not None else ():
                     claim.admitted = None
@@ -229,23 +223,12 @@ class Verbs:
         try:
             reply: bytes = yield call
             claim.settled = reply[0] in _SETTLED
-        except RecordUnavailable as error:
-            yield from self._set_aside(error, [self._prepared(claim.plan)])
-            raise
         except BaseException:
             if call.slot is not None:
                 self._keep(claim, Unfinished(call))
             raise
         call.finish(self._slots)
         return reply
-
-    def _set_aside(self, error: RecordUnavailable, plans: Sequence[PreparedPlan]) -> Steps[None]:
-        """Rename keys that another program has written with another type, so that the next request finds none."""
-        for plan in plans:
-            with suppress(StoreUnavailable):  # such as of a user that may not rename keys
-                call = self._calls.script("set_aside", plan.keys, b"", *map(self._names.type_of, plan.keys))
-                for name in (yield call):
-                    logger.warning("%s: it is now %s for a day, and counting starts again", error, name)
 
     def _peek(self, claim: Claim) -> Steps[None]:
         yield from self._records.peek(claim)

@@ -27,8 +27,8 @@ HOUR = 3600
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server() as started:
+def server(redis_binary: str) -> Iterator[RedisServer]:
+    with redis_server(binary=redis_binary) as started:
         yield started
 
 

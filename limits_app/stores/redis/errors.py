@@ -1,0 +1,70 @@
+"""What an error of the server means, wherever the server puts the words.
+
+redis-py recognizes the first word of a message, and removes it. Redis 6.2 begins the message of an error in a script
+with "Error running script", and has the first word of the error itself in the middle; other versions have it in front.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from redis import exceptions
+
+
+class ErrorKind(Enum):
+    """The kinds of errors by which the store decides; the values are the words of the server."""
+
+    WRONG_TYPE = "WRONGTYPE"
+    READ_ONLY = "READONLY"
+    MASTER_DOWN = "MASTERDOWN"
+    LOADING = "LOADING"
+    OUT_OF_MEMORY = "OOM"
+    NO_PERMISSION = "NOPERM"
+    MOVED = "MOVED"
+    ASK = "ASK"
+    TRY_AGAIN = "TRYAGAIN"
+    CLUSTER_DOWN = "CLUSTERDOWN"
+    OTHER = "ERR"
+
+
+NOT_PRIMARY: Final = frozenset({ErrorKind.READ_ONLY, ErrorKind.MASTER_DOWN, ErrorKind.LOADING})
+"""Of a server that decides nothing now: a replica, or one that has just started. Another may be the primary."""
+SLOT_MOVED: Final = frozenset({ErrorKind.MOVED, ErrorKind.ASK, ErrorKind.TRY_AGAIN})
+"""Of a server of a cluster whose keys are, or will soon be, on another one."""
+
+_BY_CLASS: Final[Mapping[type[Exception], ErrorKind]] = {
+    exceptions.ReadOnlyError: ErrorKind.READ_ONLY,
+    exceptions.MasterDownError: ErrorKind.MASTER_DOWN,
+    exceptions.BusyLoadingError: ErrorKind.LOADING,
+    exceptions.OutOfMemoryError: ErrorKind.OUT_OF_MEMORY,
+    exceptions.NoPermissionError: ErrorKind.NO_PERMISSION,
+    exceptions.MovedError: ErrorKind.MOVED,
+    exceptions.AskError: ErrorKind.ASK,
+    exceptions.TryAgainError: ErrorKind.TRY_AGAIN,
+    exceptions.ClusterDownError: ErrorKind.CLUSTER_DOWN,
+}
+"""The errors of redis-py whose message lacks the first word."""
+
+_PHRASES: Final[Mapping[str, ErrorKind]] = {
+    "can't run this command": ErrorKind.NO_PERMISSION,
+    "can't access at least one of the keys": ErrorKind.NO_PERMISSION,
+    "can't publish to the channel": ErrorKind.NO_PERMISSION,
+    "ACL failure in script": ErrorKind.NO_PERMISSION,
+    "while the cluster is down": ErrorKind.CLUSTER_DOWN,
+}
+"""How errors in scripts read that have no first word in some versions."""
+
+_WORDS: Final = "|".join([kind.value for kind in ErrorKind if kind is not ErrorKind.OTHER])
+_RECOGNIZED: Final = re.compile(rf"(?:^|(?<=[\s:-]))(?:{_WORDS})(?=\s|$)|{'|'.join(_PHRASES)}")
+
+
+def error_kind(error: BaseException | None) -> ErrorKind:
+    """Return what an error of redis-py means; the first word counts, since names such as those of users may follow."""
+    known = _BY_CLASS.get(type(error)) if isinstance(error, Exception) else None
+    found = _RECOGNIZED.search(str(error))
+    if known is not None or found is None:
+        return known or ErrorKind.OTHER
+    return _PHRASES.get(found[0]) or ErrorKind(found[0])
