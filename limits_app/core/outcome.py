@@ -143,7 +143,7 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
     if never or (rejected and rule.is_permit):
         retry_after = None
     elif rejected:
-        wait_us = rule.wait(state, now, amount)
+        wait_us = claim.wait_us(limit)
         retry_after = None if wait_us == NEVER_US else wait_us / _SECOND
     return LimitStatus(
         key=rule.key,

@@ -226,6 +226,7 @@ class Claim:
     permits in this process (0 for others); `holder` identifies it in leases, and stores that several processes share
     replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
     thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
+    `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
     """
 
     __slots__ = (
@@ -237,6 +238,7 @@ class Claim:
         "number",
         "owner",
         "plan",
+        "repeated_us",
         "settled",
         "states",
         "taken_from",
@@ -248,6 +250,7 @@ class Claim:
         self.admitted: bool | None = None
         self.settled = False
         self.decided_at = 0
+        self.repeated_us: int | None = None
         self.states: Sequence[State] = ()
         self.number = _next_number() if plan.permits else 0
         self.holder: Holder = self.number
@@ -278,13 +281,21 @@ class Claim:
             most = max(most, used / limit.rule.ceiling_parts)
         return most
 
+    def wait_us(self, limit: PlannedLimit) -> int:
+        """Return after how many microseconds a limit would admit its amount: of a repeated rejection, when it ends.
+
+        What has changed in another process since the rejection is found out then.
+        """
+        wait = limit.rule.wait(self.states[limit.place], self.decided_at, self.amounts[limit.place])
+        return wait if self.repeated_us is None else min(wait, self.repeated_us)
+
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""
         buckets, wait = [], 0
         for limit, amount, state in self.limits():
             if limit.rule.charged(state, self.decided_at, amount) is None:
                 buckets.append(limit.bucket)
-                wait = max(wait, limit.rule.wait(state, self.decided_at, amount))
+                wait = max(wait, self.wait_us(limit))
         return buckets, wait
 
 

@@ -246,6 +246,8 @@ class RedisStore(Verbs):
 
     def _without_rejected(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Sequence[Claim]:
         """Return the claims that may be admitted, as far as that is known."""
+        for claim in claims:
+            claim.repeated_us = None
         if not failover:
             return claims if emptiest_first else claims[:1]
         if not self._rejections:

@@ -17,7 +17,7 @@ from redis import Redis
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.modes import HOOKS
 from limits_app.stores import default_shared_store, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
@@ -343,6 +343,55 @@ def test_a_rejection_hides_the_refund_of_another_process_for_a_tenth_of_a_second
     assert limits.try_acquire({"tokens": 5})
     mine.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        (RateLimit("tokens", 1, 2 * HOUR), 0.1),
+        (RateLimit("tokens", 1, 2 * HOUR, RateLimitAlgorithm.GCRA), 0.1),
+        (QuotaLimit.per_month("tokens", 1), 0.1),
+        (RateLimit("tokens", 1, 2 * HOUR, RateLimitAlgorithm.FIXED_WINDOW), 1),
+        (RateLimit("tokens", 1, 2 * HOUR, RateLimitAlgorithm.SLIDING_WINDOW), 1),
+    ],
+)
+def test_a_remembered_rejection_is_retried_when_it_is_forgotten_at_the_latest(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, limit: RateLimit | QuotaLimit, most: float
+) -> None:
+    passed_ns = 0
+    monkeypatch.setattr("limits_app.stores.redis.hints.monotonic_ns", lambda: 10**9 + passed_ns)
+    name = prefix()
+    mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    limits = limits_of(mine, limit)
+    assert limits.try_acquire({"tokens": 1})
+    assert limits.try_acquire({"tokens": 1}).outcome.retry_after > most  # type: ignore[operator]  # by the store
+    other.reset([limits.scoped[0].scope.key])
+    passed_ns = round(most * 4 * 10**8)
+    repeated = limits.try_acquire({"tokens": 1})
+    assert not repeated
+    assert repeated.outcome.retry_after == pytest.approx(0.6 * most)
+    passed_ns = round(most * 10**9)
+    admitted = limits.try_acquire({"tokens": 1})
+    assert admitted
+    assert limits.try_acquire({"tokens": 1}).outcome.retry_after > most  # type: ignore[operator]
+    mine.close()
+    other.close()
+
+
+def test_the_store_decides_again_on_a_claim_whose_rejection_was_repeated(redis: RedisServer) -> None:
+    store = RedisStore(url=redis.url, prefix=prefix(), **PATIENT)
+    limits = limits_of(store, RateLimit("tokens", 1, HOUR))
+    assert limits.try_acquire({"tokens": 1})
+    claim = limits.prepare({"tokens": 1}).claim
+    waits = []
+    for _ in range(2):
+        assert not store.acquire(claim)
+        waits.append(claim.refusal()[1])
+    store._rejections.forget()
+    assert not store.acquire(claim)
+    assert waits[0] > 100_000 >= waits[1]
+    assert claim.refusal()[1] > 100_000
+    store.close()
 
 
 def test_a_refusal_that_depends_on_permits_is_asked_again(store: RedisStore, client: Redis) -> None:
