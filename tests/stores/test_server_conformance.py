@@ -13,13 +13,14 @@ from redis.cluster import RedisCluster
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
 from limits_app.stores.database import DatabaseStore
-from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
+from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_rules, open_redis_store
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance import StoreOperations
 from limits_app.testing.conformance.concurrency import THREADS, choose_in_threads
 from limits_app.testing.conformance.contract import YEAR, available
 from limits_app.testing.conformance.counting import Counting
 from limits_app.testing.conformance.requests import members
+from tests.servers.machine import HOST
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -111,12 +112,14 @@ class TestRedisStore(_OnRedis, Counting, StoreConformance):
 
 
 class TestRedis62Store(OnlyForked, _OnRedis, StoreOperations, Counting):
-    """What scripts do on the oldest version; the arithmetic is the same as in `TestRedisStore`."""
+    """What scripts do on the oldest version, for a user who may do nothing else; the arithmetic is as above."""
 
     @pytest.fixture(autouse=True)
     def _server(self, redis_62: RedisServer) -> Iterator[None]:
-        self.url, self.ageing = redis_62.url, {}
+        self.url, self.ageing = f"redis://app:secret@{HOST}:{redis_62.port}/0", {}
+        rules = ["on", ">secret", *acl_rules("test"), "~limits:1:*", "&limits:1:*"]
         with Redis(port=redis_62.port) as self.client:
+            self.client.execute_command("ACL", "SETUSER", "app", "reset", *rules)
             yield
             self.client.flushall()
 

@@ -6,7 +6,6 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
@@ -166,6 +165,5 @@ def open_store(kind: Callable[..., S], alias: str | None, url: str | None, optio
 
 
 def prefix_for(site: str) -> str:
-    """Return the prefix of all keys of a site; braces, which have a meaning on a cluster, are quoted."""
-    own = quote(site, safe="")
-    return f"{DEFAULTS['prefix']}{own}:" if own else str(DEFAULTS["prefix"])
+    """Return the prefix of all keys of a site, which begins with that of the site as it is, for patterns of ACLs."""
+    return f"{site}:{DEFAULTS['prefix']}" if site else str(DEFAULTS["prefix"])

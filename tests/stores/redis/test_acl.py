@@ -1,0 +1,158 @@
+"""A user with exactly the rights that are documented, on each version, can do all that a store does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from limits_app.core.errors import RecordUnavailable, StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands, acl_rules, prefix_for
+from limits_app.testing.conformance.contract import counting
+from tests.servers.machine import HOST
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import PATIENT, record
+from tests.stores.support import PATIENCE, limits_of, until
+
+HOUR = 3600
+AMOUNTS = [*RateLimitAlgorithm, "day"]
+SITE = "shop*[1]"
+"""The site's prefix, with signs that mean something in patterns."""
+
+
+@contextmanager
+def as_user(*servers: RedisServer) -> Iterator[str]:
+    """Give a user the documented rights, and no other ones; its URL. The servers report what they denied it."""
+    clients = [Redis(port=server.port) for server in servers]
+    for client in clients:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *acl_rules(SITE))
+        client.execute_command("ACL", "LOG", "RESET")
+    yield f"redis://app:secret@{HOST}:{servers[0].port}"
+    denied = {entry["object"] for client in clients for entry in client.acl_log()}
+    for client in clients:
+        client.close()
+    assert not {name for name in denied if not name.startswith("client")}  # redis-py sends CLIENT SETINFO as it may
+
+
+@pytest.fixture
+def server(redis_binary: str) -> Iterator[RedisServer]:
+    with redis_server(binary=redis_binary) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    with as_user(server) as url, closing(RedisStore(url=f"{url}/3", prefix=prefix_for(SITE), **PATIENT)) as store:
+        yield store
+
+
+def every_kind(store: RedisStore, capacity: int = 100) -> LimitSet:
+    """Limits of every algorithm."""
+    rates = [RateLimit(name, capacity, HOUR, RateLimitAlgorithm(name)) for name in RateLimitAlgorithm]
+    return limits_of(
+        store, *rates, CallLimit(capacity, HOUR), QuotaLimit.per_day("day", capacity), ResourceLimit("db", 2)
+    )
+
+
+def use(limits: LimitSet, amount: int = 2) -> None:
+    """Charge all limits, and settle less and more."""
+    amounts = dict.fromkeys(AMOUNTS, amount)
+    for used in (amount - 1, amount + 1):
+        with limits.try_acquire(amounts) as acquired:
+            acquired.update(dict.fromkeys(amounts, used))
+    limits.try_acquire(amounts | {"sliding_window": 49})
+
+
+def test_verbs(store: RedisStore) -> None:
+    limits = every_kind(store)
+    use(limits)
+    use(every_kind(store, capacity=50))  # records of other limits are migrated
+    held = limits.try_acquire(dict.fromkeys(AMOUNTS, 1))
+    assert not store.renew([held.claim])
+    held.cancel()
+    assert limits.get_stats()
+    store.reset([limits.scoped[0].scope.key])
+    store.reset([limits.scoped[0].scope.key], ["day"])
+    limits_of(store, CallLimit(1, HOUR), version=store.advance_version()).try_acquire()
+    assert store.eviction_policy() == "noeviction"
+    many = limits_of(store, RateLimit("log", 10**6, 1, RateLimitAlgorithm.SLIDING_WINDOW))
+    for _ in range(50):
+        assert many.try_acquire({"log": 1})
+
+
+def test_tasks_and_pools(store: RedisStore) -> None:
+    limits = every_kind(store)
+
+    async def use_in_task() -> None:
+        acquired = await limits.atry_acquire(dict.fromkeys(AMOUNTS, 2))
+        acquired.update(dict.fromkeys(AMOUNTS, 1))
+        await acquired.arelease()
+
+    asyncio.run(use_in_task())
+    sets = [limits_of(store, CallLimit(1, HOUR), entity=name) for name in "abc"]
+    chosen = [store.acquire_first([one.prepare(None).claim for one in sets], emptiest_first=True) for _ in range(4)]
+    assert [claim is not None for claim in chosen] == [True, True, True, False]
+
+
+def test_waiters_are_woken(store: RedisStore) -> None:
+    limits = limits_of(store, ResourceLimit("db", 1))
+    held = limits.try_acquire()
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits.acquire)
+        until(store._waking._subscribed.is_set)
+        held.release()
+        waiter.result(PATIENCE).release()
+    store._waking.announce()
+
+
+def test_usage_is_collected(store: RedisStore) -> None:
+    limits = counting(store, CallLimit(100, HOUR))
+    assert limits.try_acquire()
+    assert store.oldest_hour() is not None
+    batch = store.collect_counts()
+    assert batch is not None
+    store.forget_counts(batch.name)
+    assert store.collect_counts() is None
+
+
+def test_keys_of_another_type_are_set_aside(server: RedisServer, store: RedisStore) -> None:
+    limits = limits_of(store, CallLimit(100, HOUR))
+    with Redis(port=server.port, db=3) as client:
+        client.set(record(store, limits), "something else")
+        with pytest.raises(RecordUnavailable):
+            limits.try_acquire()
+        assert limits.try_acquire()
+        assert all(key.startswith(SITE.encode()) for key in client.scan_iter())
+
+
+def test_a_cluster(cluster: list[RedisServer]) -> None:
+    with as_user(*cluster) as url, closing(RedisClusterStore(url=url, prefix=prefix_for(SITE), **PATIENT)) as store:
+        use(every_kind(store))
+        store.advance_version()
+
+
+@pytest.mark.parametrize("missing", ["~", "&"])
+def test_keys_and_channels_of_other_sites_are_denied(server: RedisServer, missing: str) -> None:
+    rules = [rule for rule in acl_rules(SITE) if not rule.startswith(missing)]
+    with Redis(port=server.port) as client:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules, f"{missing}other*")
+    with closing(
+        RedisStore(url=f"redis://app:secret@{HOST}:{server.port}", prefix=prefix_for(SITE), **PATIENT)
+    ) as store:
+        denied = limits_of(store, CallLimit(100, HOUR)).try_acquire if missing == "~" else store._waking.announce
+        with pytest.raises(StoreUnavailable, match=r"NOPERM.*docs/stores\.md"):
+            denied()
+
+
+def test_the_documentation_lists_the_same() -> None:
+    text = Path("docs/stores.md").read_text()
+    listed = text[text.index("A user of an ACL needs") :].partition(".\n")[0]
+    assert re.findall(r"`([A-Z|]+)`", listed) == list(acl_commands())
