@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from django.apps import apps
@@ -17,7 +17,7 @@ from django.db.utils import NotSupportedError
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from django.utils import timezone
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 
 from limits_app.core.counting import HOUR_US
@@ -30,7 +30,10 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from tests.commands.running import run
+from tests.servers.pgbouncer import pgbouncer
+from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
+from tests.stores.database.databases import ALIAS, database
 
 LIMITED: Final = "limits: [calls=1/s]"
 
@@ -370,3 +373,16 @@ def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
             [said] = found("D027")
         assert said.startswith("the store 'default' has usage since ")
         store.close()
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_a_pooler_of_transactions_is_found(
+    settings: Settings, django_db_blocker: DjangoDbBlocker, mode: Literal["session", "transaction"]
+) -> None:
+    with postgres_server() as server, pgbouncer(server, mode) as pooler:
+        with django_db_blocker.unblock(), database(server.settings):
+            pass  # the tables, without the pooler
+        with django_db_blocker.unblock(), database(pooler.settings, bare=True):
+            settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": ALIAS}}}
+            assert (found("D029") != []) == (mode == "transaction")
+            registry.store().close()  # type: ignore[attr-defined]  # a store on a server has it

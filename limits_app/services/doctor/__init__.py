@@ -18,6 +18,7 @@ from limits_app.services.doctor.environment import (
     asked_stores,
     checked,
     migrated,
+    pooled_stores,
     used,
     waiting,
 )
@@ -47,6 +48,7 @@ def _found(patience_seconds: float) -> Iterator[Finding]:
         return
     stores = [*asked_stores(patience_seconds)]
     yield from stores
+    yield from pooled_stores(patience_seconds)
     if not stores:
         yield from waiting()
     database = [*asked_database(patience_seconds)]

@@ -24,6 +24,7 @@ from limits_app.resolver.resolution import write_alias
 from limits_app.stores import registry
 
 if TYPE_CHECKING:
+    from limits_app.stores.database import DatabaseStore
     from limits_app.stores.redis import RedisStore
 
 
@@ -130,6 +131,27 @@ def asked_stores(seconds: float) -> Iterator[Finding]:
                 f"the store {alias!r} cannot be used: {why}",
                 "Start it, or correct LIMITS; until then requests are answered as policies say.",
             )
+
+
+def pooled_stores(seconds: float) -> Iterator[Finding]:
+    """Whether a pooler shares the sessions of a store among transactions."""
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is not conf.StoreKind.DATABASE:
+            continue
+        pooled: list[bool] = []
+        answers(lambda alias=alias, pooled=pooled: pooled.append(_pools_transactions(alias)), seconds)  # type: ignore[misc]
+        if any(pooled):
+            yield Finding(
+                "limits_app.D029",
+                Severity.ERROR,
+                f"the store {alias!r} is behind a pooler such as PgBouncer that pools transactions",
+                "Set pool_mode = session for the store's database, or give the store an alias of DATABASES without "
+                "the pooler: it prepares statements and sets timeouts, which other clients of the pool receive.",
+            )
+
+
+def _pools_transactions(alias: str) -> bool:
+    return cast("DatabaseStore", registry.store(alias)).pools_transactions()
 
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:

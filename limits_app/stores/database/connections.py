@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Statement = tuple[str, Sequence[object]]
 """SQL and its values, which are passed for `%s`."""
 
+_ROUNDS: Final = 5
+"""How often two connections are compared; a pooler may give them different sessions by chance."""
 _IDLE_SECONDS: Final = 60.0
 _MAX_AGE_SECONDS: Final = 3600.0
 _REPLY_SLACK_SECONDS: Final = 0.5
@@ -70,12 +72,14 @@ class Failure(NamedTuple):
 
     `transient`: it may succeed now. `lost`: the connection is closed or useless. `silent`: the server did not
     reply in time, and another try would wait as long. `unmigrated`: a table or a column of the store is missing.
+    `pooled`: the session is that of another client, since a pooler gives each transaction any of its connections.
     """
 
     transient: bool
     lost: bool
     silent: bool = False
     unmigrated: bool = False
+    pooled: bool = False
 
 
 class StoreConnection(ABC):
@@ -86,6 +90,8 @@ class StoreConnection(ABC):
     clock_sql: ClassVar[str] = "0"
     is_local: ClassVar[bool] = False
     """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
+    session_sql: ClassVar[str | None] = None
+    """The SQL for what only one session of the server has; None where no pooler shares sessions among clients."""
     checkout: Checkout
     """The right to use the connection, while a thread does."""
 
@@ -245,6 +251,30 @@ class ConnectionPool:
         connection.close()
         self.close()
         self._limit.check_in(checkout)
+
+    def pools_transactions(self) -> bool:
+        """Return whether a pooler gives each transaction any of its connections, so that a session is nobody's.
+
+        Then two connections have one session, or a connection has another one in its next transaction.
+        """
+        sql = self.kind.session_sql
+        if sql is None:
+            return False
+        first, second = self.take(), self.take()
+        try:
+            session = first.execute(sql)
+            for _ in range(_ROUNDS):
+                second.execute(second.begin_sql)
+                is_shared = second.execute(sql) == session
+                second.rollback()
+                if is_shared or first.execute(sql) != session:
+                    return True
+        except first.error as error:
+            raise StoreUnavailable(f"the database {self.alias!r} failed: {error}") from error
+        finally:
+            for connection in (first, second):
+                self.drop(connection)
+        return False
 
     def close(self) -> None:
         """Close all idle connections."""

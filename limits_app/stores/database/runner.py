@@ -143,6 +143,8 @@ class TransactionRunner:
         self._pool.give(connection)
         if not failure.transient:
             advice = f"; run `manage.py migrate --database {alias}`" if failure.unmigrated else ""
+            if failure.pooled:
+                advice = "; a pooler such as PgBouncer must pool sessions for the store, not transactions"
             reason = str(error).partition("\n")[0]  # the statement follows
             raise StoreUnavailable(f"the database {alias!r} failed: {reason}{advice}") from error
 

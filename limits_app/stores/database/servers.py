@@ -32,6 +32,8 @@ _PG_TRANSIENT: Final = {"40001", "40P01"}
 """Serialization failure and deadlock."""
 _PG_MISSING: Final = {"42P01", "42703"}
 """Undefined table and undefined column."""
+_PG_POOLED: Final = {"26000", "42P05"}
+"""A prepared statement is missing, or is there although this connection has not prepared it."""
 
 _MYSQL_TRANSIENT: Final = {1020, 1213}
 """A row that has changed since it was read, and deadlock."""
@@ -97,6 +99,7 @@ class PostgreSQLConnection(StoreConnection):
 
     begin_sql = "BEGIN ISOLATION LEVEL READ COMMITTED"
     clock_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+    session_sql = "SELECT pg_backend_pid()"
 
     @classmethod
     def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
@@ -128,7 +131,13 @@ class PostgreSQLConnection(StoreConnection):
         """By the SQLSTATE, which only a server sends."""
         code: str | None = getattr(error, "sqlstate", None)
         lost = code is None or bool(self.raw.closed)
-        return Failure(code in _PG_TRANSIENT, lost=lost, silent=self._is_late, unmigrated=code in _PG_MISSING)
+        return Failure(
+            code in _PG_TRANSIENT,
+            lost=lost,
+            silent=self._is_late,
+            unmigrated=code in _PG_MISSING,
+            pooled=code in _PG_POOLED,
+        )
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         return self.execute_all([(sql, values)])[-1]

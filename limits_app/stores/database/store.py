@@ -157,6 +157,13 @@ class DatabaseStore(AskedInThread):
         self.line.notify_all()
         return version
 
+    def pools_transactions(self) -> bool:
+        """Return whether a pooler such as PgBouncer gives each transaction any of its connections.
+
+        Then statements that were prepared, and timeouts that were set, are those of other clients.
+        """
+        return self._pool.pools_transactions()
+
     def close(self) -> None:
         """Close idle connections; a store that is used again opens new ones."""
         self._pool.close()
