@@ -149,6 +149,7 @@ class Connections:
             seconds = _SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds
             connection = self.pool.connection_class(**self.options(seconds))
             try:
+                connection.connect()  # sending would not ask Sentinel where to connect
                 reply = _execute(connection, call)
             except REFUSED as refusal:
                 raise self._refused(call, refusal, generation) from refusal

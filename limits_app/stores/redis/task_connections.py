@@ -35,6 +35,13 @@ class LoopConnections:
         """How often the server has answered."""
         self.closing = self._close_at_shutdown()
 
+    def drop_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the idle connections, from any thread."""
+        with suppress(IndexError):
+            while connection := self.idle.pop():
+                if not loop.is_closed():
+                    asyncio.run_coroutine_threadsafe(connection.disconnect(nowait=True), loop)
+
     async def _close_at_shutdown(self) -> AsyncGenerator[None, None]:
         """Close idle connections when the event loop shuts down its asynchronous generators."""
         try:
@@ -155,13 +162,11 @@ class TaskConnections:
 
     def _drop_idle(self) -> None:
         """Close the idle connections of all event loops, of which others may run in other threads."""
-        for loop in [reference() for reference in self._by_loop.keyrefs()]:
+        for reference in self._by_loop.keyrefs():
+            loop = reference()
             own = None if loop is None else self._by_loop.get(loop)
-            with suppress(IndexError):  # the event loop may take it
-                while own is not None and own.idle:
-                    connection = own.idle.pop()
-                    if loop is not None and not loop.is_closed():
-                        asyncio.run_coroutine_threadsafe(connection.disconnect(nowait=True), loop)
+            if loop is not None and own is not None:
+                own.drop_idle(loop)
 
     async def _of_loop(self) -> LoopConnections:
         """Return the connections of this event loop."""

@@ -214,6 +214,19 @@ def test_a_sentinel_leads_to_the_new_primary() -> None:
             watcher.close()
 
 
+def test_a_connection_to_a_primary_that_a_sentinel_named_is_replaced() -> None:
+    with redis_sentinel() as (primary, _, sentinel):
+        client = Sentinel([("127.0.0.1", sentinel.port)]).master_for("limits")
+        store = RedisStore(client=client, **PATIENT)
+        limits = limits_of(store, CallLimit(5, HOUR))
+        with Redis(port=primary.port) as other:
+            for _ in range(2):
+                assert limits.try_acquire()
+                other.client_kill_filter(_type="normal", skipme=True)
+        assert limits.try_acquire()
+        store.close()
+
+
 def test_a_sentinel_that_knows_nobody_is_unavailable() -> None:
     impatient = {"retry": Retry(NoBackoff(), 0)}
     manager = Sentinel([("127.0.0.1", free_ports()[0])], sentinel_kwargs=impatient)

@@ -132,6 +132,11 @@ def test_keys_that_scopes_share_are_set_aside_too(
     with pytest.raises(RecordUnavailable):
         limits.try_acquire()
     assert limits.try_acquire()
+    client.delete(key)
+    client.rpush(key, "something else")
+    with pytest.raises(RecordUnavailable):
+        store.version()
+    assert store.version() == 0
     for name, collect in ((b"batch", store.collect_counts), (b"hours", store.collect_counts)):
         key = store._names.shared(store._names.tags[0], name)
         client.set(key, "something else")
@@ -139,7 +144,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
             collect()
         assert collect() is None
         assert client.get(key + b":unreadable") == b"something else"
-    assert caplog.text.count("for a day, and counting starts again") == 3
+    assert caplog.text.count("for a day, and counting starts again") == 4
 
 
 def test_a_task_sets_a_key_of_another_type_aside(store: RedisStore, client: Redis) -> None:
@@ -228,6 +233,39 @@ def test_a_thread_that_notices_a_demotion_closes_the_connections_of_tasks(addres
 
     asyncio.run(demoted())
     until(lambda: address.clients() == 1)
+
+
+@pytest.mark.parametrize("as_task", [False, True])
+def test_a_connection_in_use_when_idle_ones_are_dropped_is_not_kept(redis: RedisServer, *, as_task: bool) -> None:
+    def drop(_: bytes) -> bool:
+        connections = between_store[0]._connections
+        connections._drop_idle(connections.generation)
+        return False
+
+    between_store: list[RedisStore] = []
+    with proxy(redis.port, drop) as between:
+        between_store.append(RedisStore(url=f"redis://{HOST}:{between.port}/0", **PATIENT))
+        with closing(between_store[0]) as store:
+            limits = limits_of(store, CallLimit(10**6, HOUR))
+
+            async def acquire() -> bool:
+                admitted = bool(await limits.atry_acquire())
+                own = await store._tasks._of_loop()
+                return admitted and not own.idle
+
+            assert asyncio.run(acquire()) if as_task else limits.try_acquire()
+            assert not store._connections._idle
+
+
+def test_an_event_loop_that_was_closed_keeps_no_connections(redis: RedisServer) -> None:
+    with closing(store_on(redis)) as store:
+        limits, loop = limits_of(store, CallLimit(10**6, HOUR)), asyncio.new_event_loop()
+        loop.run_until_complete(limits.atry_acquire())
+        [own] = store._tasks._by_loop.values()
+        loop.run_until_complete(own.idle[0].disconnect())
+        loop.close()
+        store._connections._drop_idle(store._connections.generation)
+        assert not own.idle
 
 
 def test_a_replica_alone_is_unavailable(server: RedisServer, client: Redis, store: RedisStore) -> None:
