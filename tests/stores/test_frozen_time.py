@@ -88,7 +88,8 @@ def test_a_quota_of_a_frozen_day_ends_with_the_present_day(store: Store, at: Tra
 def test_a_permit_of_a_frozen_time_returns_a_lease_later(store: Store, at: Travel) -> None:
     limits = limits_of(store, ResourceLimit("db", 1))
     with at(FUTURE):
-        assert (held := limits.try_acquire())
+        held = limits.try_acquire()
+        assert held
     (violation,) = limits.try_acquire().outcome.violations
     assert violation.reset_after <= store.lease_us / 1_000_000
     held.release()
