@@ -53,10 +53,10 @@ def must_wait(acquisition: Acquisition) -> bool:
     shortest_us, longest_us = store.poll_us
     buckets, now = [limit.bucket for limit in permits], _local_us(store.clock)
     since_us = now - line.yielded_at
-    if since_us >= longest_us:
+    if not 0 <= since_us < longest_us:
         line.yielded_at = now
         if since_us < 2 * longest_us:
-            line.note_competitors(buckets, now + 2 * shortest_us)
+            line.note_competitors(buckets, now, 2 * shortest_us)
     return line.has_competitors(buckets, now)
 
 
@@ -114,7 +114,7 @@ def _wait(
         raise LimitExceeded.of((yield from alternatives.refused()))
     stores = alternatives.stores()
     clock = stores[0].clock
-    time_left_us, polls = _deadline(clock, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
+    time_left_us, polls = _deadline(clock, waiter, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
     while True:
         left_us = time_left_us()
         is_last = left_us is not None and left_us <= 0
@@ -161,21 +161,17 @@ def _seconds(pauses_us: Iterable[int | None]) -> float | None:
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
 
 
-def _deadline(clock: Clock, timeout: float | None) -> Callable[[], int | None]:
+def _deadline(clock: Clock, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Callable[[], int | None]:
     """Start a timeout; return a function for the microseconds that are left, None without a timeout.
 
-    It ends by the clock of the store, or by the monotonic clock where that is earlier: so a clock that is set back
-    makes no timeout longer.
+    A clock of the store that is set makes no timeout longer or shorter, and clocks that a test has frozen end it too.
     """
-    start_us, monotonic_start_us = clock(), monotonic_ns() // 1000
+    start_us = _local_us(clock)
 
     def left_us() -> int | None:
         if timeout is None:
             return None
-        elapsed_us = clock() - start_us
-        if clock.moves_by_itself:
-            elapsed_us = max(elapsed_us, monotonic_ns() // 1000 - monotonic_start_us)
-        return round(timeout * _SECOND) - elapsed_us
+        return round(timeout * _SECOND) - max(_local_us(clock) - start_us, round(waiter.slept_seconds * _SECOND))
 
     return left_us
 
@@ -214,8 +210,8 @@ class _Poll:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
         store, claim = self._store, self._claim
         buckets, wait_us = claim.refusal()
-        until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
-        pause_us = until - store.clock()
+        pause_us = wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        pause_us -= max(store.clock() - claim.decided_at, 0)  # below 0, the clock was set back since
         if self._permits and store.poll_us is not None:
             pause_us = min(pause_us, self._interval(*store.poll_us))
         return buckets, pause_us
@@ -227,7 +223,7 @@ class _Poll:
             self._interval_us = min(2 * self._interval_us, longest_us)
         else:
             if self._fences and shortest_us < longest_us:
-                self._store.line.note_competitors(self._buckets, now + 2 * longest_us)
+                self._store.line.note_competitors(self._buckets, now, 2 * longest_us)
             self._fences, self._interval_us = fences, shortest_us
         pause_us = _spread(self._interval_us)
         self._due_at = now + pause_us

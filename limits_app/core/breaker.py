@@ -20,7 +20,7 @@ from threading import RLock
 from typing import Final, NamedTuple
 
 from limits_app.core.backoff import delay
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, lasts
 from limits_app.core.runtime import on_fork
 
 _SLICES: Final = 10
@@ -65,12 +65,13 @@ class BreakerPolicy:
 class _Phase:
     """The time between two changes of state, with everything that is counted in it."""
 
-    __slots__ = ("running", "slices", "state", "successes", "until")
+    __slots__ = ("began_at", "length_us", "running", "slices", "state", "successes")
 
-    def __init__(self, state: BreakerState, until: int | None = None) -> None:
+    def __init__(self, state: BreakerState, began_at: int = 0, length_us: int | None = None) -> None:
         self.state = state
-        self.until = until
-        """The end of an open phase; None: it ends only by `half_open`."""
+        self.began_at = began_at
+        self.length_us = length_us
+        """How long an open phase lasts; None: it ends only by `half_open`."""
         self.slices: dict[int, tuple[int, int]] = {}
         """The calls that have ended and those that failed, by part of the interval."""
         self.running: tuple[int, ...] = ()
@@ -114,7 +115,7 @@ class CircuitBreaker:
     def after_fork(self) -> None:
         """Start a phase of the same state in a child: calls of the parent do not end there."""
         self._lock = RLock()
-        self._phase = _Phase(self._phase.state, self._phase.until)
+        self._phase = _Phase(self._phase.state, self._phase.began_at, self._phase.length_us)
 
     @property
     def state(self) -> BreakerState:
@@ -126,7 +127,7 @@ class CircuitBreaker:
         now = self._clock()
         with self._lock:
             before = self._phase
-            if before.until is not None and now >= before.until:
+            if before.length_us is not None and not lasts(before.began_at, before.length_us, now):
                 self._phase = _Phase(BreakerState.HALF_OPEN)
             after = self._phase
             entry = self._enter(after, now)
@@ -172,14 +173,16 @@ class CircuitBreaker:
     def retry_after_us(self) -> int:
         """In how many microseconds a call that did not pass may be repeated, as far as the policy says."""
         phase = self._phase
-        if phase.until is not None:
-            return max(phase.until - self._clock(), 0)
+        if phase.length_us is not None:
+            now = self._clock()
+            is_open = lasts(phase.began_at, phase.length_us, now)
+            return phase.began_at + phase.length_us - now if is_open else 0
         return 0 if phase.state is BreakerState.CLOSED else self._policy.open_us or 0
 
     def has_recent_failures(self) -> bool:
         """Whether calls have failed within the interval, in a closed breaker."""
-        oldest = self._slice_number(self._clock()) - _SLICES
-        return any(failures and number > oldest for number, (_, failures) in self._phase.slices.items())
+        current = self._slice_number(self._clock())
+        return any(failures and _is_recent(number, current) for number, (_, failures) in self._phase.slices.items())
 
     def _report(self, before: _Phase, after: _Phase) -> None:
         if self._on_change is not None and before.state is not after.state:
@@ -189,8 +192,8 @@ class CircuitBreaker:
         if phase.state is BreakerState.OPEN:
             return None
         if phase.state is BreakerState.HALF_OPEN:
-            oldest = now - self._policy.interval_us
-            running = tuple(started_at for started_at in phase.running if started_at > oldest)
+            interval_us = self._policy.interval_us
+            running = tuple(started_at for started_at in phase.running if lasts(started_at, interval_us, now))
             if len(running) >= self._policy.probes + self._policy.probes_per_success * phase.successes:
                 return None
             phase.running = (*running, now)
@@ -213,7 +216,7 @@ class CircuitBreaker:
     def _fails_too_often(self, phase: _Phase, now: int, *, failed: bool) -> bool:
         """Count a call of a closed phase; a success never opens the breaker."""
         current = self._slice_number(now)
-        slices = {number: counts for number, counts in phase.slices.items() if number > current - _SLICES}
+        slices = {number: counts for number, counts in phase.slices.items() if _is_recent(number, current)}
         calls, failures = slices.get(current, (0, 0))
         slices[current] = calls + 1, failures + failed
         phase.slices = slices
@@ -221,12 +224,17 @@ class CircuitBreaker:
         return failed and calls >= self._policy.min_calls and failures >= calls * self._policy.failure_ratio
 
     def _open(self, now: int) -> None:
-        until = None
+        length_us = None
         if self._policy.open_us is not None:
             longest = inf if self._policy.max_open_us is None else self._policy.max_open_us
-            until = now + round(delay(self._times_opened + 1, first=self._policy.open_us, cap=longest))
+            length_us = round(delay(self._times_opened + 1, first=self._policy.open_us, cap=longest))
         self._times_opened += 1
-        self._phase = _Phase(BreakerState.OPEN, until)
+        self._phase = _Phase(BreakerState.OPEN, now, length_us)
 
     def _slice_number(self, now: int) -> int:
         return now * _SLICES // self._policy.interval_us
+
+
+def _is_recent(number: int, current: int) -> bool:
+    """Whether a part of the interval is one of the last; one that is later than now was before the clock was set."""
+    return lasts(number, _SLICES, current)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
-from time import time_ns
+from time import monotonic_ns, time_ns
 from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
@@ -47,6 +47,20 @@ class Clock:
 def system_us() -> int:
     """Return microseconds since 1970 by the clock of the machine, which all its processes share."""
     return time_ns() // 1000
+
+
+def monotonic_us() -> int:
+    """Return microseconds of a clock that is not set while the machine runs."""
+    return monotonic_ns() // 1000
+
+
+def lasts(start: float, length: float, now: float) -> bool:
+    """Return whether a period that began at `start` lasts.
+
+    One that would begin later than `now` is over: the clock was set back since, which tests that freeze time also do
+    with the monotonic clock.
+    """
+    return 0 <= now - start < length
 
 
 def as_clock(clock: Callable[[], int]) -> Clock:

@@ -31,13 +31,14 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
 
     When it is admitted, its permits are leased to `claim.holder` and its amounts are counted as usage. An amount of 0
     is admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired
-    leases are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
+    leases are reclaimed, and with `is_gone` those of ended processes. States that were written before the clock was set
+    back are changed as `Rule.current` describes. A rejection changes nothing else.
     """
     plan, amounts = claim.plan, claim.amounts
     charged_states: list[State] = []
     for limit in plan.limits:
         rule, amount = limit.rule, amounts[limit.place]
-        state = records[limit.scope_index].states[limit.index]
+        state = _current(records[limit.scope_index], limit.index, now)
         charged = rule.take(state, now, amount)
         if charged is None:
             if not rule.is_soft:
@@ -76,7 +77,7 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
         if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
             kept_leases = False
         elif record.schema is limit.schema and not plan.is_credit:
-            record.states[limit.index] = rule.settle(record.states[limit.index], now, change, taken_at)
+            record.states[limit.index] = rule.settle(_current(record, limit.index, now), now, change, taken_at)
         else:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=plan.is_credit)
         record.changed = True
@@ -95,8 +96,9 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
         found.append((limit, lease))
     for limit, lease in found:
         record = records[limit.scope_index]
-        expires_at = min(now + limit.rule.lease_us, lease.ends_at)
-        record.leases[limit.rule.key, claim.holder] = Lease(lease.amount, expires_at, lease.ends_at)
+        ends_at = _not_ahead(lease.ends_at, now, limit.rule.hold_us)
+        expires_at = min(now + limit.rule.lease_us, ends_at)
+        record.leases[limit.rule.key, claim.holder] = Lease(lease.amount, expires_at, ends_at)
         record.changed = True
     return True
 
@@ -126,6 +128,7 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     uses = dict(record.kept)
     for rule, state in zip(old.rules, record.states, strict=True):
         uses[rule.key] = rule, state
+    uses = {key: (rule, rule.current(state, now)) for key, (rule, state) in uses.items()}
     for index, rule in enumerate(schema.rules):
         use = uses.pop(rule.key, None)
         if use is not None:
@@ -146,7 +149,7 @@ def peek(claim: Claim, records: list[Record], now: int) -> None:
     states: list[State] = []
     for limit in claim.plan.limits:
         record, rule = records[limit.scope_index], limit.rule
-        state = record.states[limit.index]
+        state = rule.current(record.states[limit.index], now)
         expired = rule.is_permit and may_have_expired(state, now)
         states.append(_counted_permits(rule, state, record, now) if expired else state)
     claim.states = states
@@ -159,12 +162,17 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
     """
     schema, reclaimed = record.schema, False
     for index in schema.permits:
-        rule, state = schema.rules[index], record.states[index]
+        rule, state = schema.rules[index], _current(record, index, now)
         if not state[0] or (is_gone is None and not may_have_expired(state, now)):
             continue
         for lease_id, lease in list(record.leases.items()):
-            if lease_id[0] == rule.key and (lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1]))):
+            if lease_id[0] != rule.key:
+                continue
+            if lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1])):
                 del record.leases[lease_id]
+            elif lease.expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
+                ends_at = _not_ahead(lease.ends_at, now, rule.hold_us)
+                record.leases[lease_id] = Lease(lease.amount, now + rule.lease_us, ends_at)
         counted = _counted_permits(rule, state, record, now)
         if counted != state:
             record.states[index] = counted
@@ -172,17 +180,18 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
     return reclaimed
 
 
-def restored_at(record: Record) -> int:
+def restored_at(record: Record, now: int) -> int:
     """Return the time from which the record equals an unused one; never while permits are held."""
     latest = 0
-    for rule, state in zip(record.schema.rules, record.states, strict=True):
+    for index, rule in enumerate(record.schema.rules):
+        state = _current(record, index, now)
         at = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
         latest = max(latest, at)
     for lease in record.leases.values():
         # Its limit may have been removed, and may be added again.
         latest = max(latest, lease.expires_at)
     for rule, state in record.kept.values():
-        latest = max(latest, rule.restored_at(state))
+        latest = max(latest, rule.restored_at(rule.current(state, now)))
     return latest
 
 
@@ -201,9 +210,27 @@ def _reject(claim: Claim, records: list[Record], now: int, is_gone: IsGone | Non
         if any(reclaimed):
             return charge(claim, records, now)
     claim.decided_at = now
-    claim.states = [records[limit.scope_index].states[limit.index] for limit in claim.plan.limits]
+    claim.states = [_current(records[limit.scope_index], limit.index, now) for limit in claim.plan.limits]
     claim.admitted = False
     return False
+
+
+def _current(record: Record, index: int, now: int) -> State:
+    """Return a state of a record. One that was written before the clock was set back is changed in the record first.
+
+    This is saved whatever the decision is, so that the state is moved once, and time passes for it from then on.
+    """
+    state: State = record.states[index]
+    current = record.schema.rules[index].current(state, now)
+    if current is not state:
+        record.states[index] = current
+        record.changed = True
+    return current
+
+
+def _not_ahead(ends_at: int, now: int, period_us: int) -> int:
+    """Return the end of a period; one that began later than now plus the period counts as begun now."""
+    return now + period_us if ends_at - now > 2 * period_us else ends_at
 
 
 def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) -> None:
@@ -212,7 +239,7 @@ def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) 
         record = records[limit.scope_index]
         if record.usage is None:
             continue
-        if now >= record.usage.until:
+        if not is_in_hour(record.usage.until, now):
             close_usage(record, hour_ends(now))
         record.usage.amounts[limit.index] += amounts[limit.place]
         if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
@@ -256,7 +283,7 @@ def _settle_by_key(
     use = record.kept.get(key) if index is None else (record.schema.rules[index], record.states[index])
     if use is None or use[0].is_permit is not limit.rule.is_permit:
         return
-    rule, state = use
+    rule, state = use[0], use[0].current(use[1], now)
     if rule is not limit.rule:
         # In parts of the present rule, rounded towards more use.
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)

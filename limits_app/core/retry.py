@@ -13,13 +13,12 @@ from functools import partial, wraps
 from math import inf
 from random import random
 from threading import Lock
-from time import monotonic_ns
 from typing import Final, ParamSpec, Protocol, TypeGuard, TypeVar, cast
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying
 
 from limits_app.core.backoff import RetryAlgorithm, delay, jittered
-from limits_app.core.clock import as_clock
+from limits_app.core.clock import as_clock, monotonic_us
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 P = ParamSpec("P")
@@ -43,11 +42,6 @@ class RetryRule(Protocol):
 
 
 RetryOn = type[Exception] | Collection[type[Exception]] | RetryRule
-
-
-def monotonic_us() -> int:
-    """Return microseconds of a clock that never goes back."""
-    return monotonic_ns() // 1000
 
 
 def random_fraction() -> float:

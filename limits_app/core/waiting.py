@@ -21,6 +21,7 @@ from threading import Lock, RLock
 from typing import Final, Protocol
 from weakref import ref
 
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Bucket
 from limits_app.core.runtime import on_fork
@@ -50,6 +51,8 @@ class ThreadWaiter:
         self.number = _next_number()
         self.active = True
         """Set to False by the end of the wait, however it ends."""
+        self.slept_seconds = 0.0
+        """The sleeps that nobody ended, which passed also where a test has frozen the clocks."""
         # A lock that is released to wake the thread: `threading.Event` can stay locked when a handler raises in it.
         self._woken = Lock()
         self._woken.acquire()
@@ -66,7 +69,10 @@ class ThreadWaiter:
 
     def sleep(self, seconds: float | None) -> None:
         """Sleep for at most `seconds` (None: until woken)."""
-        self._woken.acquire(timeout=-1 if seconds is None else seconds)
+        if seconds is None:
+            self._woken.acquire()
+        elif not self._woken.acquire(timeout=seconds):
+            self.slept_seconds += seconds
 
 
 class TaskWaiter:
@@ -78,6 +84,8 @@ class TaskWaiter:
         self.number = _next_number()
         self.active = True
         """Set to False by the end of the wait, however it ends."""
+        self.slept_seconds = 0.0
+        """As that of `ThreadWaiter`."""
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -93,13 +101,17 @@ class TaskWaiter:
 
     async def sleep(self, seconds: float | None) -> None:
         """Sleep for at most `seconds` (None: until woken) without blocking the loop."""
-        timer = None if seconds is None else self._loop.call_later(seconds, self._woken.set)
+        timer = None if seconds is None else self._loop.call_later(seconds, self._time_out, seconds)
         try:
             await self._woken.wait()
         finally:
             if timer is not None:
                 timer.cancel()
         self._woken.clear()
+
+    def _time_out(self, seconds: float) -> None:
+        self.slept_seconds += seconds
+        self._woken.set()
 
 
 class _Place:
@@ -143,8 +155,8 @@ class WaitingLine:
         self._unsettled: set[str] = set()
         """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
         self._dead: deque[int] = deque()
-        self.competitors: dict[Bucket, int] = {}
-        """Buckets for which waiters of other processes compete, until a local time in microseconds."""
+        self.competitors: dict[Bucket, tuple[int, int]] = {}
+        """Buckets for which waiters of other processes compete: since when, and for how long, in microseconds."""
         self.busy = False
         """Whether anything waits."""
         self.yielded_at = 0
@@ -206,18 +218,20 @@ class WaitingLine:
         """A test has moved the clock: wake all waiters, which compare their times with it."""
         self._wake_all()
 
-    def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
-        """Waiters of other processes compete for these buckets, presumably until a local time."""
+    def note_competitors(self, buckets: Iterable[Bucket], now: int, length_us: int) -> None:
+        """Waiters of other processes compete for these buckets, presumably for some time from a local time on."""
         with self._lock:
             for bucket in buckets:
-                self.competitors[bucket] = max(until, self.competitors.get(bucket, 0))
+                start, length = self.competitors.get(bucket, (now, 0))
+                if start + length < now + length_us or not lasts(start, length, now):
+                    self.competitors[bucket] = now, length_us
 
     def has_competitors(self, buckets: Iterable[Bucket], now: int) -> bool:
         """Whether waiters of other processes compete for one of these buckets."""
         if not self.competitors:
             return False
         with self._lock:
-            self.competitors = {bucket: until for bucket, until in self.competitors.items() if until > now}
+            self.competitors = {bucket: noted for bucket, noted in self.competitors.items() if lasts(*noted, now)}
             return any(bucket in self.competitors for bucket in buckets)
 
     def scopes(self) -> list[str]:

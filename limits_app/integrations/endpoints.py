@@ -19,6 +19,7 @@ from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested, shown
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
@@ -54,14 +55,14 @@ class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
     `version` is that of the configuration, read before the endpoints; None while the store is unavailable.
-    `until` is when the table expires, by the monotonic clock.
+    The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
     """
 
     def __init__(
-        self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None, until: float = inf
+        self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None, seconds: float = inf
     ) -> None:
         self._version = version
-        self.until = until
+        self.keep(seconds)
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
@@ -73,6 +74,10 @@ class EndpointTable:
                 self._add(compiled(row, self._confirming), row)
             except (ImproperlyConfigured, ValueError, re.error):
                 logger.exception("the rule %s is ignored until it is corrected", shown(row.name))
+
+    def keep(self, seconds: float) -> None:
+        """Keep the table for so long from now on."""
+        self.kept_at, self.seconds = monotonic(), seconds
 
     def find(self, request: HttpRequest) -> tuple[Rule, ...]:
         """Return the rules that match a request, in their order."""
@@ -155,7 +160,7 @@ class Endpoints:
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
         kept = self._kept
-        return None if kept is None or kept.until < monotonic() else kept
+        return None if kept is None or not lasts(kept.kept_at, kept.seconds, monotonic()) else kept
 
     def clear(self) -> None:
         """Drop the endpoints."""
@@ -166,7 +171,7 @@ class Endpoints:
         version, seconds = _configuration_version()
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
-            table = EndpointTable(self.read(using), version, monotonic() + seconds)
+            table = EndpointTable(self.read(using), version, seconds)
         except (OperationalError, InterfaceError) as error:
             return self._last_known(error)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
@@ -179,7 +184,7 @@ class Endpoints:
             without_database(error)
             return EndpointTable(())
         logger.warning("the database is down: the last known endpoints are used: %s", error)
-        self._kept.until = monotonic() + _RETRY_SECONDS
+        self._kept.keep(_RETRY_SECONDS)
         return self._kept
 
 

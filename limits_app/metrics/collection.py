@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 from django.db import close_old_connections, router
 
 from limits_app import services
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, lasts, monotonic_us
 from limits_app.core.outcome import Outcome
-from limits_app.core.retry import monotonic_us
 from limits_app.core.runtime import on_fork
 from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
@@ -155,7 +154,7 @@ class Collection:
         self._record("denials_unwritten", denials.waiting)
 
     def _database(self) -> None:
-        if self._database_read_at and monotonic() < self._database_read_at + _DATABASE_SECONDS:
+        if self._database_read_at and lasts(self._database_read_at, _DATABASE_SECONDS, monotonic()):
             return
         self._database_read_at = monotonic()
         self._record("usage_lag_seconds", nan)  # unknown, unless it can be read

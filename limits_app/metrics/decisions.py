@@ -9,12 +9,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from math import inf
 from threading import RLock
 from time import monotonic
 from typing import Final
 
 from django.db import router
 
+from limits_app.core.clock import lasts
 from limits_app.core.limits import CallLimit
 from limits_app.core.outcome import Outcome
 from limits_app.core.runtime import on_fork
@@ -87,7 +89,7 @@ class KnownNames:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._until = 0.0
+        self._read_at = -inf
         self._resources: frozenset[str] = frozenset()
         self._limits: frozenset[str] = frozenset()
 
@@ -101,9 +103,9 @@ class KnownNames:
         return found
 
     def _refresh(self) -> None:
-        if self._clock() < self._until:
+        if lasts(self._read_at, _SECONDS, self._clock()):
             return
-        self._until = self._clock() + _SECONDS
+        self._read_at = self._clock()
         using = router.db_for_read(Policy)
         try:
             resources = [*Resource.objects.using(using).values_list("name", flat=True)]

@@ -16,6 +16,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, InterfaceError
 
 from limits_app.core.balancing import Balancer, balancer_named
+from limits_app.core.clock import lasts
 from limits_app.models.pool import cool_downs, keep_cool_down
 
 logger = logging.getLogger("limits_app")
@@ -26,7 +27,7 @@ _MOST_BALANCERS: Final = 4096
 
 
 class _Used:
-    """A pool that this process uses: its balancer, when its cool-downs are read next, and how many were reported."""
+    """A pool that this process uses: its balancer, when its cool-downs were last read, and how many were reported."""
 
     __slots__ = ("balancer", "read_at", "reports")
 
@@ -68,7 +69,7 @@ class Balancers:
     def must_read(self, pool: str) -> bool:
         """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""
         used = self._by_pool.get(pool)
-        return used is not None and self.shares_cool_downs and used.read_at <= self.clock()
+        return used is not None and self.shares_cool_downs and not lasts(used.read_at, READ_SECONDS, self.clock())
 
     def read_cool_downs(self, pool: str) -> None:
         """Read the cool-downs of a pool that other processes have reported, if they were last read too long ago.
@@ -79,7 +80,7 @@ class Balancers:
             used = self._by_pool.get(pool)
             if used is None or not self.must_read(pool):
                 return
-            used.read_at = self.clock() + READ_SECONDS  # other threads use the last ones meanwhile
+            used.read_at = self.clock()  # other threads use the last ones meanwhile
             reports = used.reports
         try:
             found = cool_downs(pool)

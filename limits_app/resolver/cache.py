@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from django.db import InterfaceError, OperationalError
 
 from limits_app import conf
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.models import changes, note_code_limits
@@ -50,13 +51,14 @@ class ResolverInfo(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A resolved set; it expires by the monotonic clock, and at `changes_at` by the system's clock.
+    """A resolved set; it is kept for `seconds` by the monotonic clock, and until `changes_at` by the system's clock.
 
     `pool` is the name of the pool that serves it, whose cool-downs have to be read from time to time.
     """
 
     resolved: ResolvedSet
-    expires_at: float
+    kept_at: float
+    seconds: float
     changes_at: float | None
     pool: str | None
 
@@ -100,8 +102,8 @@ class Resolver:
             return None
         if entry is None:
             return None
-        resolved, expires_at, changes_at, pool = entry
-        if expires_at < monotonic() or (changes_at is not None and changes_at <= self.clock()):
+        resolved, kept_at, seconds, changes_at, pool = entry
+        if not lasts(kept_at, seconds, monotonic()) or (changes_at is not None and changes_at <= self.clock()):
             return None
         if not resolved.available and _can_open(resolved.alias):
             return None
@@ -173,12 +175,12 @@ class Resolver:
             if last is None:
                 raise
             logger.warning("the database is down: the last known limits on %s are used: %s", key[0], error)
-            self._add(key, _Entry(last.resolved, monotonic() + _DATABASE_RETRY_SECONDS, None, last.pool))
+            self._add(key, _Entry(last.resolved, monotonic(), _DATABASE_RETRY_SECONDS, None, last.pool))
             return last.resolved
         if changes.may_be_kept(write_alias()):
-            expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
+            seconds = conf.get(conf.RESOLVER_TTL_SECONDS)
             pool = None if resolved.members is None else resolved.members.name
-            self._add(key, _Entry(resolved, expires_at, resolved.limit_set.changes_at, pool))
+            self._add(key, _Entry(resolved, monotonic(), seconds, resolved.limit_set.changes_at, pool))
         return resolved
 
     def _resolve(self, key: Key) -> ResolvedSet:

@@ -17,6 +17,7 @@ from limits_app import conf
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
 from limits_app.core.blocking import Timeout
+from limits_app.core.clock import lasts
 from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import member_scope
 from limits_app.core.limit_pool import LimitPool
@@ -96,7 +97,12 @@ class PoolMembers:
 class _CachedPool(NamedTuple):
     members: PoolMembers
     version: int
-    expires_at: float
+    kept_at: float
+    seconds: float
+
+    def is_current(self, version: int) -> bool:
+        """Whether it is of a version of the configuration, and was read recently."""
+        return self.version == version and lasts(self.kept_at, self.seconds, monotonic())
 
 
 class PoolCache:
@@ -115,7 +121,7 @@ class PoolCache:
         """
         key = pool, store_version.store
         cached = self._cached.get(key)
-        is_current = cached is not None and cached.version == store_version.version and cached.expires_at >= monotonic()
+        is_current = cached is not None and cached.is_current(store_version.version)
         if cached is not None and is_current and not changes.pending(using):
             return cached.members
         definition = pool_definition(pool, using)
@@ -123,8 +129,8 @@ class PoolCache:
             raise UnknownPool(f"the pool {pool!r} does not exist: create it in the admin or with manage.py limits pool")
         members = PoolMembers.of(definition, store_version.store)
         if changes.may_be_kept(using):
-            expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._add(key, _CachedPool(members, store_version.version, expires_at))
+            kept = monotonic(), conf.get(conf.RESOLVER_TTL_SECONDS)
+            self._add(key, _CachedPool(members, store_version.version, *kept))
         return members
 
     def clear(self) -> None:

@@ -57,7 +57,7 @@ class BackgroundTask:
         with self._lock:
             self._wanted = True
             if not self._clock.moves_by_itself:
-                self._due = self._after(self._pause_us) if self._due is None else self._due
+                self._due = self._due or self._clock() + self._jittered(self._pause_us)
             elif self._thread is None or not self._thread.is_alive():
                 self._thread = None
                 self._thread = start_thread(self._run, "limits-background")
@@ -69,16 +69,17 @@ class BackgroundTask:
         return self._due
 
     def _run(self) -> None:
-        due: int | None = self._after(self._pause_us)
-        while due is not None:
-            sleep(max(due - self._clock(), 0) / _SECOND)
+        pause_us: int | None = self._jittered(self._pause_us)
+        while pause_us is not None:
+            # Not until a time: the clock may be set meanwhile.
+            sleep(pause_us / _SECOND)
             # Another thread has taken over where a signal interrupted `start` before it knew of this one.
-            due = self._run_step() if self._thread in {None, current_thread()} else None
+            pause_us = self._run_step() if self._thread in {None, current_thread()} else None
 
     def _run_step(self) -> int | None:
-        """Run the step once; returns when it is due again, or None when there is nothing to do."""
+        """Run the step once; returns in how many microseconds it is due again, or None when there is nothing to do."""
         self._wanted = False
-        again_us = due = None
+        again_us = pause_us = None
         try:
             again_us = self._step()
         finally:
@@ -87,8 +88,9 @@ class BackgroundTask:
                     again_us = self._pause_us
                 if again_us is None:
                     self._thread = None
-                self._due = due = None if again_us is None else self._after(again_us)
-        return due
+                pause_us = None if again_us is None else self._jittered(again_us)
+                self._due = None if pause_us is None else self._clock() + pause_us
+        return pause_us
 
-    def _after(self, pause_us: int) -> int:
-        return self._clock() + round(jittered(pause_us, below=pause_us / 2, random=self._jitter))
+    def _jittered(self, pause_us: int) -> int:
+        return round(jittered(pause_us, below=pause_us / 2, random=self._jitter))

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from time import monotonic_ns, time_ns
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from limits_app.core import engine, mypyc_attr
 from limits_app.core.algorithms import State
-from limits_app.core.clock import as_clock
+from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
@@ -43,17 +42,10 @@ _Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyU
 _HeldLease = tuple[MutableMapping[LeaseId, Lease], LeaseId, Lease | None]
 """The leases of a record, the identifier of one of them, and this lease; None where there is none."""
 
-_SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
-
-
-def monotonic_us() -> int:
-    """Return microseconds since 1970 by a clock that never goes back; the system's clock only sets where it starts."""
-    return monotonic_ns() // 1000 + _SINCE_1970_US
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryStore:
-    """Keeps state in this process; `clock` is a callable that returns microseconds (default: monotonic).
+    """Keeps state in this process; `clock` is a callable that returns microseconds (default: the system's clock).
 
     Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active.
     A step reads or changes records under the lock. A finalizer or a signal handler may call the store within a step of
@@ -64,7 +56,7 @@ class MemoryStore:
     counting = True
     poll_us: tuple[int, int] | None = None
 
-    def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:
+    def __init__(self, *, clock: Callable[[], int] = system_us, lease_seconds: float = LEASE_US / 1e6) -> None:
         self.clock = as_clock(clock)
         self.lease_us = lease_us_of(lease_seconds)
         self.line = WaitingLine()

@@ -26,14 +26,14 @@ from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
-from limits_app.core.clock import Clock, as_clock
+from limits_app.core.clock import Clock, as_clock, monotonic_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.stores.background import JITTER, BackgroundTask
-from limits_app.stores.memory import MemoryStore, monotonic_us
+from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import Recovery
 from limits_app.stores.slices import SliceRequest, Slices
 

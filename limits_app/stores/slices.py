@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.clock import lasts
 from limits_app.core.counting import hour_ends
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
@@ -93,13 +94,17 @@ class Slice:
 
     def spend(self, claim: Claim, now: int) -> bool:
         """Admit a claim if all its amounts are left."""
-        if now >= self.ends_at:
+        if self.has_ended(now):
             return False
         for place, amount in enumerate(claim.amounts):
             if amount > self.left[place]:
                 return False
         self.admit(claim, now)
         return True
+
+    def has_ended(self, now: int) -> bool:
+        """Return whether its time is over; also where the clock was set back since it was asked for."""
+        return not lasts(self.asked_at, self.ends_at - self.asked_at, now)
 
     def admit(self, claim: Claim, now: int) -> None:
         """Admit a claim whose amounts are left; its states are those of the slice when it was charged."""
@@ -115,7 +120,9 @@ class Slice:
         The call to the store may take `_GRACE_US`.
         """
         claim = self.claim
-        at = claim.decided_at + now - self.asked_at + _GRACE_US
+        # Where the clock was set back, any time may have passed.
+        passed = now - self.asked_at if now >= self.asked_at else self.ends_at - self.asked_at
+        at = claim.decided_at + passed + _GRACE_US
         return [-_counted(limit.rule, claim.decided_at, self.left[limit.place], at) for limit in claim.plan.limits]
 
     def spent_share(self) -> float:
@@ -135,15 +142,15 @@ class _Traffic:
     """The state of one plan: its slice, and the size of the next one in requests.
 
     `seen` has the states that the store has returned last, their time, and when they were asked for by the clock of
-    this process. While one thread takes a slice, until `taking_until`, others charge their requests in the store.
+    this process. While one thread takes a slice, since `taking_since`, others charge their requests in the store.
     """
 
-    __slots__ = ("asked_at", "seen", "size", "slice", "taking_until")
+    __slots__ = ("asked_at", "seen", "size", "slice", "taking_since")
 
     def __init__(self) -> None:
         self.slice: Slice | None = None
         self.size = 1
-        self.asked_at = self.taking_until = _NEVER
+        self.asked_at = self.taking_since = _NEVER
         self.seen: tuple[Sequence[State], int, int] | None = None
 
 
@@ -177,9 +184,9 @@ class Slices:
             current = traffic.slice
             if current is not None and current.spend(claim, now):
                 return None
-            if now < traffic.taking_until:
+            if lasts(traffic.taking_since, plan.slice_us, now):
                 return SliceRequest((claim,), now)
-            if current is not None and now >= current.ends_at:
+            if current is not None and current.has_ended(now):
                 self._close(traffic)
             if _FAST * (now - traffic.asked_at) < plan.slice_us:
                 traffic.size = min(2 * traffic.size, _MOST_SIZE)
@@ -187,7 +194,7 @@ class Slices:
             size = self._size(traffic, claim, now)
             if size < _LEAST_SIZE:
                 return SliceRequest((claim,), now)
-            traffic.taking_until = now + plan.slice_us
+            traffic.taking_since = now
             return SliceRequest((Claim(plan, [amount * size for amount in claim.amounts]), claim), now)
 
     def decided(self, request: SliceRequest, charged: Claim | None) -> bool:
@@ -198,7 +205,7 @@ class Slices:
             traffic = self._traffic.setdefault(claim.plan, _Traffic())
             traffic.seen = latest.states, latest.decided_at, request.asked_at
             if len(request.claims) > 1:
-                traffic.taking_until = _NEVER
+                traffic.taking_since = _NEVER
             if charged is not None and charged is not claim:
                 self._close(traffic)
                 traffic.slice = Slice(charged, request.asked_at)
@@ -223,9 +230,9 @@ class Slices:
         with self._lock:
             now = self._clock()
             for plan, traffic in list(self._traffic.items()):
-                if traffic.slice is not None and (everything or now >= traffic.slice.ends_at):
+                if traffic.slice is not None and (everything or traffic.slice.has_ended(now)):
                     self._close(traffic)
-                if traffic.slice is None and now - traffic.asked_at > 2 * plan.slice_us:
+                if traffic.slice is None and not lasts(traffic.asked_at, 2 * plan.slice_us, now):
                     del self._traffic[plan]
             ended, self._ended = self._ended, []
         for one in ended:

@@ -13,10 +13,9 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from django.db import connections, models, router
 
-from limits_app.core.clock import Clock, as_clock
+from limits_app.core.clock import Clock, as_clock, monotonic_us
 from limits_app.core.runtime import on_fork
 from limits_app.stores.background import BackgroundTask
-from limits_app.stores.memory import monotonic_us
 
 logger = logging.getLogger("limits_app")
 

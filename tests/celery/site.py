@@ -50,14 +50,19 @@ class CelerySite:
         """Make the tables and limits that its tasks need."""
         subprocess.run([sys.executable, "-m", "tests.celery.prepare"], cwd=ROOT, env=self.environment, check=True)
 
-    def start_worker(self, processes: int = 4) -> subprocess.Popen[bytes]:
-        """Start a worker with so many processes, all of one group."""
+    def start_worker(self, processes: int = 4, pool: str = "prefork") -> subprocess.Popen[bytes]:
+        """Start a worker with so many processes, all of one group; or with so many greenlets."""
         name = f"worker{len(self._workers)}"
         command = [sys.executable, "-m", "celery", "-A", "tests.celery.app", "worker", f"--concurrency={processes}"]
         quick = [f"--hostname={name}@localhost", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
         with (self.directory / f"{name}.log").open("wb") as log:
             worker = subprocess.Popen(
-                [*command, *quick], cwd=ROOT, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                [*command, *quick, f"--pool={pool}"],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._workers.append(worker)
         return worker

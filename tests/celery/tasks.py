@@ -11,6 +11,7 @@ from celery import chord
 from celery.exceptions import SoftTimeLimitExceeded
 from redis import Redis
 
+from limits_app import limits
 from limits_app.integrations.celery import LimitedTask, limited_task
 from limits_app.stores.redis.opening import DEFAULTS
 from tests.celery.app import app
@@ -93,6 +94,23 @@ def ask_inside(self: LimitedTask, number: int) -> int:
     """Asks for more when it is running already."""
     with self.limits.acquire(resource="work", entity="tenant:inside"):
         note("inside", number)
+    return number
+
+
+@app.task
+def wait_for_desk(number: int) -> int:
+    """Waits for the only desk in its thread or greenlet, and keeps it for a while."""
+    note("asked", number)
+    with limits.acquire("desk", timeout=60):
+        note("sat", number)
+        Event().wait(0.2)
+    return number
+
+
+@app.task
+def say(number: int) -> int:
+    """Needs nothing."""
+    note("said", number)
     return number
 
 

@@ -124,27 +124,27 @@ def test_reclaiming_returns_whether_a_state_has_changed() -> None:
 
 def test_a_record_is_restored_when_all_its_limits_are() -> None:
     scope = OneScope(TPM, WINDOW)
-    assert engine.restored_at(scope.record) <= NOW
+    assert engine.restored_at(scope.record, NOW) <= NOW
     scope.charge(tpm=5)
-    assert engine.restored_at(scope.record) == NOW + 5 * SECOND
+    assert engine.restored_at(scope.record, NOW) == NOW + 5 * SECOND
     scope.charge(window=1)
-    assert engine.restored_at(scope.record) == NOW + 60 * SECOND
-    assert engine.restored_at(new_record(schema_of(()))) == 0
+    assert engine.restored_at(scope.record, NOW) == NOW + 60 * SECOND
+    assert engine.restored_at(new_record(schema_of(())), NOW) == 0
 
 
 def test_a_record_is_never_restored_while_permits_are_held() -> None:
     scope = OneScope(DB)
     claim = scope.charge()
-    assert engine.restored_at(scope.record) == NEVER_US
+    assert engine.restored_at(scope.record, NOW) == NEVER_US
     scope.settle(claim)
-    assert engine.restored_at(scope.record) <= NOW
+    assert engine.restored_at(scope.record, NOW) <= NOW
 
 
 def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None:
     scope = OneScope(DB, TPM)
     scope.charge(tpm=1)
     scope.change(TPM)
-    assert engine.restored_at(scope.record) == NOW + LEASE_US
+    assert engine.restored_at(scope.record, NOW) == NOW + LEASE_US
 
 
 @pytest.mark.parametrize("kind", METERED)
@@ -156,7 +156,7 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     scope.change(METERED[kind])
     assert scope.used() == {"key": 7}
     scope.change(TPM)
-    restored_at = engine.restored_at(scope.record)
+    restored_at = engine.restored_at(scope.record, NOW)
     assert restored_at > NOW
     engine.reset(scope.record, ["tpm"])
     assert scope.record.kept

@@ -16,7 +16,7 @@ from threading import Event
 from time import monotonic
 from typing import Any
 
-__all__ = ["HOST", "ServerProcess", "answers", "free_ports", "install", "program", "until_ready"]
+__all__ = ["HOST", "ServerProcess", "answers", "free_ports", "install", "library", "program", "until_ready"]
 
 HOST = "127.0.0.1"
 PATIENCE = 60
@@ -73,6 +73,18 @@ def program(name: str, package: str, *folders: str) -> str:
     found = shutil.which(name, path=path)
     assert found is not None, f"put {name} on the path (Debian: {package})"
     return found
+
+
+def library(pattern: str, package: str) -> str:
+    """Where a shared library of the system is, after the installation of its Debian package if need be."""
+    for attempt in range(2):
+        for folder in ("/usr/lib", "/usr/local/lib"):
+            found = sorted(Path(folder).glob(pattern))
+            if found:
+                return str(found[0])
+        if attempt == 0:
+            install(package)
+    raise AssertionError(f"put {pattern} into /usr/lib (Debian: {package})")
 
 
 def until_ready(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path) -> None:

@@ -20,9 +20,17 @@ from typing import Any, Final
 
 from redis import Redis
 
-from tests.servers.machine import HOST, ServerProcess, free_ports, install
+from tests.servers.machine import HOST, ServerProcess, free_ports, install, library
 
-__all__ = ["REDIS_BINARIES", "RedisServer", "redis_cluster", "redis_sentinel", "redis_server", "until"]
+__all__ = [
+    "REDIS_BINARIES",
+    "RedisServer",
+    "redis_cluster",
+    "redis_sentinel",
+    "redis_server",
+    "redis_server_with_clock",
+    "until",
+]
 
 PATIENCE = 20
 """Seconds after which a server that does not answer counts as broken."""
@@ -93,12 +101,14 @@ class RedisServer(ServerProcess):
         self.url = f"redis://{HOST}:{self.port}/0"
         self._options = options
         self._saves = save
+        self.environment: dict[str, str] = {}
+        """What is added to the environment of the server."""
 
     def start(self, *options: str) -> None:
         """Start it, with further options this time, and wait until it answers."""
         place = ["--bind", HOST, "--port", str(self.port), "--dir", str(self._directory)]
         command = [self._binary, *self._options, *options, *place, *(["--save", ""] if self._saves else [])]
-        self._launch(command, self._serves)
+        self._launch(command, self._serves, env=os.environ | self.environment)
 
     def _serves(self) -> bool:
         """Whether it replies itself; that somebody does on its port says less, who may have been quicker to take it."""
@@ -128,6 +138,32 @@ def redis_server(*options: str, binary: str | None = None) -> Iterator[RedisServ
         try:
             server.start()
             yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def redis_server_with_clock() -> Iterator[tuple[RedisServer, Callable[[float], None]]]:
+    """A server, and what sets its clock: to so many seconds after the clock of the machine."""
+    with tempfile.TemporaryDirectory(prefix="redis-clock-") as directory:
+        # libfaketime cannot be loaded into a server with jemalloc, which the distributions build.
+        server, ahead = RedisServer(Path(directory), binary=redis_6()), Path(directory, "ahead")
+
+        def set_clock(seconds: float) -> None:
+            written = ahead.with_suffix(".new")
+            written.write_text(f"{seconds:+f}s\n")
+            written.replace(ahead)
+
+        set_clock(0)
+        server.environment = {
+            "LD_PRELOAD": library("*/faketime/libfaketime.so.1", "libfaketime"),
+            "FAKETIME_TIMESTAMP_FILE": str(ahead),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        try:
+            server.start()
+            yield server, set_clock
         finally:
             server.stop()
 

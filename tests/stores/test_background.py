@@ -7,10 +7,9 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, monotonic_us
 from limits_app.stores import background
 from limits_app.stores.background import BackgroundTask
-from limits_app.stores.memory import monotonic_us
 from limits_app.testing import FakeClock
 from tests.stores.support import PATIENCE, until
 from tests.threads import no_more_threads

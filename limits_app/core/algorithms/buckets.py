@@ -46,6 +46,9 @@ class TokenBucket(DrainingRule):
         level += amount
         return (level, last) if level <= self.ceiling_parts else None
 
+    def _written_at(self, state: State, tick: int) -> State:
+        return state[0], tick
+
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         level: int = state[0]
         last: int = state[1]

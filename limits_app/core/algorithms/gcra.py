@@ -29,6 +29,10 @@ class Gcra(DrainingRule):
             return None
         return self._moved(state, now, before, amount) if amount else state
 
+    def _written_at(self, state: State, tick: int) -> State:
+        arrival, parts, last = state
+        return arrival - last + tick, parts, tick
+
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         if change <= 0:
             now = state[2] * self._tick_us

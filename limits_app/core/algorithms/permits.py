@@ -31,6 +31,11 @@ class Permits(Rule):
         self.lease_us = min(lease_us, self.hold_us)
         self.lua = ("permits", self.ceiling_parts, self.lease_us, max_hold_us)
 
+    def current(self, state: State, now: int) -> State:
+        """Leases that end so late that they were written later than now plus a lease are counted again."""
+        held, holders, fence, earliest = state
+        return (held, holders, fence, now) if held and earliest - now > 2 * self.lease_us else state
+
     def take(self, state: State, now: int, amount: int) -> State | None:
         """The fence is at least the clock, so that it still grows after idle state was removed."""
         held, holders, fence, earliest = state

@@ -13,12 +13,22 @@ State: (start of counting, end of the period, amount in it).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from limits_app.core.algorithms.calendar import Calendar, Period
 from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.core.amounts import to_milli
 from limits_app.core.clock import zone_of
 from limits_app.core.limits import QuotaLimit, QuotaPeriod
+
+_HOUR_US: Final = 3_600_000_000
+_USUAL_US: Final = {
+    QuotaPeriod.HOUR: _HOUR_US,
+    QuotaPeriod.DAY: 24 * _HOUR_US,
+    QuotaPeriod.WEEK: 7 * 24 * _HOUR_US,
+    QuotaPeriod.MONTH: 31 * 24 * _HOUR_US,
+}
+"""A period that ends within so long is the present one or the next."""
 
 
 class Quota(Rule):
@@ -31,7 +41,16 @@ class Quota(Rule):
         self._quota = limit
         self._calendar = _calendar(limit)
         self._session_us = _session_us(limit)
+        self._usual_us = self._session_us or _USUAL_US[QuotaPeriod(limit.period or QuotaPeriod.HOUR)]
         self.lua = ("quota", self.ceiling_parts, 0 if self._calendar else self._session_us)
+
+    def current(self, state: State, now: int) -> State:
+        """The state was written in its period: one that is neither the present period nor the next is too far ahead."""
+        end: int = state[1]
+        if end - now <= self._usual_us:
+            return state
+        start, ends = self._period_at(now)
+        return state if end <= self._period_at(ends)[1] else (start, ends, state[2])
 
     def take(self, state: State, now: int, amount: int) -> State | None:
         start, end, count = state

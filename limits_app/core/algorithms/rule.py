@@ -68,6 +68,15 @@ class Rule(ABC):
         taken = self.take(state, now, amount)
         return self.settle(state, now, amount) if taken is None and self.is_soft else taken
 
+    def current(self, state: State, now: int) -> State:
+        """Return the state as it counts now: as it is, unless it was written later than `now` plus the window.
+
+        Then the clock was set back since, and the state counts as written now, with the use that it has. A state that
+        is ahead by less stays as it is: the clocks of several servers may differ, and to move it back and forth
+        between them would forget use.
+        """
+        return state
+
     @abstractmethod
     def wait(self, state: State, now: int, amount: int) -> int:
         """Return the microseconds until `amount`, at most the ceiling, fits; 0 when it fits now."""

@@ -10,6 +10,7 @@ a capacity with decimals below an enormous burst may come back in steps as long 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
@@ -42,7 +43,16 @@ class DrainingRule(Rule):
         super().__init__(limit, start, units.parts_per_unit, units.full_parts)
         self._rate = units.parts_per_tick
         self._tick_us = units.tick_us
-        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts)
+        self._window_us = window_us(limit)
+        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts, self._window_us)
+
+    def current(self, state: State, now: int) -> State:
+        ahead_us: int = state[-1] * self._tick_us - now
+        return state if ahead_us <= self._window_us else self._written_at(state, self._next_tick(now))
+
+    @abstractmethod
+    def _written_at(self, state: State, tick: int) -> State:
+        """Return the same use, as if it was written at a tick."""
 
     def wait(self, state: State, now: int, amount: int) -> int:
         excess = self.used(state, now) + amount - self.ceiling_parts

@@ -44,6 +44,9 @@ class FixedWindow(Rule):
         self._window_us = window_us(limit)
         self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us)
 
+    def current(self, state: State, now: int) -> State:
+        return state if state[0] - now <= self._window_us else (now, state[1])
+
     def take(self, state: State, now: int, amount: int) -> State | None:
         start, count = state
         if count == 0 or now - start >= self._window_us:
@@ -91,6 +94,12 @@ class SlidingWindow(Rule):
         self._window_us = window_us(limit)
         self._step_us = self._window_us // STEPS
         self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us, self._step_us)
+
+    def current(self, state: State, now: int) -> State:
+        if state[3] - now <= self._window_us:
+            return state
+        used = self.used(state, now)
+        return (0, used, now, now, now, EMPTY_LOG) if used else _START
 
     def take(self, state: State, now: int, amount: int) -> State | None:
         now = max(now, state[3])

@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import around_fork
 from limits_app.stores.connection_limit import ConnectionLimit
@@ -236,13 +237,13 @@ class ConnectionPool:
         self._limit.answered()
         checkout = self._end(connection)
         connection.used_at = now = monotonic()
-        if now - connection.opened_at > _MAX_AGE_SECONDS:
+        if not lasts(connection.opened_at, _MAX_AGE_SECONDS, now):
             connection.close()
         else:
             self._idle.append(connection)
         self._limit.check_in(checkout)
         with suppress(IndexError):  # another thread may take it
-            if now - self._idle[0].used_at > _IDLE_SECONDS:
+            if not lasts(self._idle[0].used_at, _IDLE_SECONDS, now):
                 self._idle.popleft().close()
 
     def drop(self, connection: StoreConnection) -> None:

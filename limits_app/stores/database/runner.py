@@ -180,13 +180,13 @@ class Housekeeping:
 
     def is_due(self) -> bool:
         """Whether there are enough new rows for a round, or counts of another hour than at the last one."""
-        return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour > self._cleaned_hour
+        return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour != self._cleaned_hour
 
     def clean(self, transaction: Transaction) -> None:
         """Delete the next rows that have been unused for a minute, and once an hour old counts and commits."""
         connection = transaction.connection
         now, clock = connection.time_and_version()[0], transaction.clock()
-        if self._counted_hour > self._cleaned_hour:
+        if self._counted_hour != self._cleaned_hour:
             self._cleaned_hour = self._counted_hour
             connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
             connection.execute(commit_log.FORGET_COMMITS, (now - commit_log.KEPT_US,))
@@ -196,7 +196,9 @@ class Housekeeping:
             self._position = rows[-1][0] if len(rows) == number else b""
             idle = [key for key, stored in rows if stored is None or _is_unused(stored.record, clock)]
             remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
-            connection.commit([(remove, idle)] if idle else [])
+            # States that were written before the clock was set back are idle some time after they were moved.
+            moved = [transaction.change(stored) for key, stored in rows if stored is not None and key not in idle]
+            connection.commit([*filter(None, moved), *([(remove, idle)] if idle else [])])
 
 
 def _is_unused(record: Record, now: int) -> bool:

@@ -12,13 +12,12 @@ from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, monotonic_us
 from limits_app.core.runtime import on_fork
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
 from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql
 from limits_app.stores.database.records import UPDATE, rows_sql
-from limits_app.stores.memory import monotonic_us
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

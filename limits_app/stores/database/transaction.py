@@ -38,7 +38,7 @@ class ServerClock(Clock):
         if known is None:
             known = self.set(super().__call__())
         server, here = known
-        passed = monotonic_ns() // 1000 - here
+        passed = max(monotonic_ns() // 1000 - here, 0)
         return server + passed - passed // _DRIFT
 
     def set(self, now: int) -> tuple[int, int]:
@@ -121,6 +121,10 @@ class Transaction:
         connection = self.connection
         batch = [(connection.begin_sql, ()), (NEXT_ROWS + connection.skip_locked_sql, (key, number))]
         return [(bytes(row[0]), self._table.read(connection, row)) for row in connection.execute_all(batch)[-1]]
+
+    def change(self, stored: StoredRecord) -> Statement | None:
+        """Return the statement that saves a record; None where it has not changed."""
+        return stored.change(self._table.codec(stored.record)) if stored.record.changed else None
 
     def read(self, plan: Plan) -> list[Record]:
         """Return the records of a plan's scopes, as they are at one moment, without a lock."""

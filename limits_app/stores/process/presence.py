@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import secrets
+import selectors
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -117,10 +118,14 @@ def wake(directory: Path, identity: bytes, message: bytes) -> bool:
 
 
 def _receive(pipe: int, receive: Callable[[bytes], None]) -> None:
-    while True:
-        messages = os.read(pipe, MESSAGE_LENGTH * 64)
-        for start in range(0, len(messages), MESSAGE_LENGTH):
-            receive(messages[start : start + MESSAGE_LENGTH])
+    # Selectors of gevent and eventlet let other greenlets run, which a blocking read does not.
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            selector.select()
+            messages = os.read(pipe, MESSAGE_LENGTH * 64)
+            for start in range(0, len(messages), MESSAGE_LENGTH):
+                receive(messages[start : start + MESSAGE_LENGTH])
 
 
 def _remove_dead(directory: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from limits_app.core import engine
 from limits_app.core.algorithms.window_log import Log
-from limits_app.core.clock import as_clock, system_us
+from limits_app.core.clock import as_clock, lasts, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
@@ -129,7 +129,7 @@ class ProcessStore:
     def _charge_from_ended(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
         scopes, time = claim.plan.scope_keys, monotonic()
-        if not claim.plan.permits or time - self._reclaimed_at.get(scopes, 0) < _SECONDS_BETWEEN_RECLAIMS:
+        if not claim.plan.permits or lasts(self._reclaimed_at.get(scopes, 0), _SECONDS_BETWEEN_RECLAIMS, time):
             return False
         if len(self._reclaimed_at) >= _MOST_RECLAIMED:
             self._reclaimed_at.clear()
@@ -248,7 +248,7 @@ class ProcessStore:
     def _make_room(self) -> None:
         """Delete idle scopes, now that the file is full; at most once a second, since it reads the whole file."""
         now = self._now()
-        if 0 <= now - self._swept_at < _SECOND:
+        if lasts(self._swept_at, _SECOND, now):
             return
         self._swept_at = now
         self._file.forget_dead_readers()

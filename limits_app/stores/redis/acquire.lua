@@ -3,7 +3,7 @@
 -- The plan: how many requests there are, whether the emptiest goes first, and whether the others follow when the first
 -- is rejected; of each request where its keys start, the version of the configuration that it was made for (-1: any),
 -- where it is described, and the size of its numbers: its scopes, and of each limit the algorithm, the scope, the place
--- in the record, three parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the
+-- in the record, four parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the
 -- parts of a unit (0: not counted). KEYS[1] is the version of the configuration, where one is compared.
 -- The numbers, of each request: the amounts, the holder of permits (16 bytes, where there are any), and the boundaries of
 -- calendars. Blocked scopes are not among the requests.
@@ -22,13 +22,12 @@ local function decide(turn)
   local is_admitted = true
   writes, after_amounts = nil, number_at + limits * 8
   for _ = 1, limits do
-    local amount, name, scope, place, a, b, c, key, soft, usage, parts
-    name, scope, place, a, b, c, key, soft, usage, parts, at = unpack_from('<sddddddddd', plan, at)
+    local amount, name, scope, place, soft, usage, parts, key, a, b, c, d
+    name, scope, place, soft, usage, parts, at, key, a, b, c, d = next_limit(at, scopes, first_key)
     amount, number_at = unpack_from('<d', numbers, number_at)
-    scope, key = scopes[scope], KEYS[first_key + key - 1]
-    local full_at = algorithms[name]('take', scope.record, place, amount, a, b, c, key)
+    local full_at = algorithms[name]('take', scope.record, place, amount, key, a, b, c, d)
     if not full_at and soft > 0 then
-      full_at = algorithms[name]('settle', scope.record, place, amount, a, b, c, key)
+      full_at = algorithms[name]('settle', scope.record, place, amount, key, a, b, c, d)
     end
     if not full_at then
       is_admitted = false
@@ -51,13 +50,21 @@ local function decide(turn)
   local records, entries = '', ''
   scopes, limits, at = load_scopes(turn.place, first_key, now)
   number_at = turn.amounts_at
+  local first_limit = at
+  for _ = 1, limits do at = select(7, next_limit(at, scopes, first_key)) end
+  for index = 1, #scopes do
+    local scope = scopes[index]
+    -- States that were written before the clock was set back are saved, so that time passes for them from now on.
+    if scope.is_moved then call('HSET', scope.key, 's', pack(scope.format, unpack(scope.record))) end
+  end
+  at = first_limit
   for _ = 1, limits do
-    local amount, name, scope, place, a, b, c, key, _
-    name, scope, place, a, b, c, key, _, _, _, at = unpack_from('<sddddddddd', plan, at)
+    local amount, name, scope, place, key, a, b, c, d, _
+    name, scope, place, _, _, _, at, key, a, b, c, d = next_limit(at, scopes, first_key)
     amount, number_at = unpack_from('<d', numbers, number_at)
     local change = rejected[name]
     if change then
-      local time, total = change(scopes[scope].record, place, amount, a, b, c, KEYS[first_key + key - 1])
+      local time, total = change(scope.record, place, amount, key, a, b, c, d)
       if time then entries = entries .. pack('<dd', time, total) end
     end
   end
@@ -83,11 +90,11 @@ if emptiest_first > 0 then
     turns[index] = turn
     local scopes, limits, at = load_scopes(turn.place, turn.first_key, now)
     if not scopes then return 'C' end
+    after_amounts = turn.amounts_at + limits * 8
     for _ = 1, limits do
-      local name, scope, place, a, b, c, key, _
-      name, scope, place, a, b, c, key, _, _, _, at = unpack_from('<sddddddddd', plan, at)
-      key = KEYS[turn.first_key + key - 1]
-      turn.load = math.max(turn.load, algorithms[name]('share', scopes[scope].record, place, 0, a, b, c, key))
+      local name, scope, place, key, a, b, c, d, _
+      name, scope, place, _, _, _, at, key, a, b, c, d = next_limit(at, scopes, turn.first_key)
+      turn.load = math.max(turn.load, algorithms[name]('share', scope.record, place, 0, key, a, b, c, d))
     end
   end
   table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.turn < b.turn end)

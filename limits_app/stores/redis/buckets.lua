@@ -1,5 +1,12 @@
 -- Token bucket, leaky bucket and GCRA, as core/algorithms/buckets.py and gcra.py. Numbers of the buckets: level, tick.
-function algorithms.token_bucket(verb, record, at, amount, rate, tick_us, full)
+function current.token_bucket(record, at, _, _, tick_us, _, window)
+  if record[at + 1] * tick_us - now <= window then return false end
+  record[at + 1] = -math.floor(-now / tick_us)
+  return true
+end
+current.leaky_bucket = current.token_bucket
+
+function algorithms.token_bucket(verb, record, at, amount, _, rate, tick_us, full)
   local level, tick = record[at], record[at + 1]
   if verb == 'take' or verb == 'share' or amount > 0 then -- the level has drained until now
     local this_tick = (now - now % tick_us) / tick_us
@@ -20,7 +27,15 @@ function algorithms.leaky_bucket(verb, record, at, amount, ...)
 end
 
 -- Numbers of GCRA: the arrival time as tick and parts of a tick, and the tick when it was set.
-function algorithms.gcra(verb, record, at, amount, rate, tick_us, full)
+function current.gcra(record, at, _, _, tick_us, _, window)
+  local set_at = record[at + 2]
+  if set_at * tick_us - now <= window then return false end
+  record[at + 2] = -math.floor(-now / tick_us)
+  record[at] = record[at] - set_at + record[at + 2]
+  return true
+end
+
+function algorithms.gcra(verb, record, at, amount, _, rate, tick_us, full)
   local arrival, set_at = record[at], record[at + 2]
   local time = (verb == 'take' or verb == 'share' or amount > 0) and now or set_at * tick_us
   local tick = (time - time % tick_us) / tick_us

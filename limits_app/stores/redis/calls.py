@@ -200,8 +200,8 @@ class PreparedPlan:
             key_number = len(self.keys)
         place = 1 + self.codecs[index].places[limit.index]
         parts = rule.parts_per_unit * self._counts(limit.scope.schema)
-        numbers = [1 + index, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
-        return algorithm.encode() + b"\0" + pack("<9d", *numbers)
+        numbers = [1 + index, place, *(*parameters, 0, 0, 0, 0)[:4], key_number, rule.is_soft, 1 + limit.index, parts]
+        return algorithm.encode() + b"\0" + pack("<10d", *numbers)
 
     def _counts(self, schema: Schema) -> bool:
         return self.counts_usage and schema.counts_usage

@@ -1,5 +1,11 @@
 -- Fixed window, as core/algorithms/windows.py. Numbers: start of the window, amount in it.
-function algorithms.fixed_window(verb, record, at, amount, capacity, window)
+function current.fixed_window(record, at, _, _, window)
+  if record[at] - now <= window then return false end
+  record[at] = now
+  return true
+end
+
+function algorithms.fixed_window(verb, record, at, amount, _, capacity, window)
   local start, count = record[at], record[at + 1]
   local has_ended = now - start >= window
   if verb == 'share' then return has_ended and 0 or count / capacity end

@@ -60,13 +60,13 @@ class Calendars:
         return self._limits.index(limit) * 2 * _COUNT * 8 if limit in self._limits else 0
 
     def around(self, now: int) -> tuple[tuple[int, ...], tuple[int, int]]:
-        """Return the boundaries around a time, and the time in which they are right."""
+        """Return the boundaries around a time, and when its period and the next one are among them."""
         period, boundaries, known = self._last  # read once: other threads may replace it
         if self._limits and now not in period:
             found = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
             period = range(max(some[_COUNT - 1] for some in found), min(some[_COUNT] for some in found))
             boundaries = tuple([boundary for some in found for boundary in some])
-            known = max(some[0] for some in found), min(some[-1] for some in found)
+            known = max(some[0] for some in found), min(some[_COUNT] for some in found)
             self._last = period, boundaries, known
         return boundaries, known
 
@@ -95,7 +95,7 @@ class Rejections:
             return False
         amounts, learned_at, most, decided_at, states = known
         passed = monotonic_ns() // 1000 - learned_at
-        if passed >= most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
+        if not 0 <= passed < most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False
         claim.admitted, claim.decided_at, claim.states = False, decided_at + passed, states
         claim.repeated_us = most - passed

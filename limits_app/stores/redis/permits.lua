@@ -7,7 +7,7 @@ local function lease_of(amount, since, hold_us)
 end
 
 -- Count the leases again where one may have expired, or where the record was evicted and its leases were not.
-function rejected.permits(record, at, _, _, _, _, key)
+function rejected.permits(record, at, _, key)
   if record[at + 2] > 0 and (record[at] == 0 or record[at + 3] > now) then return end
   local leases = call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf', 'WITHSCORES')
   local held = 0
@@ -16,7 +16,18 @@ function rejected.permits(record, at, _, _, _, _, key)
   write_later('ZREMRANGEBYSCORE', key, '-inf', whole(now))
 end
 
-function algorithms.permits(verb, record, at, amount, capacity, lease_us, hold_us, key)
+-- Leases that end so late that they were written later than now plus a lease end after a lease.
+function current.permits(record, at, key, _, lease_us)
+  local latest = now + 2 * lease_us
+  if record[at] == 0 or record[at + 3] <= latest then return false end
+  record[at + 3] = now + lease_us
+  for _, lease in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(latest), '+inf')) do
+    call('ZADD', key, whole(now + lease_us), lease)
+  end
+  return true
+end
+
+function algorithms.permits(verb, record, at, amount, key, capacity, lease_us, hold_us)
   local ends = now + lease_us
   if verb ~= 'take' and verb ~= 'share' then -- they are returned
     if call('ZREM', key, lease_of(-amount, charged_at, hold_us)) == 0 then
@@ -26,7 +37,7 @@ function algorithms.permits(verb, record, at, amount, capacity, lease_us, hold_u
     record[at], record[at + 1] = math.max(record[at] + amount, 0), math.max(record[at + 1] - 1, 0)
     return ends
   end
-  rejected.permits(record, at, amount, capacity, lease_us, hold_us, key)
+  rejected.permits(record, at, amount, key)
   if verb == 'share' then return record[at] / capacity end
   if record[at] + amount > capacity then return nil end
   if record[at] == 0 or ends < record[at + 3] then record[at + 3] = ends end

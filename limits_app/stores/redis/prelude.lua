@@ -38,9 +38,9 @@ local function whole(value) return string.format('%.0f', value) end
 local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
 local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
 
--- Every algorithm adds a function (verb, record, at, amount, a, b, c, key) that returns when the state equals an unused
+-- Every algorithm adds a function (verb, record, at, amount, key, a, b, c, d) that returns when the state equals an unused
 -- one. `record` is the list of the numbers that are stored for a scope, which it changes, and `at` the place of the first
--- one of the limit; a, b and c are the parameters of `Rule.lua`, and `key` is that of the log or the leases. The verbs:
+-- one of the limit; a to d are the parameters of `Rule.lua`, and `key` is that of the log or the leases. The verbs:
 --   take    charge an amount; returns nil when it does not fit now
 --   settle  charge a positive change, refund a negative one where the algorithm can
 --   credit  a negative change that no claim holds
@@ -48,7 +48,9 @@ local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 10000
 --   share   change nothing, and return the share of the limit that is in use
 -- `rejected` has functions without a verb that change the record to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
-local algorithms, rejected = {}, {}
+-- `current` has functions (record, at, key, a, b, c, d) that return whether the state was written before the clock was set
+-- back, and then change it as `Rule.current` does.
+local algorithms, rejected, current = {}, {}, {}
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.
@@ -58,6 +60,17 @@ local function write_later(...)
   writes[#writes + 1] = {...}
 end
 local count_usage, start_hour, add_finished_usage -- see usage.lua
+
+-- Read the next limit of a request from the plan at `at`, with its state as it counts now. Returns the algorithm, the
+-- scope, the place in the record, whether it is soft, the number of its usage, the parts of a unit, where the next limit
+-- is, and the key and the parameters.
+local function next_limit(at, scopes, first_key)
+  local name, scope, place, a, b, c, d, key, soft, usage, parts
+  name, scope, place, a, b, c, d, key, soft, usage, parts, at = unpack_from('<sdddddddddd', plan, at)
+  scope, key = scopes[scope], KEYS[first_key + key - 1]
+  if current[name] and current[name](scope.record, place, key, a, b, c, d) then scope.is_moved = true end
+  return name, scope, place, soft, usage, parts, at, key, a, b, c, d
+end
 
 -- Read the scopes of a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key].
 -- Returns them, how many limits follow, and where; or nil where a record was written under another schema.

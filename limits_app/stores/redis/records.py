@@ -320,5 +320,7 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
 def _restored_at(record: Record, now: int) -> int:
     """Return when the states equal unused ones; those of permits are kept for a lease."""
     uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
-    times = [now + rule.lease_us if rule.is_permit else rule.restored_at(state) for rule, state in uses]
+    times = [
+        now + rule.lease_us if rule.is_permit else rule.restored_at(rule.current(state, now)) for rule, state in uses
+    ]
     return max([now, *times])

@@ -12,12 +12,11 @@ local number_at = 33
 after_amounts = number_at + limits * 8
 
 for _ = 1, limits do
-  local change, name, scope, place, a, b, c, key, usage, parts, _
-  name, scope, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
+  local change, name, scope, place, usage, parts, key, a, b, c, d, _
+  name, scope, place, _, usage, parts, at, key, a, b, c, d = next_limit(at, scopes, 1)
   change, number_at = unpack_from('<d', numbers, number_at)
   if change ~= 0 and name ~= 'blocked' then -- which has no state
-    scope = scopes[scope]
-    local full_at = algorithms[name](verb, scope.record, place, change, a, b, c, KEYS[key])
+    local full_at = algorithms[name](verb, scope.record, place, change, key, a, b, c, d)
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
     if parts > 0 and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end

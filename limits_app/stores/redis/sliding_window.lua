@@ -97,7 +97,14 @@ local function put(record, at, state)
   for place, field in ipairs(FIELDS) do record[at + place - 1] = state[field] end
 end
 
-function algorithms.sliding_window(verb, record, at, amount, capacity, window, step, key)
+function current.sliding_window(record, at, key, _, window)
+  if record[at + 3] - now <= window then return false end
+  local _, used = forget(state_of(record, at), window, key)
+  put(record, at, {forgotten = 0, total = used, opened = now, last = now, oldest = now, head = 0, entries = 0, kept_until = 0})
+  return true
+end
+
+function algorithms.sliding_window(verb, record, at, amount, key, capacity, window, step)
   if verb == 'settle' and amount <= 0 then return 0 end
   local state = state_of(record, at)
   local time, used = forget(state, window, key)
@@ -128,7 +135,7 @@ function algorithms.sliding_window(verb, record, at, amount, capacity, window, s
   return time + window
 end
 
-function rejected.sliding_window(record, at, amount, capacity, window, _, key)
+function rejected.sliding_window(record, at, amount, key, capacity, window)
   local state = state_of(record, at)
   local _, used = forget(state, window, key)
   local excess, entries = used + amount - capacity, state.entries

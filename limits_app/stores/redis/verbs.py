@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from struct import Struct
 from time import monotonic
 from typing import Final, NamedTuple
 
 from limits_app.core import engine
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
@@ -238,7 +240,7 @@ class Verbs:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
         now = monotonic()
         for codec in [codec for plan in acquire.plans for codec in plan.codecs]:
-            if now - self._defined.get(codec.name, -_SECONDS_BETWEEN_DEFINITIONS) >= _SECONDS_BETWEEN_DEFINITIONS:
+            if not lasts(self._defined.get(codec.name, -inf), _SECONDS_BETWEEN_DEFINITIONS, now):
                 key = self._names.definitions(codec.name)
                 yield Command("SET", key, codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
                 if len(self._defined) >= _MOST_DEFINED:

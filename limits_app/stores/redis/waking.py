@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from math import inf
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 from redis.client import PubSub
 from redis.exceptions import RedisError
 
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.runtime import on_fork, start_thread
@@ -99,11 +101,11 @@ class Waking:
                 self._subscribed.clear()
 
     def _has_ended(self) -> bool:
-        return self._is_closed or (not self._watched and monotonic() - self._idle_since > _IDLE_SECONDS)
+        return self._is_closed or (not self._watched and not lasts(self._idle_since, _IDLE_SECONDS, monotonic()))
 
     def _listen_with(self, listener: PubSub) -> None:
         """Listen until the connection is lost, or nothing has waited for a while."""
-        noted_at = -_SECONDS_BETWEEN_NOTES
+        noted_at = -inf
         listener.subscribe(self._names.channel)
         while not self._has_ended():
             message = listener.get_message(timeout=_SECONDS_OF_SILENCE)
@@ -112,7 +114,7 @@ class Waking:
                 self._wake(_EVERYTHING)  # announcements before the subscription are lost
             elif message is not None:
                 self._wake(message["data"])
-            if self._subscribed.is_set() and monotonic() - noted_at > _SECONDS_BETWEEN_NOTES:
+            if self._subscribed.is_set() and not lasts(noted_at, _SECONDS_BETWEEN_NOTES, monotonic()):
                 noted_at = monotonic()
                 with self._lock:
                     keys = list(self._watched)

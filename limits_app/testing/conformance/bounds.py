@@ -12,6 +12,7 @@ from limits_app.testing.conformance.contract import (
     DAY,
     HOUR,
     KEY,
+    YEAR,
     Contract,
     give_back,
     limits_of,
@@ -53,6 +54,20 @@ class Bounds(Contract):
             counts.append(self.entries(store))
             clock.advance(100_000)
         assert max(counts) <= 3 * counts[0]
+
+    @pytest.mark.parametrize("kind", [kind for kind in IDLE if kind != "released_permit"])
+    def test_scopes_that_were_used_while_the_clock_was_ahead_are_forgotten(
+        self, store: Store, clock: FakeClock, kind: str
+    ) -> None:
+        clock.advance(5 * YEAR)
+        for number in range(5 * NEWCOMERS):
+            taken(limits_of(store, IDLE[kind], entity=f"ahead/{number}"), {} if "permit" in kind else {KEY: 10})
+        before = self.entries(store)
+        clock.advance(-5 * YEAR)
+        for crowd in range(ROUNDS):
+            newcomers_come(store, f"crowd {crowd}", NEWCOMERS)
+            clock.advance(100_000)
+        assert self.entries(store) <= before / 2
 
     def test_peeks_resets_and_refusals_keep_nothing(self, store: Store) -> None:
         busy = limits_of(store, CallLimit(1, HOUR), entity="busy")

@@ -73,6 +73,21 @@ class Counting(Contract):
         credit(limits, "tokens", 1)
         assert total(store) == 4_000, "credit changes no count"
 
+    @pytest.mark.parametrize("back", [HOUR, 10 * YEAR])
+    def test_after_a_step_back_of_the_clock_the_present_hour_is_counted(
+        self, store: CountingStore, clock: FakeClock, back: float
+    ) -> None:
+        limits = counting(store, CallLimit(10, 60))
+        taken(limits)
+        later = hour_of(clock())
+        clock.advance(-back)
+        taken(limits)
+        taken(limits)
+        assert collected(store) == {
+            ("conformance", "someone", False, later, "call_count"): 1_000,
+            ("conformance", "someone", False, hour_of(clock()), "call_count"): 2_000,
+        }
+
     def test_a_refusal_by_another_scope_is_not_counted(self, store: CountingStore) -> None:
         sizes = {"wide": 9, "tight": 1}
         parts = [

@@ -3,6 +3,9 @@
 Times are microseconds, amounts are fractions of a unit.
 A model answers True or False where a store must decide the same, and None where a store may do either,
 because it may give capacity back a little late.
+
+A state that was written later than now plus the window counts as written now: a decision moves it, a look at the use
+does not.
 """
 
 from __future__ import annotations
@@ -50,12 +53,18 @@ class BucketModel:
         return max(self.level - passed * self.capacity / self.window, Fraction(0))
 
     def admits(self, now: int, amount: Fraction) -> bool:
+        self._move(now)
         return self.used(now) + amount <= self.burst
 
     def charge(self, now: int, amount: Fraction) -> None:
         self.level, self.last = self.used(now) + amount, max(now, self.last)
 
+    def _move(self, now: int) -> None:
+        if self.last > now + self.window:
+            self.last = now
+
     def settle(self, now: int, change: Fraction) -> None:
+        self._move(now)
         if change > 0:
             self.charge(now, change)
         elif self.refunds:
@@ -76,13 +85,19 @@ class ArrivalModel:
         return max(self.arrival - max(now, self.last), Fraction(0)) * self.capacity / self.window
 
     def admits(self, now: int, amount: Fraction) -> bool:
+        self._move(now)
         return self.used(now) + amount <= self.burst
 
     def charge(self, now: int, amount: Fraction) -> None:
         if amount:
             self.settle(now, amount)
 
+    def _move(self, now: int) -> None:
+        if self.last > now + self.window:
+            self.arrival, self.last = self.arrival - self.last + now, now
+
     def settle(self, now: int, change: Fraction) -> None:
+        self._move(now)
         if change > 0:
             self.last = max(now, self.last)
         moved = max(self.arrival, Fraction(self.last)) + change * self.window / self.capacity
@@ -102,6 +117,7 @@ class FixedWindowModel:
         return self.count if now - self.start < self.window else Fraction(0)
 
     def admits(self, now: int, amount: Fraction) -> bool:
+        self._move(now)
         return self.used(now) + amount <= self.capacity
 
     def charge(self, now: int, amount: Fraction) -> None:
@@ -109,24 +125,42 @@ class FixedWindowModel:
             self.start, self.count = now, Fraction(0)
         self.count += amount
 
+    def _move(self, now: int) -> None:
+        if self.start > now + self.window:
+            self.start = now
+
     def settle(self, now: int, change: Fraction) -> None:
+        self._move(now)
         if change > 0:
             self.charge(now, change)
 
 
 @dataclass
 class SlidingWindowModel:
-    """Sliding window: every single use, which a store may give back up to a 1,024th of the window late."""
+    """Sliding window: every single use, which a store may give back up to a 1,024th of the window late.
+
+    Uses in `maybe` are those that a store may have given back when the log was moved.
+    """
 
     capacity: Fraction
     window: int
     log: list[tuple[int, Fraction]] = field(default_factory=list)
+    maybe: list[tuple[int, Fraction]] = field(default_factory=list)
 
     def younger_than(self, now: int, age: Fraction) -> Fraction:
+        uses = self.log if age == self.window else [*self.log, *self.maybe]
         now = max([now, *(time for time, _ in self.log)])
-        return sum((amount for time, amount in self.log if now - time < age), Fraction(0))
+        return sum((amount for time, amount in uses if now - time < age), Fraction(0))
+
+    def _move(self, now: int) -> None:
+        last = max((time for time, _ in self.log), default=now)
+        if last > now + self.window:
+            exact = self.younger_than(last, Fraction(self.window))
+            late = self.younger_than(last, self.window + Fraction(self.window, STEPS))
+            self.log, self.maybe = [(now, exact)], [(now, late - exact)]
 
     def admits(self, now: int, amount: Fraction) -> bool | None:
+        self._move(now)
         if self.younger_than(now, Fraction(self.window)) + amount > self.capacity:
             return False
         late = self.younger_than(now, self.window + Fraction(self.window, STEPS))
@@ -142,6 +176,7 @@ class SlidingWindowModel:
             self.log.append((max([now, *(time for time, _ in self.log)]), amount))
 
     def settle(self, now: int, change: Fraction) -> None:
+        self._move(now)
         if change > 0:
             self.charge(now, change)
 

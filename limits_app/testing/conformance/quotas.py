@@ -95,9 +95,9 @@ class Quotas(Contract):
         for soft in (False, True):
             limits = limits_of(store, replace(quota, soft=soft), entity=f"soft {soft}")
             assert limits.try_acquire({KEY: 2})
-            clock.advance(-2 * HOUR)
+            clock.advance(-HOUR)
             early = limits.try_acquire({KEY: 5})
-            clock.advance(2 * HOUR + 1)
+            clock.advance(HOUR + 1)
             report(early, 1)
             assert available(limits) == 7
             clock.advance(-1)

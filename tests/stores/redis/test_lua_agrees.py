@@ -69,7 +69,9 @@ STEPS = st.lists(
     st.builds(
         Step,
         moved_us=st.one_of(
-            st.sampled_from([0, 1, 1000, 300_000, 10_000_000]), st.integers(-5_000_000, 0), st.integers(0, 10**11)
+            st.sampled_from([0, 1, 1000, 300_000, 10_000_000]),
+            st.integers(-5_000_000, 0),
+            st.integers(-(10**11), 10**11),
         ),
         who=st.integers(0, 2),
         permille=st.sampled_from([0, 1, 250, 500, 900, 1000]),
@@ -232,10 +234,13 @@ def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
         ]
         held: list[list[Claim]] = []
         span = int(1_000_000 * (getattr(limit, "window_seconds", None) or 5))
+        # A lease that one store has seen run out may run on in another one when the clock goes back.
+        longest_back = 0 if isinstance(limit, ResourceLimit) else 3 * span
         for _ in range(100):
-            clock.move(
-                random.choice([0, 1, random.randint(0, 2000), random.randint(0, span // 3), random.randint(0, span)])
+            forward = random.choice(
+                [0, 1, random.randint(0, 2000), random.randint(0, span // 3), random.randint(0, span)]
             )
+            clock.move(-random.randint(0, longest_back) if random.random() < 0.1 else forward)
             if held and random.random() < 0.3:
                 _settle_alike(sets, held.pop(random.randrange(len(held))), random.choice([0, 300, 1000, 1500]))
             wanted = random.choice([0, 1, int(limit.ceiling * random.random()), int(limit.ceiling)])

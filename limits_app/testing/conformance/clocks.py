@@ -1,0 +1,165 @@
+"""Clocks that are set: at most one window later everything is as it was, with the use that there was."""
+
+from __future__ import annotations
+
+import pytest
+
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.store import Store
+from limits_app.testing.clock import FakeClock
+from limits_app.testing.conformance.contract import (
+    ALGORITHMS,
+    DAY,
+    HOUR,
+    KEY,
+    REFUNDING,
+    SECOND,
+    YEAR,
+    Contract,
+    available,
+    limits_of,
+    settle,
+    taken,
+)
+
+WINDOW = 40
+CAPACITY = 6
+LIMITS: list[tuple[Limit, int]] = [
+    *[(RateLimit(KEY, CAPACITY, WINDOW, algorithm), WINDOW) for algorithm in ALGORITHMS],
+    (RateLimit(KEY, CAPACITY, WINDOW, "leaky_bucket", burst=1), WINDOW),
+    (QuotaLimit.per_session(KEY, CAPACITY, WINDOW), WINDOW),
+    (QuotaLimit.per_hour(KEY, CAPACITY), HOUR),
+    (QuotaLimit.per_month(KEY, CAPACITY, "Europe/Berlin"), 31 * DAY + HOUR),
+]
+"""Limits, and their windows in seconds."""
+every_limit = pytest.mark.parametrize(("limit", "window"), LIMITS, ids=[str(limit) for limit, _ in LIMITS])
+STEPS_BACK = {"slightly_more_than_a_window": 0.001, "an_hour": HOUR, "thirty_years": 30 * YEAR}
+"""By how many seconds more than two windows a clock is set back."""
+
+
+class Clocks(Contract):
+    """Steps back and forward, with every kind of limit."""
+
+    @every_limit
+    @pytest.mark.parametrize("more", STEPS_BACK.values(), ids=STEPS_BACK)
+    def test_a_window_after_a_step_back_the_whole_limit_is_available(
+        self, store: Store, clock: FakeClock, *, limit: Limit, window: int, more: float
+    ) -> None:
+        limits = limits_of(store, limit)
+        everything = {KEY: int(limit.ceiling)}
+        assert taken(limits, everything).admitted
+        clock.advance(-2 * window - more)
+        assert not taken(limits, {KEY: 1}).admitted, "the use is kept"
+        clock.advance(window)
+        assert taken(limits, everything).admitted
+        assert not taken(limits, {KEY: 1}).admitted
+
+    @every_limit
+    def test_requests_that_are_rejected_after_a_step_back_put_nothing_off(
+        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+    ) -> None:
+        limits = limits_of(store, limit)
+        everything = {KEY: int(limit.ceiling)}
+        assert taken(limits, everything).admitted
+        clock.advance(-YEAR)
+        for _ in range(8):
+            assert not taken(limits, {KEY: int(limit.ceiling) + 1}).admitted
+            clock.advance(window / 8)
+        assert taken(limits, everything).admitted
+
+    @every_limit
+    def test_partial_use_is_kept_over_a_step_back(
+        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+    ) -> None:
+        limits = limits_of(store, limit)
+        half = max(int(limit.ceiling) // 2, 1)
+        assert taken(limits, {KEY: half}).admitted
+        clock.advance(-3 * window)
+        assert available(limits) == limit.ceiling - half
+        assert not taken(limits, {KEY: int(limit.ceiling) - half + 1}).admitted
+        assert taken(limits, {KEY: int(limit.ceiling) - half}).admitted
+        assert not taken(limits, {KEY: 1}).admitted
+        clock.advance(window)
+        assert available(limits) == limit.ceiling
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    @pytest.mark.parametrize("back", [0.001, WINDOW / 2, WINDOW])
+    def test_a_step_back_of_at_most_a_window_changes_no_state(
+        self, store: Store, clock: FakeClock, algorithm: str, back: float
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, CAPACITY, WINDOW, algorithm))
+        assert taken(limits, {KEY: CAPACITY}).admitted
+        clock.advance(-back)
+        assert not taken(limits, {KEY: 1}).admitted
+        clock.advance(back)
+        assert not taken(limits, {KEY: 1}).admitted, "the time that the clock had already shown passes once"
+        clock.advance(WINDOW)
+        assert taken(limits, {KEY: CAPACITY}).admitted
+
+    @every_limit
+    def test_a_trip_into_the_future_costs_at_most_a_window(
+        self, store: Store, clock: FakeClock, *, limit: Limit, window: int
+    ) -> None:
+        limits = limits_of(store, limit)
+        everything = {KEY: int(limit.ceiling)}
+        assert taken(limits, everything).admitted
+        clock.advance(5 * YEAR)
+        assert taken(limits, everything).admitted
+        clock.advance(-5 * YEAR)
+        assert not taken(limits, everything).admitted
+        clock.advance(window)
+        assert taken(limits, everything).admitted
+
+    @pytest.mark.parametrize("algorithm", REFUNDING)
+    def test_what_was_charged_before_a_step_back_is_refunded_after_it(
+        self, store: Store, clock: FakeClock, algorithm: str
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, CAPACITY, WINDOW, algorithm))
+        claim = taken(limits, {KEY: CAPACITY})
+        clock.advance(-HOUR)
+        settle(limits, claim, {KEY: -CAPACITY + 2})
+        assert available(limits) == CAPACITY - 2
+        assert taken(limits, {KEY: CAPACITY - 2}).admitted
+        assert not taken(limits, {KEY: 1}).admitted
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_over_use_that_is_reported_after_a_step_back_is_charged_now(
+        self, store: Store, clock: FakeClock, algorithm: str
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, CAPACITY, WINDOW, algorithm))
+        claim = taken(limits, {KEY: 1})
+        clock.advance(-HOUR)
+        settle(limits, claim, {KEY: CAPACITY - 1})
+        assert not taken(limits, {KEY: 1}).admitted
+        clock.advance(WINDOW)
+        assert taken(limits, {KEY: CAPACITY}).admitted
+
+    def test_changed_limits_take_over_use_from_before_a_step_back(self, store: Store, clock: FakeClock) -> None:
+        assert taken(limits_of(store, CallLimit(5, WINDOW))).admitted
+        clock.advance(-HOUR)
+        limits = limits_of(store, CallLimit(2, WINDOW))
+        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+        clock.advance(WINDOW)
+        assert [taken(limits).admitted for _ in range(3)] == [True, True, False]
+
+    def test_permits_of_a_holder_that_died_return_a_lease_after_a_step_back(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1))
+        assert taken(limits).admitted
+        clock.advance(-HOUR)
+        assert not taken(limits).admitted
+        clock.advance(store.lease_us / SECOND)
+        assert taken(limits).admitted
+
+    def test_a_living_holder_keeps_its_permits_over_a_step_back(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1))
+        claim = taken(limits)
+        clock.advance(-HOUR)
+        assert not taken(limits).admitted
+        for _ in range(3):
+            clock.advance(store.lease_us / SECOND / 2)
+            assert store.renew([claim]) == []
+        assert not taken(limits).admitted
+        settle(limits, claim, {KEY: -1})
+        assert taken(limits).admitted
