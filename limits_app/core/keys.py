@@ -6,6 +6,7 @@ length or `-`, so that two scopes never share a key, and stores have no personal
 (with `+<resource>` for each further resource of the request, and then `#<digest>` for its amounts), and `~` at the
 end policies in shadow mode.
 `><limit>` after it names the queue of waiters for a limit, and `^` the cool-down of the upstream of a resource.
+`#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 """
@@ -108,6 +109,11 @@ def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
     return replace(key_scope, key=f"{key_scope.key}#{_digest(repr(listed))}")
 
 
+def slices_key(key: str) -> str:
+    """Return the key of the scope that records how much of the limits of another one, given by key, is in slices."""
+    return f"{key}#slices"
+
+
 def private_scope() -> Scope:
     """Return a scope that no other limit set has."""
     return Scope(f"v1::{unique_name()}")
@@ -178,8 +184,8 @@ def _checked_text(name: str, text: object, error: type[LimitsError]) -> str:
 def short_key(key: str) -> bytes:
     """Return the key of a scope as 16 bytes, for stores in which long keys cost.
 
-    The first byte is that of the part before `#`: one server of a cluster has both scopes of an idempotency key, and
-    decides on them in one step.
+    The first byte is that of the part before `#`: one server of a cluster has both scopes of an idempotency key, or a
+    scope and its slices, and decides on them in one step.
     """
     whole = _hashed(key)
     base, is_divided, _ = key.partition("#")

@@ -158,9 +158,9 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     scope.change(TPM)
     restored_at = engine.restored_at(scope.record)
     assert restored_at > NOW
-    engine.reset(scope.record, ["tpm"])
+    engine.reset(scope.record, ["tpm"], now=0, slices=None)
     assert scope.record.kept
-    engine.reset(scope.record, ["key"])
+    engine.reset(scope.record, ["key"], now=0, slices=None)
     assert not scope.record.kept
     assert scope.settle(second, key=2)
     assert not scope.record.kept

@@ -29,7 +29,7 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.resilient import ResilientStore
-from limits_app.stores.slices import sliced
+from limits_app.stores.slices import Slices, sliced
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
@@ -341,6 +341,81 @@ def test_a_reset_drops_the_slices_of_the_scope(shared: Counted, clock: FakeClock
     assert used(shared, process.limits) == 5
 
 
+HOT = scope_of("hot", None).key
+
+
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blocker: Any) -> None:
+    limit = QuotaLimit("units", 20_000, "month")
+    with ExitStack() as stack:
+        stack.enter_context(django_db_blocker.unblock())
+        open_store = MemoryStore if name == "memory" else stack.enter_context(STORES[name]())
+        shared = open_store()
+        holder, other = Process(shared, limit, seconds=300), Process(shared, limit, seconds=300)
+        for process in (holder, other):
+            stack.callback(process.store.slices.after_fork)  # nothing is returned when the tests end
+        assert holder.acquire(2, 100) == 2
+        assert (holder.out(), used(shared, holder.limits)) == (100, 300)
+        other.store.reset([HOT], ["another"])
+        assert used(shared, holder.limits) == 300
+        other.store.reset([HOT])
+        assert used(shared, holder.limits) == 200, "the slice, of which one half is spent"
+        assert other.acquire(300, 100) == 198
+        spent = holder.limits.try_acquire({"units": 100})
+        assert spent.claim.taken_from is not None
+        holder.store.return_slices(everything=True)
+        other.store.return_slices(everything=True)
+        assert not other.acquire(1, 100)
+        assert used(shared, holder.limits) == 20_000
+        other.store.reset([HOT])
+        assert used(shared, holder.limits) == 0
+
+
+def test_reset_returns_the_slices_of_its_own_process_first(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(1000)
+    assert process.out() > 0
+    process.store.reset([HOT])
+    assert used(shared, process.limits) == 0
+
+
+def test_reset_leaves_what_is_out_of_each_limit_of_a_slice(shared: Counted, clock: FakeClock) -> None:
+    holder = Process(shared, QuotaLimit("units", 1000.0, "day"), RateLimit("tokens", 90_000.5, 3600), seconds=60)
+    for _ in range(2):
+        assert holder.limits.try_acquire({"units": 2, "tokens": 20.25})
+    before = {key: stats["used"] for key, stats in holder.limits.get_stats().items()}
+    assert before == {"units": 6, "tokens": 60.75}
+    Process(shared, DAILY).store.reset([HOT], ["tokens"])
+    after = {key: stats["used"] for key, stats in holder.limits.get_stats().items()}
+    assert after == {"units": 6, "tokens": 41}, "two requests of 20.25, in whole units"
+
+
+def test_slice_is_recorded_until_it_can_no_longer_be_returned(shared: Counted, clock: FakeClock) -> None:
+    killed, other = Process(shared, DAILY, seconds=2), Process(shared, DAILY, seconds=2)
+    killed.acquire(2, 10)
+    killed.store.slices.after_fork()
+    clock.advance(2 + 20 - 0.000001)
+    other.store.reset([HOT])
+    assert used(shared, other.limits) == 20
+    clock.advance(0.000001)
+    other.store.reset([HOT])
+    assert used(shared, other.limits) == 0
+
+
+@pytest.mark.parametrize(("late_us", "is_returned"), [(9_999_999, True), (10_000_000, False)])
+def test_slice_that_is_returned_too_late_is_lost(shared: Counted, late_us: int, is_returned: bool) -> None:
+    now, returned = [0], list[Claim]()
+    slices, limits = Slices(lambda: now[0], lambda: 1), limits_on(shared, DAILY, seconds=2)
+    for _ in range(2):
+        request = slices.take(limits.prepare({"units": 10}).claim)
+        assert request is not None
+        assert slices.decided(request, shared.acquire_first(request.claims))
+    now[0] += 2_000_000 + late_us
+    slices.return_ended(lambda claim, _: returned.append(claim))
+    assert bool(returned) is is_returned
+    assert not slices.unspent()
+
+
 def test_a_slice_ends_with_the_hour_in_which_it_is_counted(clock: FakeClock) -> None:
     shared = FarStore(clock=clock)
     clock.move(3_600_000_000 - clock.now_us % 3_600_000_000 - 500_000)
@@ -409,6 +484,11 @@ class History:
         self.processes[index].store.slices.after_fork()
         self.processes[index] = Process(self.shared, self.limit)
 
+    def reset(self) -> None:
+        """Have a process reset the limit; others may hold slices of it."""
+        self.drawn.choice(self.processes).store.reset([HOT])
+        self.allowed = Oracle(self.limit)
+
 
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("seed", [*range(5), *[pytest.param(seed, marks=pytest.mark.release) for seed in range(5, 50)]])
@@ -421,6 +501,8 @@ def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
         history.pause(0, 0.3, 0.9)
         if history.drawn.random() < 0.2:
             history.kill()
+        if history.drawn.random() < 0.3:
+            history.reset()
         for amount in (1, 100, 10, 1):  # all of it is spent at one time
             history.acquire(amount, [40])
         history.pause(0, 50, 500, 5000)
