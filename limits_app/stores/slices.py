@@ -246,7 +246,7 @@ class Slices:
             ended, self._ended = [*self._ended, *self._take_spent(now, everything=everything)], []
         for one in ended:
             try:
-                if now < one.ends_at + _RETURN_US:
+                if now < one.ends_at + _RETURN_US or not any(one.left):
                     settle(one.claim, one.returns(now))
             except StoreUnavailable:
                 self._ended.append(one)
