@@ -13,6 +13,7 @@ from limits_app.core import mypyc_attr
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.extension import LimitsSource, aextend, extend
+from limits_app.core.keys import IDEMPOTENCY_LEVEL
 from limits_app.core.leases import enter_block, leave_block
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import LimitUse, Outcome, outcome_of, units_of
@@ -47,6 +48,8 @@ class Acquisition:
     """The reported use by key."""
     used: Sequence[int] = ()
     """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+    is_repeated = False
+    """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
     entered = False
     """Whether the block of the acquisition runs."""
     lost_lease = False
@@ -111,6 +114,8 @@ class Acquisition:
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
             for limit in part.claim.plan.limits:
+                if limit.scope.level == IDEMPOTENCY_LEVEL:
+                    continue
                 if limit.is_sum:
                     for key in limit.keys:
                         used = self.reports.get(key) if self.successful else None

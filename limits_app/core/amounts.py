@@ -13,6 +13,11 @@ Amount = int | float
 Requested = Mapping[str, Amount] | None
 """The requested amounts by key; None requests the default amounts."""
 
+
+class PermitsOnly(dict[str, Amount]):
+    """The amounts of a request of which only the permits are taken, and no amounts of other limits."""
+
+
 MILLI: Final = 1000
 MAX_AMOUNT: Final = 10**12
 MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}

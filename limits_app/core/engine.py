@@ -103,12 +103,18 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
     return True
 
 
-def reset(record: Record, keys: Collection[str] | None) -> None:
-    """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays."""
+def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record | None) -> None:
+    """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays.
+
+    What processes hold in slices stays charged, since they spend it without asking again. `slices` is the record of the
+    scope of `slices_key`: each slice is a lease for its amount in whole units; None where there is none.
+    """
     _keep(record, {key: use for key, use in record.kept.items() if keys is not None and key not in keys})
     for index, rule in enumerate(record.schema.rules):
         if not rule.is_permit and (keys is None or rule.key in keys):
-            record.states[index] = rule.start
+            state = record.states[index]
+            left = 0 if slices is None else _leased(slices, rule.key, now) * rule.parts_per_unit
+            record.states[index] = rule.credit(state, now, max(rule.used(state, now) - left, 0)) if left else rule.start
     record.changed = True
 
 
@@ -298,6 +304,12 @@ def _keep(record: Record, kept: KeptUse) -> None:
     """Replace the use that a record keeps of limits that its schema does not have."""
     record.kept_changed = record.kept_changed or bool(kept or record.kept)
     record.kept = kept
+
+
+def _leased(record: Record, key: str, now: int) -> int:
+    """Return how much the leases of a key that end after `now` are for."""
+    leases = record.leases.items()
+    return sum([lease.amount for lease_id, lease in leases if lease_id[0] == key and lease.expires_at > now])
 
 
 def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:

@@ -3,8 +3,10 @@
 A key is `v1:<resource>:<entity>`: the name of a resource cannot contain a colon, and the entity is a digest of fixed
 length or `-`, so that two scopes never share a key, and stores have no personal data in their keys.
 `*<limit>` after it names a limit with one bucket for all entities, `!<digest>` a request with an idempotency key
-(with `+<resource>` for each further resource of the request), and `~` at the end policies in shadow mode.
+(with `+<resource>` for each further resource of the request, and then `#<digest>` for its amounts), and `~` at the
+end policies in shadow mode.
 `><limit>` after it names the queue of waiters for a limit, and `^` the cool-down of the upstream of a resource.
+`#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 """
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from limits_app.core.amounts import shown
+from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
@@ -97,6 +100,20 @@ def idempotency_scope(resource: str, entity: str | None, key: str, *others: str)
     return replace(scope, key=f"{scope.key}!{'+'.join([_digest(key), *more])}")
 
 
+def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
+    """Return the scope that records with which amounts a request with an idempotency key was admitted.
+
+    `key_scope` is that of the key. Equal amounts in another order, or written as another type of number, are the same.
+    """
+    listed = sorted([(str(key), _plain(amount)) for key, amount in amounts.items()])
+    return replace(key_scope, key=f"{key_scope.key}#{_digest(repr(listed))}")
+
+
+def slices_key(key: str) -> str:
+    """Return the key of the scope that records how much of the limits of another one, given by key, is in slices."""
+    return f"{key}#slices"
+
+
 def private_scope() -> Scope:
     """Return a scope that no other limit set has."""
     return Scope(f"v1::{unique_name()}")
@@ -165,16 +182,34 @@ def _checked_text(name: str, text: object, error: type[LimitsError]) -> str:
 
 
 def short_key(key: str) -> bytes:
-    """Return the key of a scope as 16 bytes, for stores in which long keys cost."""
-    # Imported on use, which shortens the import of the package.
-    from hashlib import blake2b
+    """Return the key of a scope as 16 bytes, for stores in which long keys cost.
 
-    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    The first byte is that of the part before `#`: one server of a cluster has both scopes of an idempotency key, or a
+    scope and its slices, and decides on them in one step.
+    """
+    whole = _hashed(key)
+    base, is_divided, _ = key.partition("#")
+    return _hashed(base)[:1] + whole[1:] if is_divided else whole
 
 
 def _entity_part(entity: str | None) -> str:
     return "-" if entity is None else _digest(entity)
 
 
-def _digest(entity: str) -> str:
-    return short_key(entity).hex()
+def _digest(text: str) -> str:
+    return _hashed(text).hex()
+
+
+def _hashed(text: str) -> bytes:
+    # Imported on use, which shortens the import of the package.
+    from hashlib import blake2b
+
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _plain(amount: object) -> str:
+    """Return an amount in one form; an invalid one, which no limit admits, as it is."""
+    try:
+        return str(to_milli(amount, decimals=True))
+    except ValueError:
+        return shown(amount)

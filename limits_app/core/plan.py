@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -172,6 +172,22 @@ class Plan:
         if len(self._short_keys) < len(self.scopes):
             self._short_keys = [short_key(key) for key in self.scope_keys]
         return self._short_keys
+
+    def part(self, limits: Iterable[PlannedLimit]) -> Plan:
+        """Return a plan of some of its limits, which are in its order."""
+        kept = list(limits)
+        indexes = sorted({limit.scope_index for limit in kept})
+        named = {key for limit in self.named for key in limit.keys}
+        planned = [
+            PlannedLimit(limit.scope, indexes.index(limit.scope_index), limit.index, place, named=named)
+            for place, limit in enumerate(kept)
+        ]
+        scopes = [self.scopes[index] for index in indexes]
+        return Plan(planned, scopes, named, version=self.version, is_credit=self.is_credit)
+
+    def permits_only(self) -> Plan:
+        """Return the plan of its permits; with the limits of an idempotency key, whose amount must be 0."""
+        return self.part([limit for limit in self.limits if limit.is_permit or limit.scope.level == IDEMPOTENCY_LEVEL])
 
     def amounts(self, requested: Mapping[str, object]) -> tuple[Amounts, bool]:
         """Return the amounts of a request in parts, and whether they can ever fit.

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from limits_app.core.amounts import MILLI, check_amounts, shown, to_milli
+from limits_app.core.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.modes import HOOKS
@@ -93,6 +93,8 @@ class Plans:
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
         `{}` takes nothing from rates and quotas; it is invalid where the set has only those.
         """
+        if isinstance(requested, PermitsOnly):
+            return self.find(dict(requested), held).permits_only()
         if requested is None or (len(self.rates) == len(self.limits) > 0 and requested == {}):
             if self.rates:
                 raise nothing_requested(", ".join(self.rates))

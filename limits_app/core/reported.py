@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from limits_app.core.amounts import MILLI, Amount, check_amounts
+from limits_app.core.amounts import MILLI, Amount, check_amounts, from_milli, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.core.outcome import units_of
@@ -20,6 +20,8 @@ logger = logging.getLogger("limits_app")
 
 def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
     """Check all keys of a report, and record it in each part of the acquisition that has charged the key."""
+    if acquisition.is_repeated:
+        usage = _beyond_first_request(acquisition, usage)
     reports: dict[str, object] = {**acquisition.reports, **usage}
     recorded: list[tuple[Acquisition, list[int]]] = []
     unknown = set(usage)
@@ -40,6 +42,18 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
     for part, amounts in recorded:
         part.used = amounts
     acquisition.reports = reports
+
+
+def _beyond_first_request(acquisition: Acquisition, usage: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
+    check_amounts("usage", usage)
+    extended = {key for part in acquisition.extensions for key in part.claim.plan.by_key}
+    more = {
+        key: to_milli(used, decimals=True) - to_milli(acquisition.requested.get(key, 0), decimals=True)
+        for key, used in usage.items()
+        if key in extended
+    }
+    return {key: from_milli(max(milli, 0)) for key, milli in more.items()}
 
 
 def requested_of(acquisition: Acquisition, limit: PlannedLimit, key: str) -> Amount:

@@ -69,7 +69,10 @@ class Store(Protocol):
         """Fill in the time and the states without charging anything."""
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """Forget the use in scopes (by key), of the limits named or of all; permits stay with their holders."""
+        """Forget the use in scopes (by key), of the limits named or of all; permits stay with their holders.
+
+        What processes hold in slices stays charged: what is leased in the scope of `slices_key`, in whole units.
+        """
 
     def version(self) -> int:
         """Return the version of the configuration."""

@@ -156,9 +156,9 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
-    for share, _ in demands if limits.charges and len(demands) > 1 else ():
+    for share, _ in demands if limits.charges else ():
         transfer_former_charge(limits, *share.key[:3])
-    new = [one for one in demands if not limits.was_charged(*one[0].key[:2])] if len(demands) > 1 else ()
+    new = [one for one in demands if not limits.was_charged(*one[0].key[:2])]
     before = len(limits.acquired)
     try:
         if len(new) > 1 and _charged_together(limits, new):

@@ -115,11 +115,11 @@ class ResolvedSet:
         """The members of the pool that serves the resource; None without a pool."""
         return self.limit_set.members if isinstance(self.limit_set, PooledSet) else None
 
-    def with_scope(self, scoped: ScopedLimits) -> LimitSet:
-        """The limit set with the limits of one more scope."""
+    def with_scopes(self, scoped: Iterable[ScopedLimits]) -> LimitSet:
+        """The limit set with the limits of more scopes."""
         old = self.limit_set
         added = ResolvedSet.of(
-            (*self.own, scoped),
+            (*self.own, *scoped),
             self.store_version,
             self.members,
             resource=old.resource,

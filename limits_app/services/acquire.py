@@ -47,8 +47,8 @@ def try_acquire(
     be text, such as `"100/min tokens=1M/day"`. `plan` is the name of the plan of an entity that has none.
     Amounts and errors are those of `LimitSet.try_acquire`.
     A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
-    A request that was admitted and is repeated with its `idempotency_key` is admitted without being charged again,
-    and holds nothing, for `LIMITS["IDEMPOTENCY_SECONDS"]`.
+    A request that was admitted and is repeated with its `idempotency_key` takes its permits again, and is charged
+    nothing else, for `LIMITS["IDEMPOTENCY_SECONDS"]`; another request with the key raises InvalidRequest.
     With `require_usage=False`, a block need not report the usage of rates: what was not reported counts as used.
     """
     return _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage).acquire()

@@ -1,9 +1,11 @@
 """Idempotency keys: a request that is repeated with its key is admitted without being charged again.
 
-A limit of 1 for the key is charged in the same step as the limits of the request. A repeated request is rejected by
-that limit, on every store, which shows that the first one was admitted.
+Two limits of 1 are charged in the same step as the limits of the request: one for the key, and one for the key with the
+amounts of the request. When both reject, on every store, the same request was admitted before; when only the first one
+does, another request was admitted with the key.
+A repeated request takes its permits again, in a second step that shows whether the key is still charged.
 A request that fails, or is cancelled, refunds the key in the same step as its amounts, so that the next one is charged.
-The limit is a token bucket, since that refunds, and is full again after IDEMPOTENCY_SECONDS.
+The limits are token buckets, since these refund, and are full again after IDEMPOTENCY_SECONDS.
 """
 
 from __future__ import annotations
@@ -14,20 +16,19 @@ from typing import Final
 
 from limits_app import conf
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount, Requested
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, check_idempotency_key, idempotency_scope
+from limits_app.core.amounts import PermitsOnly, Requested, shown
+from limits_app.core.errors import InvalidRequest, LimitTimeout
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, amounts_scope, check_idempotency_key, idempotency_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.core.special_acquisitions import FreeAcquisition
 from limits_app.resolver.cache import Key
 from limits_app.resolver.resolved_set import ResolvedSet
-from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import Request, Source, waiting_time
 
-_NOTHING: Final = Plan((), (), (), version=None)
+_PREFIX: Final = f"{IDEMPOTENCY_LEVEL}:"
 _LOOK_SECONDS: Final = 10.0
 """The longest wait between two looks at the key, since another process may admit the same request meanwhile."""
 
@@ -42,52 +43,115 @@ class IdempotentRequest(Request):
         self, idempotency_key: object, key: Key, requested: RequestedAmounts, source: Source, *others: str
     ) -> None:
         super().__init__(key, requested, source)
-        self._scope = idempotency_scope(*key[:2], check_idempotency_key(idempotency_key), *others)
+        self._idempotency_key = check_idempotency_key(idempotency_key)
+        self._resources = (key[0], *others)
+        self._key_scope = idempotency_scope(*key[:2], self._idempotency_key, *others)
+        self._same_scope = self._key_scope
+        self._requested_amounts: Requested = None
+        self._is_repeated = False
 
     def _limits(self, resolved: ResolvedSet) -> LimitSet:
         limits = super()._limits(resolved)
         if not limits.scoped and resolved.shadow is None:
             return limits
-        one = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
-        schema = schema_of((one,), limits.store.lease_us)
-        return resolved.with_scope(ScopedLimits(self._scope, schema, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
+        amounts = self._requested_amounts = amounts_for(limits, self._requested)
+        self._same_scope = amounts_scope(self._key_scope, amounts if isinstance(amounts, Mapping) else {})
+        once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
+        schema = schema_of((once,), limits.store.lease_us)
+        scopes = (self._key_scope, self._same_scope)
+        return resolved.with_scopes(ScopedLimits(one, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for one in scopes)
+
+    def _amounts(self, limits: LimitSet) -> Requested:
+        is_keyed = any(scope.level == IDEMPOTENCY_LEVEL for scope in limits.scoped)
+        return self._requested_amounts if is_keyed else super()._amounts(limits)
+
+    def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        while True:
+            acquisition = limits.try_acquire(amounts)
+            if self._repeats(acquisition):
+                acquisition = limits.try_acquire(_permits_of(amounts))
+            if self._is_valid(acquisition):
+                return acquisition
+            acquisition.cancel()
+
+    async def _atry(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        while True:
+            acquisition = await limits.atry_acquire(amounts)
+            if self._repeats(acquisition):
+                acquisition = await limits.atry_acquire(_permits_of(amounts))
+            if self._is_valid(acquisition):
+                return acquisition
+            await acquisition.acancel()
 
     def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
-        while not self._is_final(acquisition := limits.try_acquire(amounts)):
+        while not (acquisition := self._try(limits, amounts)):
+            self._check_time_left(acquisition)
             with suppress(LimitTimeout), waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds:
-                return limits.acquire(amounts, seconds)
+                acquisition = limits.acquire(_permits_of(amounts) if self._is_repeated else amounts, seconds)
+                if self._is_valid(acquisition):
+                    break
+                acquisition.cancel()
         return acquisition
 
     async def _await(self, limits: LimitSet, amounts: Requested) -> Acquisition:
-        while not self._is_final(acquisition := await limits.atry_acquire(amounts)):
+        while not (acquisition := await self._atry(limits, amounts)):
+            self._check_time_left(acquisition)
             with suppress(LimitTimeout), waiting_time(limits, self._time_left(), longest=_LOOK_SECONDS) as seconds:
-                return await limits.aacquire(amounts, seconds)
+                acquisition = await limits.aacquire(_permits_of(amounts) if self._is_repeated else amounts, seconds)
+                if self._is_valid(acquisition):
+                    break
+                await acquisition.acancel()
         return acquisition
 
-    def _is_final(self, acquisition: Acquisition) -> bool:
-        """Whether a request need not wait; LimitTimeout where it may not wait any longer."""
-        if acquisition.successful or self._was_admitted(acquisition):
-            return True
+    def _check_time_left(self, rejected: Acquisition) -> None:
+        """Raise LimitTimeout where a request may not wait any longer."""
         if self._time_left() == 0:
-            raise LimitTimeout.of(acquisition)
-        return False
+            raise LimitTimeout.of(rejected)
 
-    def _was_admitted(self, acquisition: Acquisition) -> bool:
-        """Whether an acquisition was rejected since its key was admitted before."""
-        buckets, _ = acquisition.claim.refusal()
-        return any(scope == self._scope.key for scope, _ in buckets)
+    def _repeats(self, acquisition: Acquisition) -> bool:
+        """Whether an acquisition was rejected since the same request was admitted before.
+
+        Raises InvalidRequest where another request was admitted with the key. A block applies to repetitions too.
+        """
+        self._is_repeated = False
+        if acquisition.successful or acquisition.claim.plan.is_blocked:
+            return False
+        charged = self._charged_scopes(acquisition)
+        if self._key_scope.key in charged and self._same_scope.key not in charged:
+            resources = ", ".join(self._resources)
+            raise InvalidRequest(
+                f"idempotency key {shown(self._idempotency_key)} was used for a request of {resources} with other "
+                f"amounts than {shown(dict(self._requested_amounts or {}))}: repeat a request with the same "
+                "amounts, and use a new key for each other request"
+            )
+        self._is_repeated = self._same_scope.key in charged
+        return self._is_repeated
+
+    def _is_valid(self, acquisition: Acquisition) -> bool:
+        """Whether a decision may stand; not where a repeated request took permits after its key was refunded."""
+        is_taken = self._is_repeated and acquisition.successful
+        return not is_taken or self._same_scope.key in self._charged_scopes(acquisition)
+
+    def _charged_scopes(self, acquisition: Acquisition) -> set[str]:
+        """The scopes of the key in which a request was charged before, at the time of the decision."""
+        claim = acquisition.claim
+        return {
+            limit.scope.key
+            for limit, _, state in claim.limits()
+            if limit.scope.level == IDEMPOTENCY_LEVEL
+            and limit.rule.charged(state, claim.decided_at, limit.rule.parts_per_unit) is None
+        }
 
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
-        if not acquisition.successful and self._was_admitted(acquisition):
-            self._shadowed = None  # the first request has tried the limits in shadow mode
-            return ReplayedAcquisition(acquisition.limit_set, _NOTHING)
+        if self._is_repeated:
+            requested = self._requested
+            acquisition.is_repeated = True
+            self._requested = lambda limits: _permits_of(
+                amounts_for(limits, requested)
+            )  # also of limits in shadow mode
         return super()._finish(acquisition, in_task=in_task)
 
 
-class ReplayedAcquisition(FreeAcquisition):
-    """The acquisition of a request whose key was admitted before: nothing is charged, and no usage is recorded."""
-
-    __slots__ = ()
-
-    def update(self, usage: Mapping[str, Amount]) -> None:
-        """Record nothing: the first request reports the usage."""
+def _permits_of(amounts: Requested) -> PermitsOnly:
+    """The request for the permits of a repeated request, which charges its idempotency key with 0."""
+    return PermitsOnly({**(amounts or {}), f"{_PREFIX}{CallLimit.key}": 0})

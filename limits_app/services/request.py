@@ -80,14 +80,14 @@ class Request:
         """
         if timeout != 0:
             self._time_left = _countdown(timeout)
-        acquisition = self._finish(self._use(_try_acquire if timeout == 0 else self._wait))
+        acquisition = self._finish(self._use(self._try if timeout == 0 else self._wait))
         return acquisition if self._shadowed is None else follow(acquisition, self._shadowed, self._requested)
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
         if timeout != 0:
             self._time_left = _countdown(timeout)
-        acquired = await self._ause(_atry_acquire if timeout == 0 else self._await)
+        acquired = await self._ause(self._atry if timeout == 0 else self._await)
         acquisition = self._finish(acquired, in_task=True)
         return acquisition if self._shadowed is None else await afollow(acquisition, self._shadowed, self._requested)
 
@@ -126,8 +126,7 @@ class Request:
                 limits = self._fallback
                 if limits is None:
                     limits = self._limits(self._source.cached(self._key) or self._source.get(self._key))
-                requested = self._requested
-                return use(limits, requested(limits) if callable(requested) else requested)
+                return use(limits, self._amounts(limits))
             except SynchronousOnlyOperation as error:
                 raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
             except _RECOVERABLE as error:
@@ -141,7 +140,7 @@ class Request:
                 if limits is None:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
                     limits = self._limits(resolved)
-                return await use(limits, amounts_for(limits, self._requested))
+                return await use(limits, self._amounts(limits))
             except _RECOVERABLE as error:
                 self._recover(error)
 
@@ -149,6 +148,10 @@ class Request:
         """Note what the next attempt uses, and return its limits; StoreUnavailable where it is known beforehand."""
         self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
         return resolved.limit_set if resolved.available else resolved.in_store()
+
+    def _amounts(self, limits: LimitSet) -> Requested:
+        """Return the amounts that are requested of some limits."""
+        return amounts_for(limits, self._requested)
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
@@ -168,6 +171,12 @@ class Request:
             self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
         else:
             self._resolved, self._fallback = None, without_database(error)
+
+    def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        return limits.try_acquire(amounts)
+
+    async def _atry(self, limits: LimitSet, amounts: Requested) -> Acquisition:
+        return await limits.atry_acquire(amounts)
 
     def _wait(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         with waiting_time(limits, self._time_left()) as seconds:
@@ -197,14 +206,6 @@ class Request:
             acquisition.source = self
             acquisition.requires_usage = self.requires_usage
         return acquisition
-
-
-def _try_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
-    return limits.try_acquire(amounts)
-
-
-async def _atry_acquire(limits: LimitSet, amounts: Requested) -> Acquisition:
-    return await limits.atry_acquire(amounts)
 
 
 @contextmanager

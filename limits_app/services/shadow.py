@@ -12,7 +12,7 @@ from weakref import ref
 
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, PermitsOnly
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
@@ -104,6 +104,7 @@ class ShadowedAcquisition(TrackedAcquisition):
     def __init__(self, enforced: Acquisition) -> None:
         super().__init__(enforced.limit_set, enforced.claim)
         self.requested, self.source, self.requires_usage = enforced.requested, enforced.source, enforced.requires_usage
+        self.is_repeated = enforced.is_repeated
         if enforced.claim.owner is not None:
             enforced.claim.owner = ref(self)
         self._would_refuse: tuple[LimitStatus, ...] = ()
@@ -189,7 +190,8 @@ def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str,
 
 
 def _known(shadow: LimitSet, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
-    return {key: amount for key, amount in amounts.items() if key in shadow}
+    known = {key: amount for key, amount in amounts.items() if key in shadow}
+    return PermitsOnly(known) if isinstance(amounts, PermitsOnly) else known
 
 
 def _note(outcome: Outcome) -> None:

@@ -14,6 +14,7 @@ from limits_app.core.algorithms import State
 from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.keys import slices_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
 from limits_app.core.record import (
@@ -124,7 +125,7 @@ class MemoryStore:
             for scope in scopes:
                 record = self._records.get(scope)
                 if record is not None:
-                    engine.reset(record, keys)
+                    engine.reset(record, keys, self._now(), self._records.get(slices_key(scope)))
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:

@@ -179,8 +179,9 @@ class ResilientStore:
             await self._remote().apeek(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        self.slices.end(scopes)
+        self.return_slices()
         self._call("reset", scopes, keys)
-        self.slices.forget(scopes)
 
     def return_slices(self, *, everything: bool = False) -> int | None:
         """Return the slices that have ended, or all, to the store; see `Slices.return_ended`."""

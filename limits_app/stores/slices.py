@@ -10,6 +10,8 @@ No limit admits more than without slices:
 - A bucket refills while a slice is held: what it charged at one time may be spent up to `slice_us` later. Therefore
   `sliced` reduces the burst by what the limit refills in this time. A return leaves out what has refilled since the
   slice was charged, so that it never refunds what others have charged.
+- The store records each slice as a lease, in the same step that charges it: a reset leaves that charged until the slice
+  is returned or has ended. One that cannot be returned soon after its end is lost until the limit refills.
 
 Windows and leaky buckets do not refund, so that plans with one of them have no slices; nor have plans with permits or
 soft limits. Nothing here starts a thread, calls a store or reads the system's clock.
@@ -17,18 +19,21 @@ soft limits. Nothing here starts a thread, calls a store or reads the system's c
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule, State
-from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, to_milli
 from limits_app.core.clock import lasts
 from limits_app.core.counting import hour_ends
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit
-from limits_app.core.plan import Amounts, Bucket, Claim, Plan
+from limits_app.core.keys import slices_key
+from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, ScopedLimits
+from limits_app.core.record import schema_of
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""
@@ -45,6 +50,8 @@ _SHORTEST_PAUSE_US: Final = 10_000
 _LEAST_SIZE: Final = 2
 _MOST_SIZE: Final = 2**20
 _NEVER: Final = -(2**62)
+_RETURN_US: Final = 10_000_000
+"""How long after its end a slice may be returned; it is recorded for twice as long, since the call takes time."""
 
 
 def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...], int]:
@@ -89,7 +96,7 @@ class Slice:
         self.claim = claim
         self.asked_at = asked_at
         self.ends_at = asked_at + _life_us(claim)
-        self.left = list(claim.amounts)
+        self.left = list(claim.amounts[: len(claim.amounts) // 2])  # the others record it
         self.is_closed = False
 
     def spend(self, claim: Claim, now: int) -> bool:
@@ -112,7 +119,7 @@ class Slice:
             self.left[place] -= amount
         claim.admitted, claim.taken_from = True, self
         claim.decided_at = self.claim.decided_at + now - self.asked_at
-        claim.states = self.claim.states
+        claim.states = self.claim.states[: len(claim.amounts)]
 
     def returns(self, now: int) -> list[int]:
         """Return the changes that settle the slice: the part of the rest that its limits have not refilled.
@@ -123,11 +130,13 @@ class Slice:
         # Where the clock was set back, any time may have passed.
         passed = now - self.asked_at if now >= self.asked_at else self.ends_at - self.asked_at
         at = claim.decided_at + passed + _GRACE_US
-        return [-_counted(limit.rule, claim.decided_at, self.left[limit.place], at) for limit in claim.plan.limits]
+        limits = zip(claim.plan.limits, self.left, strict=False)
+        rest = [-_counted(limit.rule, claim.decided_at, left, at) for limit, left in limits]
+        return [*rest, *[-units for units in claim.amounts[len(rest) :]]]
 
     def spent_share(self) -> float:
         """Return which share of it was spent, by the limit of which most was spent."""
-        parts = zip(self.left, self.claim.amounts, strict=True)
+        parts = zip(self.left, self.claim.amounts, strict=False)
         return max([1 - rest / amount for rest, amount in parts if amount])
 
 
@@ -139,15 +148,16 @@ class SliceRequest(NamedTuple):
 
 
 class _Traffic:
-    """The state of one plan: its slice, and the size of the next one in requests.
+    """The state of one plan: its slice, the plan of that, and the size of the next one in requests.
 
     `seen` has the states that the store has returned last, their time, and when they were asked for by the clock of
     this process. While one thread takes a slice, since `taking_since`, others charge their requests in the store.
     """
 
-    __slots__ = ("asked_at", "seen", "size", "slice", "taking_since")
+    __slots__ = ("asked_at", "plan", "seen", "size", "slice", "taking_since")
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = recorded(plan)
         self.slice: Slice | None = None
         self.size = 1
         self.asked_at = self.taking_since = _NEVER
@@ -170,6 +180,8 @@ class Slices:
         """Start without slices in a child: they are the parent's."""
         self._traffic: dict[Plan, _Traffic] = {}
         self._ended: list[Slice] = []
+        self._spent: deque[Slice] = deque()
+        """Slices of which nothing is left, as long as the store records them; only a reset returns them."""
         # Reentrant, because a finalizer may settle while this thread holds the lock.
         self._lock = RLock()
 
@@ -180,7 +192,7 @@ class Slices:
             now = self._clock()
             traffic = self._traffic.get(plan)
             if traffic is None:
-                traffic = self._traffic[plan] = _Traffic()
+                traffic = self._traffic[plan] = _Traffic(plan)
             current = traffic.slice
             if current is not None and current.spend(claim, now):
                 return None
@@ -195,14 +207,18 @@ class Slices:
             if size < _LEAST_SIZE:
                 return SliceRequest((claim,), now)
             traffic.taking_since = now
-            return SliceRequest((Claim(plan, [amount * size for amount in claim.amounts]), claim), now)
+            amounts = [amount * size for amount in claim.amounts]
+            units = [-(-amounts[limit.place] // limit.rule.parts_per_unit) for limit in plan.limits]
+            return SliceRequest((Claim(traffic.plan, [*amounts, *units]), claim), now)
 
     def decided(self, request: SliceRequest, charged: Claim | None) -> bool:
         """Note which claim the store has charged (None: none); return whether the request was admitted."""
         claim = request.claims[-1]
         latest = charged or claim
         with self._lock:
-            traffic = self._traffic.setdefault(claim.plan, _Traffic())
+            traffic = self._traffic.get(claim.plan)
+            if traffic is None:
+                traffic = self._traffic[claim.plan] = _Traffic(claim.plan)
             traffic.seen = latest.states, latest.decided_at, request.asked_at
             if len(request.claims) > 1:
                 traffic.taking_since = _NEVER
@@ -234,12 +250,11 @@ class Slices:
                     self._close(traffic)
                 if traffic.slice is None and not lasts(traffic.asked_at, 2 * plan.slice_us, now):
                     del self._traffic[plan]
-            ended, self._ended = self._ended, []
+            ended, self._ended = [*self._ended, *self._take_spent(now, everything=everything)], []
         for one in ended:
-            changes = one.returns(now)
             try:
-                if any(changes):
-                    settle(one.claim, changes)
+                if now < one.ends_at + _RETURN_US or not any(one.left):
+                    settle(one.claim, one.returns(now))
             except StoreUnavailable:
                 self._ended.append(one)
         with self._lock:
@@ -251,12 +266,25 @@ class Slices:
             ]
             return max(min(ends) - now, _SHORTEST_PAUSE_US) if ends else None
 
-    def forget(self, scopes: Collection[str]) -> None:
-        """Drop the slices of scopes (by key) whose use was reset in the store."""
+    def _take_spent(self, now: int, *, everything: bool) -> list[Slice]:
+        """Forget the spent slices that the store records no longer; with `everything`, take and return the others."""
+        while self._spent and now >= self._spent[0].ends_at + 2 * _RETURN_US:
+            self._spent.popleft()
+        taken = list(self._spent) if everything else []
+        self._spent = deque() if everything else self._spent
+        return taken
+
+    def end(self, scopes: Collection[str]) -> None:
+        """End the slices of scopes (by key), so that they are returned before the use is reset in the store."""
         with self._lock:
-            for plan, traffic in self._traffic.items():
-                if traffic.slice is not None and not set(scopes).isdisjoint(plan.scope_keys):
-                    traffic.slice = None
+            for traffic in self._traffic.values():
+                piece = traffic.slice
+                if piece is not None and not set(scopes).isdisjoint(traffic.plan.scope_keys):
+                    self._close(traffic)
+                    piece.is_closed = False  # what its claims refund later was forgotten by the reset
+            spent = [one for one in self._spent if not set(scopes).isdisjoint(one.claim.plan.scope_keys)]
+            self._spent = deque([one for one in self._spent if one not in spent])
+            self._ended += spent
 
     def unspent(self) -> dict[Bucket, int]:
         """Return how much is charged and not spent, in parts by bucket."""
@@ -264,8 +292,8 @@ class Slices:
         with self._lock:
             slices = [*self._ended, *[one.slice for one in self._traffic.values() if one.slice is not None]]
         for one in slices:
-            for limit in one.claim.plan.limits:
-                amounts[limit.bucket] = amounts.get(limit.bucket, 0) + one.left[limit.place]
+            for limit, left in zip(one.claim.plan.limits, one.left, strict=False):
+                amounts[limit.bucket] = amounts.get(limit.bucket, 0) + left
         return amounts
 
     def _size(self, traffic: _Traffic, claim: Claim, now: int) -> int:
@@ -289,8 +317,28 @@ class Slices:
             return
         traffic.size = max(int(traffic.size * piece.spent_share()), 1)
         piece.is_closed = True
-        if any(piece.left):
-            self._ended.append(piece)
+        (self._ended if any(piece.left) else self._spent).append(piece)
+
+
+def recorded(plan: Plan) -> Plan:
+    """Return the plan of slices: the limits of a plan, and after them a permit for each unit that a slice takes.
+
+    The lease of these permits is the record of the slice in the store.
+    """
+    scopes = [*plan.scopes, *map(_recording, plan.scopes)]
+    limits = [
+        PlannedLimit(scopes[index + limit.scope_index], index + limit.scope_index, limit.index, first + limit.place)
+        for index, first in ((0, 0), (len(plan.scopes), len(plan.limits)))
+        for limit in plan.limits
+    ]
+    return Plan(limits, scopes, (), version=plan.version)
+
+
+def _recording(scope: ScopedLimits) -> ScopedLimits:
+    """Return the limits of the scope that records the slices of another one."""
+    limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT) for rule in scope.schema.rules])
+    schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
+    return replace(scope, scope=replace(scope.scope, key=slices_key(scope.key)), schema=schema, lasting=False)
 
 
 def _life_us(claim: Claim) -> int:

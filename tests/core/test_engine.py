@@ -9,7 +9,7 @@ import pytest
 from limits_app.core import engine
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import Amount
-from limits_app.core.counting import hour_of
+from limits_app.core.counting import hour_ends, hour_of
 from limits_app.core.keys import scope_of
 from limits_app.core.limits import (
     AnyLimit,
@@ -22,7 +22,7 @@ from limits_app.core.limits import (
 )
 from limits_app.core.plan import Claim, Plan, ScopedLimits
 from limits_app.core.planning import plan_for
-from limits_app.core.record import LEASE_US, FinishedUsage, new_record, schema_of
+from limits_app.core.record import LEASE_US, FinishedUsage, Record, new_record, schema_of
 from tests.core.algorithms.driven import NOW, SECOND
 
 TPM = RateLimit("tpm", 10, 10)
@@ -158,9 +158,9 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     scope.change(TPM)
     restored_at = engine.restored_at(scope.record, NOW)
     assert restored_at > NOW
-    engine.reset(scope.record, ["tpm"])
+    engine.reset(scope.record, ["tpm"], now=0, slices=None)
     assert scope.record.kept
-    engine.reset(scope.record, ["key"])
+    engine.reset(scope.record, ["key"], now=0, slices=None)
     assert not scope.record.kept
     assert scope.settle(second, key=2)
     assert not scope.record.kept
@@ -219,3 +219,57 @@ def test_only_scopes_that_count_usage_are_counted() -> None:
     for record in records:
         engine.close_usage(record)
     assert [record.finished for record in records] == [(FinishedUsage(hour_of(NOW), {"call_count": 1000}),), ()]
+
+
+HOUR_US = 3600 * SECOND
+FULL = 2**61
+
+
+def at_hour(us: int) -> int:
+    """A time relative to the next full hour, as microseconds after NOW."""
+    return hour_ends(NOW) + us - NOW
+
+
+def counted_hours(record: Record) -> list[tuple[int, int]]:
+    """How much of `tpm` was counted, in units, in each hour after that of NOW."""
+    engine.close_usage(record)
+    return [(hour - hour_of(NOW), amounts["tpm"] // 1000) for hour, amounts in record.finished]
+
+
+@pytest.mark.parametrize(("second_us", "hours"), [(-1, [(0, 5)]), (0, [(0, 2), (1, 3)])])
+def test_usage_of_an_hour_ends_exactly_with_it(second_us: int, hours: list[tuple[int, int]]) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    scope.charge(at_hour(-2), tpm=2)
+    scope.charge(at_hour(second_us), tpm=3)
+    assert counted_hours(scope.record) == hours
+
+
+@pytest.mark.parametrize(
+    ("taken_us", "hours"),
+    [
+        pytest.param(-1, [(0, 1), (1, 6)], id="just before the current hour"),
+        pytest.param(0, [(1, 7)], id="at its start"),
+        pytest.param(HOUR_US - 1, [(1, 7)], id="in its last microsecond"),
+        pytest.param(HOUR_US, [(2, 1), (1, 6)], id="just after it"),
+    ],
+)
+def test_change_is_counted_in_the_hour_of_its_charge(taken_us: int, hours: list[tuple[int, int]]) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    claim = scope.charge(at_hour(0), tpm=6)
+    claim.decided_at = NOW + at_hour(taken_us)
+    scope.settle(claim, tpm=1)
+    assert counted_hours(scope.record) == hours
+
+
+@pytest.mark.parametrize(("below", "parts", "finished"), [(1, 1, 0), (0, 1, 1)])
+def test_usage_is_finished_when_it_exceeds_what_is_counted_at_most(below: int, parts: int, finished: int) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    claim = scope.charge(tpm=0)
+    assert scope.record.usage is not None
+    scope.record.usage.amounts[0] = FULL - below
+    engine.charge(Claim(claim.plan, [parts]), [scope.record], NOW)
+    assert len(scope.record.finished) == finished
+    scope.record.finished = ()
+    scope.record.usage.amounts[0] = FULL - below
+    engine.settle(claim, [scope.record], NOW, [parts])
+    assert len(scope.record.finished) == finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import combinations, product
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from limits_app.core.counting import label_of, seal
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import (
+    amounts_scope,
     check_entity,
     check_idempotency_key,
     check_resource,
@@ -146,3 +148,14 @@ def test_valid_names_are_kept_as_they_are(check: Callable[[str], str]) -> None:
 def test_an_invalid_idempotency_key_is_rejected(key: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"idempotency key .* must be text of 1 to 255 characters"):
         check_idempotency_key(key)
+
+
+def test_amounts_of_an_idempotency_key_have_a_scope_with_the_same_first_byte() -> None:
+    key = idempotency_scope("api", "ann#1", "order #7")
+    requests: list[dict[str, Any]] = [{}, {"a": 1}, {"b": 1}, {"a": 2}, {"a": 1, "b": 1}, {"a": 0.5}, {"a": "1"}]
+    scopes = [amounts_scope(key, amounts) for amounts in requests]
+    assert len({scope.key for scope in (key, *scopes)}) == len(requests) + 1
+    assert {short_key(scope.key)[0] for scope in scopes} == {short_key(key.key)[0]}
+    assert len({short_key(scope.key) for scope in (key, *scopes)}) == len(requests) + 1
+    assert amounts_scope(key, {"b": 1.0, "a": Decimal(1)}) == amounts_scope(key, {"a": 1, "b": 1})
+    assert amounts_scope(idempotency_scope("api", "ann#1", "order #8"), {}) != scopes[0]

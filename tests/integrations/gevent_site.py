@@ -1,4 +1,4 @@
-"""A site for gunicorn's gevent workers: `/hold` waits for the only permit and keeps it for a while, `/quick` answers."""
+"""A site under greenlets: `patched` makes everything of it cooperative, as `gunicorn -k gevent` does."""
 
 from __future__ import annotations
 

@@ -139,6 +139,39 @@ def test_every_way_in_carries_over(kind: str, request_of_client: HttpRequest, se
     assert [left("api", who)["call_count"] for who in (CLIENT, "user:1", "user:2")] == [10, 9, 10]
 
 
+@pytest.mark.parametrize("users", [1, 2])
+def test_charge_is_transferred_in_a_thread_only_after_the_user_has_changed(
+    users: int, request_of_client: HttpRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transferred = list[object]()
+    monkeypatch.setattr(
+        "limits_app.integrations.request.transfer_former_charge", lambda *given: transferred.append(given)
+    )
+    limits = limits_of(request_of_client)
+    limit("api", CallLimit(10, 60))
+
+    async def charge_twice() -> None:
+        for number in range(2):
+            if number < users - 1:
+                await limits.aentity()
+                request_of_client.user = Person(1)  # type: ignore[assignment]  # as far as we look
+            await limits.acharge("api", await limits.aentity())
+
+    async_to_sync(charge_twice)()
+    assert len(transferred) == users - 1
+
+
+def test_charges_of_resources_alone_and_together_are_transferred(request_of_client: HttpRequest) -> None:
+    limits = limits_of(request_of_client)
+    for name in ("a", "b"):
+        limit(name, CallLimit(10, 60))
+    charge_all(limits, [(Share("a", limits.entity), {})])
+    assert limits.acquisitions["a"].acquisitions.keys() == {"call_count"}, "without the name of the resource"
+    request_of_client.user = Person(1)  # type: ignore[assignment]  # as far as we look
+    charge_all(limits, [(Share(name, limits.entity), {}) for name in ("a", "b")])
+    assert [left(name, who)["call_count"] for name in ("a", "b") for who in (CLIENT, "user:1")] == [10, 9, 10, 9]
+
+
 def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of_client: HttpRequest) -> None:
     limits = limits_of(request_of_client)
     limit("a", CallLimit(10, 60))

@@ -217,6 +217,32 @@ def test_auto_revert(
         assert (event.source, event.reason) == ("auto-revert", f"{asked - 3} of {asked} requests were rejected")
 
 
+@pytest.mark.parametrize(
+    ("evaluated", "capacity", "ends_in", "reverted"),
+    [
+        pytest.param(20, 10, 60, False, id="as many as the share"),
+        pytest.param(20, 9, 60, True, id="one more than the share"),
+        pytest.param(19, 9, 60, False, id="one too few before the end"),
+        pytest.param(19, 9, 0, True, id="few at the end"),
+        pytest.param(19, 9, 0.000001, False, id="few before the end"),
+        pytest.param(1, 1, 0, False, id="none rejected at the end"),
+    ],
+)
+def test_auto_revert_at_its_thresholds(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, evaluated: int, capacity: int, ends_in: float, reverted: bool
+) -> None:
+    limits.set_candidate(policy, f"calls={capacity}/d:fixed_window:shared", revert_percent=50)
+    limits.promote_candidate(policy)
+    for number in range(evaluated):
+        limits.try_acquire("api", entity=f"user:{number}")
+    evaluations.flush()
+    now = timezone.now()
+    Candidate.objects.update(watched_until=now + timedelta(seconds=ends_in))
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    assert (report().evaluated, report().rejected) == (evaluated, evaluated - capacity)
+    assert [one.pk for one in limits.revert_candidates()] == ([policy.pk] if reverted else [])
+
+
 def test_limits_that_were_changed_after_the_promotion_are_not_reverted_automatically(policy: Policy) -> None:
     limits.set_candidate(policy, "calls=1/h", revert_percent=10)
     limits.promote_candidate(policy)

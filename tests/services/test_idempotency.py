@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -15,21 +17,27 @@ from limits_app import (
     InvalidRequest,
     LimitExceeded,
     LimitTimeout,
+    QuotaLimit,
     RateLimit,
     RateLimitAlgorithm,
     ResourceLimit,
     conf,
     limits,
 )
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.store import Store
+from limits_app.services.idempotency import IdempotentRequest
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
+from limits_app.stores.database import DatabaseStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
-from tests.servers.redis import redis_server
+from tests.servers.redis import redis_cluster, redis_server
 from tests.services.pool_rows import make_pool, serve
+from tests.stores.database.databases import ALIAS
+from tests.stores.support import until
 
 
 @pytest.fixture
@@ -187,6 +195,14 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
             yield MemoryStore(clock=clock)
         case "process":
             yield ProcessStore(tmp_path, clock=clock, map_megabytes=4)
+        case "database":
+            request.getfixturevalue("second_database")
+            yield DatabaseStore(ALIAS)
+        case "cluster":
+            with redis_cluster() as servers:
+                store = RedisClusterStore(url=servers[0].url, connect_seconds=10.0, reply_seconds=10.0)
+                yield store
+                store.close()
         case _:
             with redis_server() as server:
                 store = RedisStore(url=server.url, connect_seconds=10.0, reply_seconds=10.0)
@@ -194,7 +210,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
                 store.close()
 
 
-every_store = pytest.mark.parametrize("opened", ["memory", "process", "redis"], indirect=True)
+every_store = pytest.mark.parametrize("opened", ["memory", "process", "database", "redis", "cluster"], indirect=True)
 
 
 @pytest.fixture
@@ -287,6 +303,220 @@ def test_a_key_of_several_resources_and_of_a_pool_is_given_back_too() -> None:
     assert charged() == 10
     members = limits.pool("claude").get_stats()["limit_sets"]
     assert sorted(stats["tpm"]["used"] for stats in members) == [0, 20]
+
+
+SLOTS = ResourceLimit("slots", 2)
+UPLOADS = QuotaLimit.per_day("bytes", 5000)
+
+
+def upload(size: float = 40, key: str = "upload 3", **options: Any) -> Any:
+    return limits.try_acquire("files", entity="user:1", requested={"bytes": size, **options}, idempotency_key=key)
+
+
+def stats(key: str, resource: str = "files") -> float:
+    return limits.status(resource, entity="user:1").limits[key]["used"]
+
+
+@every_store
+@pytest.mark.usefixtures("site")
+def test_key_belongs_to_amounts() -> None:
+    limits.set_resource_limits("files", [UPLOADS, SLOTS, CallLimit(1000, 86_400)])
+    upload().release()
+    for other in ({"size": 4000}, {"size": 39}, {"slots": 2}, {"call_count": 3}, {"size": 0}):
+        with pytest.raises(
+            InvalidRequest, match=r"idempotency key 'upload 3' was used for a request of files with other"
+        ):
+            upload(**other)
+    assert [round(stats(key)) for key in ("bytes", "call_count", "slots")] == [40, 1, 0]
+    assert upload(40.0), "an equal amount of another type"
+    assert upload(4000, key="upload 4")
+    assert stats("bytes") == 4040
+
+
+@every_store
+@pytest.mark.usefixtures("site")
+def test_repetitions_take_permits() -> None:
+    limits.set_resource_limits("files", [UPLOADS, SLOTS])
+    running = [upload() for _ in range(6)]
+    assert [bool(one) for one in running] == [True, True, False, False, False, False]
+    assert [status.key for status in running[2].outcome.violations] == ["slots"]
+    assert [stats("bytes"), stats("slots")] == [40, 2]
+    running[0].release()
+    assert stats("slots") == 1
+    again = upload()
+    assert again.acquisitions.keys() == {"slots"}
+    again.update({"bytes": 30})
+    again.cancel()
+    running[1].release()
+    assert [stats("bytes"), stats("slots")] == [40, 0]
+    with pytest.raises(InvalidRequest):
+        upload(41)
+
+
+@every_store
+@pytest.mark.usefixtures("site")
+def test_repetitions_that_race_take_permits_and_one_charge() -> None:
+    limits.set_resource_limits("files", [UPLOADS, SLOTS])
+    sizes = [40, 40, 4000] * 8
+    barrier = Barrier(len(sizes))
+
+    def run(size: int) -> object:
+        barrier.wait()
+        try:
+            return upload(size)
+        except InvalidRequest as error:
+            return error
+
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        results = list(pool.map(run, sizes))
+    admitted = {size for size, result in zip(sizes, results, strict=True) if isinstance(result, Acquisition) and result}
+    assert len(admitted) == 1
+    assert stats("bytes") == admitted.pop()
+    assert sum(isinstance(result, Acquisition) and bool(result) for result in results) == stats("slots") == 2
+
+
+def test_repetition_that_waits_is_charged_after_the_first_request_failed() -> None:
+    limits.set_resource_limits("files", [TPM, ResourceLimit("slots", 1)])
+    first = limits.acquire("files", entity="user:1", requested={"tpm": 30}, idempotency_key="k")
+
+    def repeat() -> Acquisition:
+        return limits.acquire("files", entity="user:1", requested={"tpm": 30}, idempotency_key="k", timeout=30)
+
+    with ThreadPoolExecutor(1) as pool:
+        repeated = pool.submit(repeat)
+        until(lambda: first.limit_set.store.line.busy)
+        first.cancel()
+        assert repeated.result(timeout=30).acquisitions["tpm"].requested == 30
+    assert round(stats("tpm")) == 30
+
+
+def test_repetition_that_waits_takes_a_permit_and_is_not_charged() -> None:
+    limits.set_resource_limits("files", [TPM, ResourceLimit("slots", 1)])
+
+    async def repeat() -> Acquisition:
+        return await limits.aacquire("files", requested={"tpm": 30}, idempotency_key="k", timeout=30)
+
+    async def both() -> None:
+        first = await repeat()
+        repeated = asyncio.create_task(repeat())
+        await asyncio.to_thread(until, lambda: first.limit_set.store.line.busy)
+        await first.arelease()
+        assert (await repeated).acquisitions.keys() == {"slots"}
+        assert not await limits.atry_acquire("files", requested={"tpm": 30}, idempotency_key="k")
+        await (await repeated).arelease()
+
+    asyncio.run(both())
+    used = limits.status("files").limits
+    assert [round(used[key]["used"]) for key in ("tpm", "slots")] == [30, 0]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_repetition_begins_again_where_its_key_is_refunded_meanwhile(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_resource_limits("files", [TPM, SLOTS])
+    first = limits.acquire("files", requested={"tpm": 30}, idempotency_key="k")
+    repeats = IdempotentRequest._repeats
+
+    def cancelled(request: IdempotentRequest, acquisition: Acquisition) -> bool:
+        is_repeated = repeats(request, acquisition)
+        if is_repeated:
+            first.cancel()
+        return is_repeated
+
+    monkeypatch.setattr(IdempotentRequest, "_repeats", cancelled)
+    if is_async:
+        repeated = asyncio.run(limits.atry_acquire("files", requested={"tpm": 30}, idempotency_key="k"))
+    else:
+        repeated = limits.try_acquire("files", requested={"tpm": 30}, idempotency_key="k")
+    assert repeated.acquisitions.keys() == {"tpm", "slots"}
+    assert [round(limits.status("files").limits[key]["used"]) for key in ("tpm", "slots")] == [30, 1]
+
+
+def test_lost_permits_are_taken_again_by_a_repetition(clock: FakeClock) -> None:
+    limits.set_resource_limits("files", [UPLOADS, ResourceLimit("slots", 1)])
+    lost = upload()
+    lost.limit_set.store.renewer.discard(lost.claim)  # as when its process was killed
+    assert not upload()
+    clock.advance(11)
+    again = upload()
+    assert again
+    assert stats("slots") == 1
+    lost.release()
+    assert stats("slots") == 1, "the permit belongs to the repetition"
+
+
+def test_blocked_entity_cannot_repeat_a_request() -> None:
+    limits.set_resource_limits("files", [UPLOADS])
+    upload().release()
+    limits.set_entity_limits("user:1", [], resource="files", effect="blocked")
+    assert upload().outcome.blocked
+    limits.delete_entity_limits("user:1", resource="files")
+    assert upload()
+
+
+def test_repetition_takes_permits_of_a_pool() -> None:
+    limits.set_resource_limits("files", [UPLOADS])
+    serve(
+        "files",
+        make_pool({"eu": [ResourceLimit("slots", 1), TPM], "us": [ResourceLimit("slots", 1), TPM]}, name="disks"),
+    )
+    requested = {"bytes": 7, "tpm": 30}
+    running = [limits.try_acquire("files", entity="user:1", requested=requested, idempotency_key="k") for _ in range(4)]
+    assert [bool(one) for one in running] == [True, True, False, False]
+    members = limits.pool("disks").get_stats()["limit_sets"]
+    assert [member["slots"]["used"] for member in members] == [1, 1]
+    assert sorted(round(member["tpm"]["used"]) for member in members) == [0, 30]
+    assert stats("bytes") == 7
+
+
+def test_repetition_takes_permits_of_several_resources_whose_amounts_are_the_same() -> None:
+    limits.set_resource_limits("files", [UPLOADS, SLOTS])
+    limits.set_resource_limits("mail", [TPM, ResourceLimit("senders", 5)])
+
+    def both(size: int = 20) -> Acquisition:
+        shares = {"mail": {"tpm": 10}, "files": {"bytes": size, "slots": 2}}
+        return limits.try_acquire(shares, entity="user:1", idempotency_key="k")
+
+    first = both()
+    assert not both()
+    with pytest.raises(InvalidRequest, match=r"files, mail|mail, files"):
+        both(21)
+    first.release()
+    assert both().acquisitions.keys() == {"files:slots", "mail:senders"}
+    assert [stats("slots"), stats("bytes"), stats("senders", "mail"), round(stats("tpm", "mail"))] == [2, 20, 1, 10]
+
+
+def test_repetition_takes_permits_in_shadow_mode() -> None:
+    limits.set_resource_limits("files", [UPLOADS])
+    limits.set_entity_limits("user:1", [ResourceLimit("slots", 2), TPM], resource="files", enforcement="shadow")
+    running = [
+        limits.try_acquire("files", entity="user:1", requested={"bytes": 8, "tpm": 60}, idempotency_key="k")
+        for _ in range(3)
+    ]
+    assert [[status.key for status in one.outcome.shadowed] for one in running] == [[], [], ["slots"]]
+    assert [one.tried.acquisitions.keys() for one in running[:2]] == [{"tpm", "slots"}, {"slots"}]
+    assert stats("bytes") == 8
+
+
+def test_amounts_of_a_function_belong_to_the_key() -> None:
+    limits.set_resource_limits("files", [UPLOADS])
+    sizes = [12, 12, 13]
+
+    def request() -> Acquisition:
+        return limits.try_acquire("files", requested=lambda _: {"bytes": sizes.pop(0)}, idempotency_key="k")
+
+    assert [bool(request()), bool(request())] == [True, True]
+    with pytest.raises(InvalidRequest, match="'bytes': 13"):
+        request()
+    assert limits.status("files").limits["bytes"]["used"] == 12
+
+
+def test_invalid_amounts_are_named_with_a_key_too() -> None:
+    limits.set_resource_limits("files", [UPLOADS])
+    for amounts in ({"bytes": -1}, {"bytes": 1.5}, {"bytes": "many"}, ["bytes"]):
+        with pytest.raises(InvalidRequest, match=r"bytes|must map"):
+            limits.try_acquire("files", requested=amounts, idempotency_key="k")
 
 
 def test_a_key_is_as_long_taken_after_it_was_given_back(clock: FakeClock, settings: Any) -> None:

@@ -29,7 +29,7 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.resilient import ResilientStore
-from limits_app.stores.slices import sliced
+from limits_app.stores.slices import SliceRequest, Slices, sliced
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
@@ -186,6 +186,7 @@ def test_limits_that_cannot_be_sliced_stay_as_they_are(limit: AnyLimit) -> None:
 @pytest.mark.parametrize(
     ("limit", "burst", "held_us"),
     [
+        (CallLimit(200, 60), 198, 600_000),
         (CallLimit(6000, 60), 5940, 600_000),
         (CallLimit(6000, 3600), 5996, 2_000_000),
         (CallLimit(86_400, 86_400, GCRA), 86_398, 2_000_000),
@@ -341,6 +342,198 @@ def test_a_reset_drops_the_slices_of_the_scope(shared: Counted, clock: FakeClock
     assert used(shared, process.limits) == 5
 
 
+HOT = scope_of("hot", None).key
+
+
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blocker: Any) -> None:
+    limit = QuotaLimit("units", 20_000, "month")
+    with ExitStack() as stack:
+        stack.enter_context(django_db_blocker.unblock())
+        open_store = MemoryStore if name == "memory" else stack.enter_context(STORES[name]())
+        shared = open_store()
+        holder, other = Process(shared, limit, seconds=300), Process(shared, limit, seconds=300)
+        for process in (holder, other):
+            stack.callback(process.store.slices.after_fork)  # nothing is returned when the tests end
+        assert holder.acquire(2, 100) == 2
+        assert (holder.out(), used(shared, holder.limits)) == (100, 300)
+        other.store.reset([HOT], ["another"])
+        assert used(shared, holder.limits) == 300
+        other.store.reset([HOT])
+        assert used(shared, holder.limits) == 200, "the slice, of which one half is spent"
+        assert other.acquire(300, 100) == 198
+        spent = holder.limits.try_acquire({"units": 100})
+        assert spent.claim.taken_from is not None
+        holder.store.return_slices(everything=True)
+        other.store.return_slices(everything=True)
+        assert not other.acquire(1, 100)
+        assert used(shared, holder.limits) == 20_000
+        other.store.reset([HOT])
+        assert used(shared, holder.limits) == 0
+
+
+def test_reset_returns_the_slices_of_its_own_process_first(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(1000)
+    assert process.out() > 0
+    process.store.reset([HOT])
+    assert used(shared, process.limits) == 0
+
+
+def test_reset_leaves_what_is_out_of_each_limit_of_a_slice(shared: Counted, clock: FakeClock) -> None:
+    holder = Process(shared, QuotaLimit("units", 1000.0, "day"), RateLimit("tokens", 90_000.5, 3600), seconds=60)
+    for _ in range(2):
+        assert holder.limits.try_acquire({"units": 2, "tokens": 20.25})
+    before = {key: stats["used"] for key, stats in holder.limits.get_stats().items()}
+    assert before == {"units": 6, "tokens": 60.75}
+    Process(shared, DAILY).store.reset([HOT], ["tokens"])
+    after = {key: stats["used"] for key, stats in holder.limits.get_stats().items()}
+    assert after == {"units": 6, "tokens": 41}, "two requests of 20.25, in whole units"
+
+
+def test_slice_is_recorded_until_it_can_no_longer_be_returned(shared: Counted, clock: FakeClock) -> None:
+    killed, other = Process(shared, DAILY, seconds=2), Process(shared, DAILY, seconds=2)
+    killed.acquire(2, 10)
+    killed.store.slices.after_fork()
+    clock.advance(2 + 20 - 0.000001)
+    other.store.reset([HOT])
+    assert used(shared, other.limits) == 20
+    clock.advance(0.000001)
+    other.store.reset([HOT])
+    assert used(shared, other.limits) == 0
+
+
+class OneProcess:
+    """The slices of one process, on a clock that is set by hand."""
+
+    def __init__(self, shared: Store, *limits: AnyLimit, processes: int = 1) -> None:
+        self.shared, self.now = shared, 0
+        self.limits = limits_on(shared, *limits)
+        self.slices = Slices(lambda: self.now, lambda: processes)
+
+    def take(self, amount: int = 1) -> SliceRequest | None:
+        return self.slices.take(self.limits.prepare({"units": amount}).claim)
+
+    def acquire(self, amount: int = 1) -> int:
+        """Acquire; returns how much was charged in the store for it."""
+        request = self.take(amount)
+        if request is None:
+            return 0
+        charged = self.shared.acquire_first(request.claims)
+        assert self.slices.decided(request, charged)
+        assert charged is not None
+        return int(charged.amounts[0])
+
+    def returned(self, *, everything: bool = False) -> int:
+        """How many slices are returned now."""
+        claims = list[Claim]()
+        self.slices.return_ended(lambda claim, _: claims.append(claim), everything=everything)
+        return len(claims)
+
+
+@pytest.mark.parametrize(("capacity", "amount", "charged"), [(200, 1, 2), (199, 1, 1), (600, 3, 6), (599, 3, 3)])
+def test_slice_is_at_most_a_share_of_the_capacity(shared: Counted, capacity: int, amount: int, charged: int) -> None:
+    process = OneProcess(shared, QuotaLimit("units", capacity, "day"))
+    assert [process.acquire(amount) for _ in range(2)] == [amount, charged]
+
+
+def test_slices_grow_to_the_share_of_the_capacity_and_no_further(shared: Counted) -> None:
+    process = OneProcess(shared, QuotaLimit("units", 5000, "day"))
+    charged = [process.acquire() for _ in range(200)]
+    assert [one for one in charged if one] == [1, 2, 4, 8, 16, 32, 50, 50, 50]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "processes", "charged"), [(4, 1, 2), (3, 1, 1), (8, 2, 2), (7, 2, 1), (12, 3, 2), (11, 3, 1)]
+)
+def test_slice_is_at_most_half_of_what_remains_for_each_process(
+    shared: Counted, remaining: int, processes: int, charged: int
+) -> None:
+    process = OneProcess(shared, QuotaLimit("units", 1000, "day"), processes=processes)
+    assert process.acquire(1000 - remaining) == 1000 - remaining
+    assert process.acquire() == charged
+
+
+@pytest.mark.parametrize(("pause_us", "charged"), [(249_999, 2), (250_000, 1)])
+def test_slice_grows_within_one_eighth_of_its_time(shared: Counted, pause_us: int, charged: int) -> None:
+    process = OneProcess(shared, DAILY)
+    process.acquire()
+    process.now += pause_us
+    assert process.acquire() == charged
+
+
+def test_slice_that_nothing_decides_is_taken_again_when_it_would_have_ended(shared: Counted) -> None:
+    process = OneProcess(shared, DAILY)
+    process.acquire()
+    requests = [process.take(), process.take()]
+    assert [len(one.claims) for one in requests if one] == [2, 1]
+    assert requests[1] is not None
+    process.slices.decided(requests[1], requests[1].claims[0] if shared.acquire(requests[1].claims[0]) else None)
+    for pause_us, claims in ((1_999_999, 1), (1, 2)):
+        process.now += pause_us
+        request = process.take()
+        assert request is not None
+        assert len(request.claims) == claims
+
+
+def test_slice_of_which_much_was_left_is_followed_by_a_smaller_one_at_its_end(shared: Counted) -> None:
+    process = OneProcess(shared, DAILY)
+    assert [process.acquire(10), process.acquire(10)] == [10, 20]
+    process.now = 2_000_000
+    assert process.acquire(10) == 10
+
+
+def test_claim_of_which_all_was_used_is_settled_without_the_store(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    process.acquire(100, 10)
+    held = process.limits.try_acquire({"units": 10})
+    calls = shared.calls
+    held.update({"units": 10})
+    process.store.settle(held.claim, [0])
+    assert held.claim.settled
+    assert shared.calls == calls
+
+
+def test_slice_is_returned_exactly_at_its_end(shared: Counted) -> None:
+    process = OneProcess(shared, DAILY)
+    assert [process.acquire(10), process.acquire(10)] == [10, 20]
+    process.now = 1_999_999
+    assert (process.returned(), process.returned()) == (0, 0)
+    process.now = 2_000_000
+    assert (process.returned(), process.returned()) == (1, 0)
+
+
+@pytest.mark.parametrize(("later_us", "is_returned"), [(21_999_999, True), (22_000_000, False)])
+def test_spent_slice_is_returned_when_the_process_ends_while_it_is_recorded(
+    shared: Counted, later_us: int, is_returned: bool
+) -> None:
+    process = OneProcess(shared, DAILY)
+    assert [process.acquire() for _ in range(4)] == [1, 2, 0, 4]
+    process.now = 2_000_000
+    assert process.returned() == 1, "the second slice, of which something is left"
+    process.now = later_us
+    assert process.returned(everything=True) == is_returned
+
+
+def test_plan_without_requests_is_forgotten_after_twice_the_time_of_a_slice(shared: Counted) -> None:
+    process = OneProcess(shared, DAILY)
+    process.acquire()
+    process.now = 4_000_000
+    assert process.slices.return_ended(shared.settle) == 2_000_000
+    process.now = 4_000_001
+    assert process.slices.return_ended(shared.settle) is None
+
+
+@pytest.mark.parametrize(("late_us", "is_returned"), [(9_999_999, True), (10_000_000, False)])
+def test_slice_that_is_returned_too_late_is_lost(shared: Counted, late_us: int, is_returned: bool) -> None:
+    process = OneProcess(shared, DAILY)
+    process.acquire(10)
+    process.acquire(10)
+    process.now = 2_000_000 + late_us
+    assert process.returned() == is_returned
+    assert not process.slices.unspent()
+
+
 def test_a_slice_ends_with_the_hour_in_which_it_is_counted(clock: FakeClock) -> None:
     shared = FarStore(clock=clock)
     clock.move(3_600_000_000 - clock.now_us % 3_600_000_000 - 500_000)
@@ -409,6 +602,11 @@ class History:
         self.processes[index].store.slices.after_fork()
         self.processes[index] = Process(self.shared, self.limit)
 
+    def reset(self) -> None:
+        """Have a process reset the limit; others may hold slices of it."""
+        self.drawn.choice(self.processes).store.reset([HOT])
+        self.allowed = Oracle(self.limit)
+
 
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("seed", [*range(5), *[pytest.param(seed, marks=pytest.mark.release) for seed in range(5, 50)]])
@@ -421,6 +619,8 @@ def test_no_history_admits_more_than_the_limit(name: str, seed: int) -> None:
         history.pause(0, 0.3, 0.9)
         if history.drawn.random() < 0.2:
             history.kill()
+        if history.drawn.random() < 0.3:
+            history.reset()
         for amount in (1, 100, 10, 1):  # all of it is spent at one time
             history.acquire(amount, [40])
         history.pause(0, 50, 500, 5000)

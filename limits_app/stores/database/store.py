@@ -12,7 +12,7 @@ from limits_app.core import engine
 from limits_app.core.clock import Clock, as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.keys import short_key
+from limits_app.core.keys import short_key, slices_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, lease_us_of, new_record
@@ -135,9 +135,13 @@ class DatabaseStore(AskedInThread):
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
 
+        slices = {short_key(scope): short_key(slices_key(scope)) for scope in scopes}
+
         def forget(transaction: Transaction) -> None:
-            for stored in transaction.lock_rows({short_key(scope) for scope in scopes}):
-                engine.reset(stored.record, keys)
+            records = {stored.key: stored.record for stored in transaction.lock_rows({*slices, *slices.values()})}
+            for key, record in records.items():
+                if key in slices:
+                    engine.reset(record, keys, transaction.now, records.get(slices[key]))
             transaction.save()
 
         self._runner.run(forget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ from limits_app.core.algorithms.window_log import Log
 from limits_app.core.clock import as_clock, lasts, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
-from limits_app.core.keys import short_key
+from limits_app.core.keys import short_key, slices_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Record, lease_us_of
@@ -209,15 +209,15 @@ class ProcessStore:
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
 
-        def reset(txn: Txn, shorts: Sequence[bytes]) -> Sequence[Watcher]:
-            for scope in shorts:
+        def reset(txn: Txn, shorts: Mapping[bytes, bytes]) -> Sequence[Watcher]:
+            for scope, slices in shorts.items():
                 record = self._records.find(txn, scope)
                 if record is not None:
-                    engine.reset(record, keys)
+                    engine.reset(record, keys, self._now(), self._records.find(txn, slices))
                     self._records.put(txn, scope, record)
-            return watchers(txn, shorts)
+            return watchers(txn, list(shorts))
 
-        others = self._file.transact(reset, [short_key(scope) for scope in scopes])
+        others = self._file.transact(reset, {short_key(scope): short_key(slices_key(scope)) for scope in scopes})
         self._waking.notify(scopes, others)
 
     def collect_counts(self) -> Batch | None:

@@ -20,7 +20,8 @@ from redis.connection import ConnectionPool
 
 from limits_app.core.algorithms import State
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.keys import IDEMPOTENCY_LEVEL
+from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
@@ -188,7 +189,7 @@ class RedisClusterStore(RedisStore):
             yield from super()._settle(claim, changes)
             return
         try:
-            for part, places in parts:
+            for part, places in reversed(parts):  # the group of an idempotency key is refunded first
                 if not part.settled:
                     yield from super()._settle(part, [changes[place] for place in places])
         except BaseException:
@@ -229,18 +230,16 @@ def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
     if len(set(tags)) <= 1:
         return []
     if not isinstance(plan.store_cache, list):
-        plan.store_cache = [_with_tag(plan, tags, tag) for tag in sorted(set(tags))]
+        # The group of an idempotency key is charged last: a key is never charged without the amounts of its request.
+        keyed = {tag for scope, tag in zip(plan.scopes, tags, strict=True) if scope.level == IDEMPOTENCY_LEVEL}
+        ordered = sorted(set(tags), key=lambda tag: (tag in keyed, tag))
+        plan.store_cache = [_with_tag(plan, tags, tag) for tag in ordered]
     return plan.store_cache
 
 
 def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:
-    scopes = [scope for scope, one in zip(plan.scopes, tags, strict=True) if one == tag]
     limits = [limit for limit in plan.limits if tags[limit.scope_index] == tag]
-    planned = [
-        PlannedLimit(limit.scope, scopes.index(limit.scope), limit.index, place) for place, limit in enumerate(limits)
-    ]
-    part = Plan(planned, scopes, (), version=plan.version, is_credit=plan.is_credit)
-    return part, [limit.place for limit in limits]
+    return plan.part(limits), [limit.place for limit in limits]
 
 
 def open_redis_store(

@@ -166,16 +166,17 @@ class Records:
 
         yield from self.change(plan.short_keys(), plan.scopes, plan.version, change)
 
-    def reset(self, short: bytes, keys: Collection[str] | None) -> Steps[None]:
-        """Forget the use of the limits `keys` of a scope, or of all."""
+    def reset(self, short: bytes, slices: bytes, keys: Collection[str] | None) -> Steps[None]:
+        """Forget the use of the limits `keys` of a scope, or of all; `slices` is the scope of its slices."""
 
-        def change(found: Sequence[Stored], _now: int) -> list[Changed]:
-            changed: list[Changed] = [(stored, stored.record, None) for stored in found if stored.record is not None]
-            for _, record, _ in changed:
-                engine.reset(record, keys)
-            return changed
+        def change(found: Sequence[Stored], now: int) -> list[Changed]:
+            stored, in_slices = found
+            if stored.record is None:
+                return []
+            engine.reset(stored.record, keys, now, in_slices.record)
+            return [(stored, stored.record, None)]
 
-        yield from self.change([short], (), None, change)
+        yield from self.change([short, slices], (), None, change)
 
     def change(
         self,

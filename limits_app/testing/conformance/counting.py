@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.counting import KEPT_HOURS, hour_of
+from limits_app.core.counting import KEPT_HOURS, hour_ends, hour_of
 from limits_app.core.keys import scope_of, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -135,6 +135,22 @@ class Counting(Contract):
         clock.advance(HOUR)
         settle(limits, claims[1], {})
         assert store.collect_counts() is None, "all of it was used"
+
+    def test_an_hour_begins_exactly_at_its_start(self, store: CountingStore, clock: FakeClock) -> None:
+        limits = counting(store, RateLimit("tokens", 100, 60))
+        start = hour_ends(clock())
+        hour = hour_of(start)
+        clock.advance((start - clock() - 1) / 1_000_000)
+        taken(limits, {"tokens": 1})
+        clock.advance(0.000001)
+        at_start = taken(limits, {"tokens": 10})
+        clock.advance(HOUR - 0.000001)
+        settle(limits, at_start, {"tokens": -3})
+        clock.advance(0.000001)
+        taken(limits, {"tokens": 20})
+        counts = collected(store)
+        hours = [counts["conformance", "someone", False, hour + later, "tokens"] for later in (-1, 0, 1)]
+        assert hours == [1_000, 7_000, 20_000]
 
     def test_changes_and_resets_lose_no_count(self, store: CountingStore) -> None:
         old = counting(store, RateLimit("tokens", 100, 60), RateLimit("other", 100, 60))

@@ -18,10 +18,10 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import short_key
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Claim
+from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.redis.opening import tag_of
@@ -414,3 +414,39 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
     assert not family.try_acquire({"tokens": 20})
     assert "could not be refunded" in caplog.text
     assert used(first, "tokens") == pytest.approx(21, abs=0.1)
+
+
+def test_idempotency_key_is_charged_after_the_limits_and_refunded_before_them(
+    store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, list[bool]]] = []
+
+    def noted(name: str) -> None:
+        verb = getattr(RedisStore, name)
+
+        def call(self: RedisStore, part: Any, *given: Any) -> Any:
+            plan = part[0].plan if name == "_decide" else part.plan
+            calls.append((name, [scope.level == IDEMPOTENCY_LEVEL for scope in plan.scopes]))
+            return verb(self, part, *given)
+
+        monkeypatch.setattr(RedisStore, name, call)
+
+    noted("_decide")
+    noted("_settle")
+    once = schema_of((CallLimit(1, HOUR),), store.lease_us)
+    for number in range(20):  # with each key, another server has it
+        key = idempotency_scope("api", "ann", f"order {number}")
+        keyed = [
+            ScopedLimits(scope, once, IDEMPOTENCY_LEVEL, prefix="idempotency:")
+            for scope in (key, amounts_scope(key, {}))
+        ]
+        parts = [scoped(store, RateLimit("tokens", 10, HOUR), entity=who) for who in PEOPLE]
+        acquisition = LimitSet.composed([*keyed, *parts], store).try_acquire({"tokens": number % 2 + 1})
+        assert acquisition
+        acquisition.cancel()
+        groups = [of_key for name, of_key in calls if name == "_decide"]
+        refunds = [of_key for name, of_key in calls if name == "_settle"]
+        assert groups[-1].count(True) == 2
+        assert not any(any(group) for group in groups[:-1])
+        assert refunds == groups[::-1]
+        calls.clear()
