@@ -518,9 +518,9 @@ def test_spent_slice_is_returned_when_the_process_ends_while_it_is_recorded(
 def test_plan_without_requests_is_forgotten_after_twice_the_time_of_a_slice(shared: Counted) -> None:
     process = OneProcess(shared, DAILY)
     process.acquire()
-    process.now = 4_000_000
+    process.now = 3_999_999
     assert process.slices.return_ended(shared.settle) == 2_000_000
-    process.now = 4_000_001
+    process.now = 4_000_000
     assert process.slices.return_ended(shared.settle) is None
 
 
