@@ -16,6 +16,7 @@ def main() -> None:
     limits.set_resource_limits("work", [CallLimit.per_second(20, algorithm=window)])
     limits.set_entity_limits("tenant:bulk", [CallLimit.per_second(100, burst=10)], resource="work")
     limits.set_entity_limits("tenant:strict", [CallLimit.per_second(20, algorithm=window)], resource="work")
+    limits.set_entity_limits("tenant:ordered", [CallLimit.per_second(8)], resource="work")
     limits.set_resource_limits("tokens", [RateLimit("tpm", 100, 3600)])
     limits.set_resource_limits("desk", [ResourceLimit("desk", 1)])
     limits.set_resource_limits("inside", [ResourceLimit("seat", 10)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from operator import itemgetter
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
@@ -24,6 +25,14 @@ def test_a_thousand_tasks_end_in_little_more_than_the_least_time_that_the_limit_
     least = (1000 - 10) / 100
     # A quarter more, since the machine may be busy with other things.
     assert least * 0.99 <= (max(moments) - min(moments)) / 1_000_000 <= least * 1.25
+
+
+@pytest.mark.slow  # as long as the limit says
+def test_tasks_run_in_the_order_in_which_they_were_sent(site: CelerySite) -> None:
+    sent = [site.send("work", "ordered", number) for number in range(80)]
+    assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(80))
+    order = [int(text) for text, _ in sorted(site.lines("begun"), key=itemgetter(1))]
+    assert sum(abs(place - number) for place, number in enumerate(order)) / 80 <= 0.05 * 80
 
 
 def test_a_chord_ends_once_although_its_tasks_were_queued_again(site: CelerySite) -> None:
