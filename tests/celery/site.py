@@ -50,14 +50,19 @@ class CelerySite:
         """Make the tables and limits that its tasks need."""
         subprocess.run([sys.executable, "-m", "tests.celery.prepare"], cwd=ROOT, env=self.environment, check=True)
 
-    def start_worker(self, processes: int = 4) -> subprocess.Popen[bytes]:
-        """Start a worker with so many processes, all of one group."""
+    def start_worker(self, processes: int = 4, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker with so many processes, all of one group, and with more options of its command."""
         name = f"worker{len(self._workers)}"
         command = [sys.executable, "-m", "celery", "-A", "tests.celery.app", "worker", f"--concurrency={processes}"]
-        quick = [f"--hostname={name}@localhost", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
+        quick = [f"--hostname={name}@localhost", "--loglevel=INFO", "--without-gossip", "--without-mingle", *options]
         with (self.directory / f"{name}.log").open("wb") as log:
             worker = subprocess.Popen(
-                [*command, *quick], cwd=ROOT, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                [*command, *quick, *options],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self._workers.append(worker)
         return worker

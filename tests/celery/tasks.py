@@ -11,6 +11,7 @@ from celery import chord
 from celery.exceptions import SoftTimeLimitExceeded
 from redis import Redis
 
+from limits_app import limits
 from limits_app.integrations.celery import LimitedTask, limited_task
 from limits_app.stores.redis.opening import DEFAULTS
 from tests.celery.app import app
@@ -93,6 +94,16 @@ def ask_inside(self: LimitedTask, number: int) -> int:
     """Asks for more when it is running already."""
     with self.limits.acquire(resource="work", entity="tenant:inside"):
         note("inside", number)
+    return number
+
+
+@app.task
+def spend_slices(number: int) -> int:
+    """Spend some of a slice, and be rejected as often; returns how much was spent."""
+    for _ in range(number):
+        with limits.acquire("hot", requested={"units": 1}) as acquisition:
+            acquisition.update({"units": 1})
+        limits.try_acquire("full")
     return number
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from operator import itemgetter
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 
-from tests.celery.site import PATIENCE, CelerySite, celery_site
+from tests.celery.site import PATIENCE, ROOT, CelerySite, celery_site
 from tests.servers.rabbitmq import rabbitmq_server
 from tests.servers.redis import until
 
@@ -100,6 +102,30 @@ def test_a_waiting_task_can_be_revoked(site: CelerySite) -> None:
     with pytest.raises(TaskRevokedError):
         waiting.get(timeout=PATIENCE)
     assert holder.get(timeout=PATIENCE) == 0
+
+
+@pytest.mark.slow  # until the worker has started
+def test_children_that_end_after_some_tasks_return_their_slices_and_write_their_rejections() -> None:
+    with celery_site() as site:
+        site.prepare()
+        site.start_worker(2, "--max-tasks-per-child=2")
+        site.until_ready()
+        sent = [site.send("spend_slices", 20) for _ in range(12)]
+        assert sum(result.get(timeout=PATIENCE) for result in sent) == 240
+        until(lambda: _reported(site) == (240, 239), "slices or rejections of children are lost")
+
+
+def _reported(site: CelerySite) -> tuple[int, int]:
+    """Return what the site has used of `hot`, and how often `full` has rejected."""
+    program = (
+        "import django; django.setup(); from limits_app import limits; "
+        "print(limits.status('hot').limits['units']['used'], sum(one.count for one in limits.denials(resource='full')))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=site.environment, check=True, capture_output=True, text=True
+    )
+    used, rejected = ended.stdout.split()[-2:]
+    return int(used), int(rejected)
 
 
 @pytest.mark.slow  # until the server has started
