@@ -113,7 +113,6 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     list_filter = ["when", "verb", ("object_type", _FilterInWords), ("source", _FilterInWords)]
     search_fields = ["actor", "object_label", "reason"]
     search_help_text = _("Search by actor, object or reason.")
-    date_hierarchy = "when"
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
     fieldsets = [

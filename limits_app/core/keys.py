@@ -5,8 +5,8 @@ length or `-`, so that two scopes never share a key, and stores have no personal
 `*<limit>` after it names a limit with one bucket for all entities, `!<digest>` a request with an idempotency key
 (with `+<resource>` for each further resource of the request, and then `#<digest>` for its amounts), and `~` at the
 end policies in shadow mode.
-`><limit>` after it names the queue of waiters for a limit, and `^` the cool-down of the upstream of a resource.
-`#slices` after it names what processes hold of its limits in slices.
+`><limit>` after it names the queue of waiters for a limit (with `><digest>!` a change of that queue), and `^` the
+cool-down of the upstream of a resource. `#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
 """
@@ -88,6 +88,11 @@ def upstream_scope(resource: str) -> Scope:
 def line_scope(scope: Scope, key: str) -> Scope:
     """Return the scope of the queue of waiters for a limit of a scope."""
     return replace(scope, key=f"{scope.key}>{key}")
+
+
+def line_change_scope(line: Scope, state: str) -> Scope:
+    """Return the scope that records a change of a queue that was computed from a state of it."""
+    return replace(line, key=f"{line.key}>{_digest(state)}!")
 
 
 def idempotency_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:

@@ -54,6 +54,15 @@ def check_seconds(key: str, field: str, value: object) -> None:
         )
 
 
+def computed_seconds(seconds: float) -> float:
+    """Return a time that was computed as limits have it: in whole milliseconds, rounded up, and at most 366 days.
+
+    Parts of a microsecond are errors of floating point.
+    """
+    microseconds = round(min(seconds, MAX_WINDOW_MILLI / MILLI) * 1_000_000)
+    return -(-microseconds // 1000) / MILLI
+
+
 def keep_seconds(limit: object, field: str) -> None:
     """Convert a field that was given as a `timedelta` to seconds."""
     value = getattr(limit, field)

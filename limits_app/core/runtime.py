@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Callable
 from threading import RLock, Thread, local
 from typing import Final, Generic, Protocol, TypeVar
@@ -57,9 +59,54 @@ class Process:
 
     def __init__(self) -> None:
         self.forks = 0
+        self._at_end: dict[Callable[[], object], None] = {}
+        self._ends_known = False
+
+    def at_end(self, act: Callable[[], object]) -> None:
+        """Call a function when this process ends normally, and when a forked child does; see `at_end`."""
+        self._at_end[act] = None
+        if not self._ends_known:
+            self._ends_known = True
+            # A process that has not loaded them is no such child.
+            if "multiprocessing.util" in sys.modules:
+                self.add_finalizer()
+            if "celery.signals" in sys.modules:
+                sys.modules["celery.signals"].worker_process_shutdown.connect(self._end, dispatch_uid="limits_app")
+
+    def forked(self) -> None:
+        """Start again in a child."""
+        self.forks += 1
+        self._ends_known = False
+        if "multiprocessing.util" in sys.modules:  # which removes all finalizers, and then calls this
+            sys.modules["multiprocessing.util"].register_after_fork(self, Process.add_finalizer)
+
+    def add_finalizer(self) -> None:
+        """Call what is to be called when a child of `multiprocessing` ends."""
+        # Below 0: in a process that has children, when those have ended.
+        sys.modules["multiprocessing.util"].Finalize(None, self.end, exitpriority=-10)
+
+    def end(self) -> None:
+        """Call what is to be called at the end."""
+        for act in reversed(list(self._at_end)):
+            try:
+                act()
+            except Exception:
+                logger.exception("%r failed at the end of the process", act)
+
+    def _end(self, **_: object) -> None:
+        self.end()
 
 
 PROCESS: Final = Process()
+atexit.register(PROCESS.end)
+
+
+def at_end(act: Callable[[], object]) -> None:
+    """Call a function when this process ends normally, and when a forked child of it does; equal functions once.
+
+    Children of `multiprocessing` and of Celery's workers skip `atexit`. The function may be called more than once.
+    """
+    PROCESS.at_end(act)
 
 
 class Forked(Protocol):
@@ -136,7 +183,7 @@ def _release() -> None:
 
 
 def _in_child() -> None:
-    PROCESS.forks += 1
+    PROCESS.forked()
     _release()
     for forked in _FORKED.all():
         forked.after_fork()

@@ -22,6 +22,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
+from limits_app.core.limit_checks import computed_seconds
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
@@ -185,7 +186,7 @@ def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
         raise ImproperlyConfigured(f"the period of the rate {rate!r} must be above 0")
     if count == 0:
         return cast("tuple[Limit, ...]", (Blocked(),)), 0
-    return (CallLimit(count, seconds, RateLimitAlgorithm.FIXED_WINDOW),), seconds
+    return (CallLimit(count, computed_seconds(seconds), RateLimitAlgorithm.FIXED_WINDOW),), seconds
 
 
 def _parsed(rate: str) -> tuple[int, int]:

@@ -6,9 +6,9 @@ an exporter.
 
 from __future__ import annotations
 
-import atexit
 from typing import TYPE_CHECKING
 
+from limits_app.core.runtime import at_end
 from limits_app.metrics.instruments import is_multiprocess
 
 if TYPE_CHECKING:
@@ -59,4 +59,4 @@ def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
     TIMERS.append(collection.store_called)
     CALL_OBSERVERS.append(collection.worker_called)
     if is_multiprocess():
-        atexit.register(collection.collect)
+        at_end(collection.collect)

@@ -4,6 +4,7 @@ import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.comparison
 import django.utils.timezone
+import limits_app.models.constraints
 import limits_app.models.fields
 import limits_app.models.limit
 import limits_app.models.state
@@ -659,7 +660,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='policy',
-            constraint=models.UniqueConstraint(django.db.models.functions.comparison.Coalesce('resource', models.Value(0)), django.db.models.functions.comparison.Coalesce('entity', models.Value(0)), django.db.models.functions.comparison.Coalesce('plan', models.Value(0)), models.F('counted'), models.F('weekly_hours'), models.Case(models.When(then=models.Value(0), valid_from=None), output_field=models.IntegerField()), name='limits_app_policy_one_per_scope', violation_error_message='A policy for this resource and entity or plan already exists.'),
+            constraint=limits_app.models.constraints.UniqueNumbers(django.db.models.functions.comparison.Coalesce('resource', models.Value(0)), django.db.models.functions.comparison.Coalesce('entity', models.Value(0)), django.db.models.functions.comparison.Coalesce('plan', models.Value(0)), models.F('counted'), models.F('weekly_hours'), models.Case(models.When(then=models.Value(0), valid_from=None), output_field=models.IntegerField()), name='limits_app_policy_one_per_scope', violation_error_message='A policy for this resource and entity or plan already exists.'),
         ),
         migrations.AddConstraint(
             model_name='policy',

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
+from limits_app.models.constraints import UniqueNumbers
 from limits_app.models.fields import in_site_time
 from limits_app.models.limit_rules import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
@@ -62,7 +63,7 @@ _SCOPE: Final = ("resource_id", "entity_id", "plan_id", "counted")
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     # An index over expressions, because NULLs are distinct in a plain one; so is the last one of policies with dates,
     # which `check_spans` compares.
-    models.UniqueConstraint(
+    UniqueNumbers(
         Coalesce("resource", Value(0)),
         Coalesce("entity", Value(0)),
         Coalesce("plan", Value(0)),

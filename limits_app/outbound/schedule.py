@@ -10,6 +10,7 @@ from math import ceil, floor, inf
 from typing import Final
 
 from limits_app.core.algorithms.windows import SlidingWindow
+from limits_app.core.limit_checks import computed_seconds
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota
@@ -19,7 +20,6 @@ _MARGIN_US: Final = 1_000
 """How much longer a request counts, since upstreams may measure time in milliseconds."""
 _MAX_QUOTAS: Final = 8
 _MAX_CAPACITY: Final = 10**12
-_MAX_SECONDS: Final = 366 * 86_400.0
 _OVERSHOOT_FACTOR: Final = 0.8
 """Requests are sent a little faster than evenly, so that time lost on a busy machine is made up in each window."""
 _GUESS: Final = ""
@@ -43,8 +43,7 @@ class Window:
     def change(self, capacity: int, seconds: float) -> None:
         """Replace the quota; the recorded use stays."""
         self.capacity = min(capacity, _MAX_CAPACITY)
-        # Limits have whole milliseconds.
-        self.seconds = min(ceil(seconds * 1000) / 1000, _MAX_SECONDS)
+        self.seconds = computed_seconds(seconds)
         self._rule = SlidingWindow(CallLimit(self.capacity, self.seconds, algorithm=RateLimitAlgorithm.SLIDING_WINDOW))
 
     def responded(self, now: float) -> int:

@@ -98,6 +98,10 @@ class Request:
             raise outcome
         return outcome
 
+    def prepared(self) -> Acquisition:
+        """Return the acquisition that `acquire` would ask a store for; of a pool one with the limits of all members."""
+        return self._use(lambda limits, amounts: limits.prepare(amounts, checks=False))
+
     def latest(self, stale: LimitSet) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the limits that apply now."""
         self._recover(StaleConfiguration())  # forgets the limits that were resolved before

@@ -42,6 +42,11 @@ class Share(NamedTuple):
         return key_of(self.resource, self.entity, self.default_limits, self.plan)
 
 
+def prepared(share: Share) -> Acquisition:
+    """The acquisition that `try_acquire` would ask a store for, undecided; of a pool with the limits of all members."""
+    return Request(share.key, share.requested).prepared()
+
+
 def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """Acquire all shares now, or none; a rejection is a falsy acquisition with the reasons in `outcome`.
 

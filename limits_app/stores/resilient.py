@@ -14,7 +14,6 @@ It behaves as the store of the alias does, and in addition:
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,7 +29,7 @@ from limits_app.core.clock import Clock, as_clock, monotonic_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
-from limits_app.core.runtime import on_fork
+from limits_app.core.runtime import at_end, on_fork
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.stores.background import JITTER, BackgroundTask
 from limits_app.stores.memory import MemoryStore
@@ -96,7 +95,6 @@ class ResilientStore:
         self.slices = Slices(monotonic_us if clock is None else clock, lambda: conf.get(conf.EXPECTED_PROCESSES) or 1)
         """The slices of this process."""
         self._slice_returns = BackgroundTask(self.return_slices, _RETURN_US, clock=time, jitter=jitter)
-        self._returns_at_exit = False
         self._wrap(_UNOPENED)
         self.after_fork()
         on_fork(self)
@@ -187,6 +185,10 @@ class ResilientStore:
         """Return the slices that have ended, or all, to the store; see `Slices.return_ended`."""
         return self.slices.return_ended(partial(self._call, "settle"), everything=everything)
 
+    def return_all_slices(self) -> None:
+        """Return all slices to the store, at the end of the process."""
+        self.return_slices(everything=True)
+
     def version(self) -> int:
         version: int = self._call("version")
         return version
@@ -253,9 +255,7 @@ class ResilientStore:
         """See `Slices.decided`; slices are returned in the background, and when the process ends."""
         admitted = self.slices.decided(request, charged)
         self._slice_returns.start()
-        if not self._returns_at_exit:
-            self._returns_at_exit = True
-            atexit.register(self.return_slices, everything=True)
+        at_end(self.return_all_slices)
         return admitted
 
     def _call(self, verb: str, *args: object, **options: object) -> Any:

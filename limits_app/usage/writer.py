@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 from django.db import connections, models, router
 
 from limits_app.core.clock import Clock, as_clock, monotonic_us
-from limits_app.core.runtime import on_fork
+from limits_app.core.runtime import at_end, on_fork
 from limits_app.stores.background import BackgroundTask
 
 logger = logging.getLogger("limits_app")
@@ -47,7 +46,6 @@ class BackgroundWriter(ABC, Generic[K, V]):
 
     def __init__(self, *, clock: Clock | None = None, now: Callable[[], float] = time) -> None:
         self.now = now
-        self._leaves: Callable[[], None] | None = None
         self._task = BackgroundTask(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
         self.after_fork()
         on_fork(self)
@@ -94,8 +92,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
         """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""
         if not _enabled or self._is_started:
             return
-        if self._leaves is None:
-            self._leaves = atexit.register(self._at_exit)
+        at_end(self._at_exit)
         connection = connections[router.db_for_write(self.model)]
         if connection.in_atomic_block:
             connection.on_commit(self._start)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.db import connection
 from django.db.models import QuerySet
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -388,3 +392,22 @@ def test_the_history_of_an_object_has_what_was_changed_from_elsewhere(
 def test_the_history_of_a_part_is_told_by_its_page(admin_client: Client) -> None:
     member = PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
     assert admin_client.get(address("poolmember_history", member.pk)).status_code == 200
+
+
+def test_no_page_asks_the_database_to_convert_time_zones(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource="api")
+    used("api", "user:1", "call_count", 200)
+    links, pages = [reverse("admin:index")], set[str]()
+    with CaptureQueriesContext(connection) as queries:
+        while links:
+            page = links.pop()
+            if page.partition("?")[0] not in pages:
+                pages.add(page.partition("?")[0])
+                response = admin_client.get(page, follow=True)
+                body = "" if response.streaming else response.content.decode()
+                links += map(unescape, re.findall(r'href="(/admin/limits_app/[^"#]*)"', body))
+    assert len(pages) > 40
+    # MySQL and MariaDB have no time zones where their tables were not loaded.
+    assert [query["sql"] for query in queries if re.search("django_(datetime|time)_", query["sql"])] == []

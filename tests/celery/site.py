@@ -50,14 +50,14 @@ class CelerySite:
         """Make the tables and limits that its tasks need."""
         subprocess.run([sys.executable, "-m", "tests.celery.prepare"], cwd=ROOT, env=self.environment, check=True)
 
-    def start_worker(self, processes: int = 4, pool: str = "prefork") -> subprocess.Popen[bytes]:
-        """Start a worker with so many processes, all of one group; or with so many greenlets."""
+    def start_worker(self, processes: int = 4, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker with so many processes of one group, or greenlets, and with more options of its command."""
         name = f"worker{len(self._workers)}"
         command = [sys.executable, "-m", "celery", "-A", "tests.celery.app", "worker", f"--concurrency={processes}"]
-        quick = [f"--hostname={name}@localhost", "--loglevel=INFO", "--without-gossip", "--without-mingle"]
+        quick = [f"--hostname={name}@localhost", "--loglevel=INFO", "--without-gossip", "--without-mingle", *options]
         with (self.directory / f"{name}.log").open("wb") as log:
             worker = subprocess.Popen(
-                [*command, *quick, f"--pool={pool}"],
+                [*command, *quick],
                 cwd=ROOT,
                 env=self.environment,
                 stdout=log,

@@ -115,6 +115,16 @@ def say(number: int) -> int:
 
 
 @app.task
+def spend_slices(number: int) -> int:
+    """Spend some of a slice, and be rejected as often; returns how much was spent."""
+    for _ in range(number):
+        with limits.acquire("hot", requested={"units": 1}) as acquisition:
+            acquisition.update({"units": 1})
+        limits.try_acquire("full")
+    return number
+
+
+@app.task
 def total(numbers: list[int]) -> int:
     """The end of a chord."""
     note("total", sum(numbers))

@@ -17,7 +17,7 @@ def site() -> Iterator[CelerySite]:
     """A site with one worker of many greenlets."""
     with celery_site() as site:
         site.prepare()
-        site.start_worker(processes=50, pool="gevent")
+        site.start_worker(50, "--pool=gevent")
         site.until_ready()
         yield site
 

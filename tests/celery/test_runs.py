@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from time import time
 from typing import Any
 
 import pytest
@@ -18,20 +19,19 @@ from limits_app import (
     LimitExceeded,
     LimitSet,
     LimitTimeout,
-    QuotaLimit,
     RateLimit,
     ResourceLimit,
     StoreUnavailable,
     limits,
 )
 from limits_app.integrations.celery import LimitedTask, TaskRefused, limited_task
-from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
-from limits_app.integrations.celery.task import REQUEUED
+from limits_app.integrations.celery.requeue import Waiting, jittered
+from limits_app.integrations.celery.task import PLACES, REQUEUED
 from limits_app.integrations.celery.task_limits import TaskLimits, entered
 from limits_app.resolver.cache import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-from limits_app.testing import FakeClock
+from limits_app.usage.denial_counter import denials
 
 
 @pytest.fixture(autouse=True)
@@ -113,8 +113,36 @@ def test_a_refused_task_is_sent_again_as_it_was_and_counts_no_retry(app: Celery)
         in_worker(task, retries=2, headers={"mine": 1, REQUEUED: 4}, chord={"c": 1}, group="g", expires=None)
     options = retry.value.sig.options
     assert (options["task_id"], options["retries"], options["group_id"], options["chord"]) == ("one", 2, "g", {"c": 1})
-    assert options["headers"] == {"mine": 1, REQUEUED: 5}
+    [[place, delay]] = options["headers"].pop(PLACES).values()
+    assert (options["headers"], delay) == ({"mine": 1, REQUEUED: 5}, 0)
+    assert 0 <= place - time() * 1_000_000 <= 62_000_000
     assert 55 <= options["countdown"] <= 62
+
+
+def test_retry_of_an_admitted_task_takes_a_place_of_its_own(app: Celery) -> None:
+    limits.set_resource_limits("own", [CallLimit.per_hour(60)])
+
+    @limited_task("own", app=app, bind=True, name="own.retry")
+    def failing(self: LimitedTask) -> None:
+        raise self.retry(countdown=1)
+
+    with pytest.raises(Retry) as retry:
+        in_worker(failing, headers={"mine": 1, PLACES: {"a line": [1, 0]}})
+    assert retry.value.sig.options["headers"] == {"mine": 1}
+
+
+def test_task_joins_a_line_without_being_tried_while_others_are_rejected(app: Celery) -> None:
+    limits.set_resource_limits("lined", [CallLimit.per_hour(60, burst=1), ResourceLimit("slots", 1)])
+    task = count(app, "lined")
+    in_worker(task)
+    places = []
+    for _ in range(3):
+        with pytest.raises(Retry) as retry:
+            in_worker(task)
+        places += [place for place, _ in retry.value.sig.options["headers"][PLACES].values()]
+    assert places == sorted(places)
+    denials.flush()
+    assert [denied.count for denied in limits.denials("lined")] == [1]
 
 
 def test_what_the_body_is_refused_counts_as_if_it_had_been_asked_before(app: Celery) -> None:
@@ -302,43 +330,16 @@ def test_a_task_that_was_queued_again_and_is_done_does_not_run_twice(app: Celery
     assert in_worker(task) == []
 
 
-def test_those_who_wait_are_spread_over_the_time_that_the_limit_takes() -> None:
-    clock = FakeClock()
-    desk = LimitSet([CallLimit.per_second(10)], store=MemoryStore(clock=clock))
-    assert all(desk.try_acquire() for _ in range(10))
-    waits = [seconds_to_wait(desk.try_acquire(), 0) for _ in range(100)]
-    # Nobody before the limit admits anybody, and all a little sooner than it admits them all.
-    assert waits == sorted(waits)
-    assert waits[0] == pytest.approx(0.1)
-    assert waits[-1] == pytest.approx(9.5)
-    clock.advance(5)
-    assert all(desk.try_acquire() for _ in range(10))
-    assert seconds_to_wait(desk.try_acquire(), 0) == pytest.approx(4.5 + 0.095)
+def test_polls_for_a_permit_become_rarer() -> None:
+    slots = LimitSet([ResourceLimit("slots", 1)], store=MemoryStore())
+    assert slots.try_acquire()
+    with slots.try_acquire({"slots": 1}) as refused:
+        waits = [Waiting({}).seconds_to_retry(refused, tries) for tries in (0, 1, 2, 3, 4, 50)]
+    for wait, polled in zip(waits, (0.25, 0.5, 1, 2, 4, 4), strict=True):
+        assert polled <= wait <= 1.1 * polled + 0.01
 
 
-def test_whoever_comes_from_the_line_and_is_refused_comes_back_once_at_the_next_free_moment() -> None:
-    desk = LimitSet([CallLimit.per_second(10)], store=MemoryStore(clock=FakeClock()))
-    assert all(desk.try_acquire() for _ in range(10))
-    waits = [seconds_to_wait(desk.try_acquire(), tries) for tries in range(6)]
-    assert waits[1::2] == pytest.approx([0.1, 0.1, 0.1])
-    assert waits[::2] == pytest.approx([0.1, 0.19, 0.285])
-
-
-def test_a_quota_has_no_line_because_all_of_it_comes_back_at_once() -> None:
-    month = LimitSet([ResourceLimit("desk", 5), QuotaLimit("tokens", 1, "hour")], store=MemoryStore(clock=FakeClock()))
-    assert month.try_acquire({"tokens": 1})
-    waits = {round(seconds_to_wait(month.try_acquire({"tokens": 1}), 0)) for _ in range(5)}
-    assert len(waits) == 1
-
-
-def test_one_looks_for_a_permit_less_and_less_often() -> None:
-    desk = LimitSet([ResourceLimit("desk", 1)], store=MemoryStore())
-    assert desk.try_acquire()
-    with desk.try_acquire({"desk": 1}) as refused:
-        assert [seconds_to_wait(refused, tries) for tries in (0, 1, 2, 3, 4, 50)] == [0.25, 0.5, 1, 2, 4, 4]
-
-
-def test_jitter_makes_nobody_come_early_or_much_too_late() -> None:
-    assert all(10 <= jittered(10, 900) <= 11 for _ in range(100))
-    assert all(0 <= jittered(0, 900) <= 0.01 for _ in range(100))
-    assert all(9 <= jittered(1e9, 10) <= 10 for _ in range(100))
+def test_jitter_is_a_tenth_and_at_most_a_second() -> None:
+    assert all(10 <= jittered(10) <= 11 for _ in range(100))
+    assert all(0 <= jittered(0) <= 0.01 for _ in range(100))
+    assert all(1e6 <= jittered(1e6) <= 1e6 + 1 for _ in range(100))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from operator import itemgetter
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 
-from tests.celery.site import PATIENCE, CelerySite, celery_site
+from tests.celery.site import PATIENCE, ROOT, CelerySite, celery_site
 from tests.servers.rabbitmq import rabbitmq_server
 from tests.servers.redis import until
 
@@ -24,6 +27,14 @@ def test_a_thousand_tasks_end_in_little_more_than_the_least_time_that_the_limit_
     least = (1000 - 10) / 100
     # A quarter more, since the machine may be busy with other things.
     assert least * 0.99 <= (max(moments) - min(moments)) / 1_000_000 <= least * 1.25
+
+
+@pytest.mark.slow  # as long as the limit says
+def test_tasks_run_in_the_order_in_which_they_were_sent(site: CelerySite) -> None:
+    sent = [site.send("work", "ordered", number) for number in range(80)]
+    assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(80))
+    order = [int(text) for text, _ in sorted(site.lines("begun"), key=itemgetter(1))]
+    assert sum(abs(place - number) for place, number in enumerate(order)) / 80 <= 0.05 * 80
 
 
 def test_a_chord_ends_once_although_its_tasks_were_queued_again(site: CelerySite) -> None:
@@ -91,6 +102,30 @@ def test_a_waiting_task_can_be_revoked(site: CelerySite) -> None:
     with pytest.raises(TaskRevokedError):
         waiting.get(timeout=PATIENCE)
     assert holder.get(timeout=PATIENCE) == 0
+
+
+@pytest.mark.slow  # until the worker has started
+def test_children_that_end_after_some_tasks_return_their_slices_and_write_their_rejections() -> None:
+    with celery_site() as site:
+        site.prepare()
+        site.start_worker(2, "--max-tasks-per-child=2")
+        site.until_ready()
+        sent = [site.send("spend_slices", 20) for _ in range(12)]
+        assert sum(result.get(timeout=PATIENCE) for result in sent) == 240
+        until(lambda: _reported(site) == (240, 239), "slices or rejections of children are lost")
+
+
+def _reported(site: CelerySite) -> tuple[int, int]:
+    """Return what the site has used of `hot`, and how often `full` has rejected."""
+    program = (
+        "import django; django.setup(); from limits_app import limits; "
+        "print(limits.status('hot').limits['units']['used'], sum(one.count for one in limits.denials(resource='full')))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=site.environment, check=True, capture_output=True, text=True
+    )
+    used, rejected = ended.stdout.split()[-2:]
+    return int(used), int(rejected)
 
 
 @pytest.mark.slow  # until the server has started

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Barrier
 
 import pytest
-from django.db import IntegrityError
+from django.apps import apps
+from django.core.checks import run_checks
+from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Model, QuerySet
 from pytest_django import DjangoDbBlocker, Settings
 
@@ -22,6 +26,9 @@ class Elsewhere:
     def db_for_write(self, model: type[Model], **hints: object) -> str:
         return ALIAS
 
+
+_MISSING = {"models.W027", "models.W036", "models.W038", "models.W039", "models.W044", "models.W047"}
+"""Django's warnings of constraints that a database does not have."""
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -94,13 +101,51 @@ def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settin
     assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling_until
 
 
-def test_a_scope_has_one_policy_that_always_holds(vendor: str) -> None:
+def test_a_scope_has_one_policy_that_always_holds() -> None:
     for fields in ({}, {"weekly_hours": "mon", "time_zone": "UTC"}, {"valid_from": NOW}):
         put(1, **fields)
         assert Policy(**fields).when() == Policy.objects.using(ALIAS).latest("pk").when()
-        if vendor != "mysql" or "valid_from" in fields:  # MariaDB has no unique index over expressions
-            with pytest.raises(IntegrityError, match=r"limits_app_policy_(one_per_scope|no_overlap)"):
-                put(1, **fields)
+        with pytest.raises(IntegrityError, match=r"limits_app_policy_(one_per_scope|no_overlap)"):
+            put(1, **fields)
+
+
+def test_processes_that_create_a_policy_at_the_same_time_create_one() -> None:
+    def create(barrier: Barrier) -> str:
+        try:
+            barrier.wait()
+            Policy.objects.using(ALIAS).create(entity=entity, weekly_hours="sat", time_zone="UTC")
+        except IntegrityError as error:
+            return "limits_app_policy_one_per_scope" if "one_per_scope" in str(error) else str(error)
+        except OperationalError:  # a deadlock, or a database that is locked
+            return "limits_app_policy_one_per_scope"
+        finally:
+            connections[ALIAS].close()
+        return "created"
+
+    entity = Entity.objects.using(ALIAS).create(identifier="user:7")
+    for _ in range(5):
+        barrier = Barrier(3)
+        with ThreadPoolExecutor(3) as threads:
+            results = sorted(threads.map(create, [barrier] * 3))
+        assert results == ["created", *["limits_app_policy_one_per_scope"] * 2]
+        assert Policy.objects.using(ALIAS).count() == 1
+        Policy.objects.using(ALIAS).all().delete()
+
+
+def test_a_policy_that_is_moved_into_a_scope_with_a_policy_is_rejected_by_the_database() -> None:
+    put(1)
+    moved = put(2, resource=Resource.objects.using(ALIAS).create(name="api"))
+    with pytest.raises(IntegrityError, match="limits_app_policy_one_per_scope"), transaction.atomic(using=ALIAS):
+        QuerySet(Policy, using=ALIAS).filter(pk=moved.pk).update(resource=None)
+
+
+def test_each_database_has_all_constraints() -> None:
+    problems = [one for one in run_checks(databases=[ALIAS]) if one.id in _MISSING]
+    assert problems == []
+    for model in apps.get_app_config("limits_app").get_models():
+        with connections[ALIAS].cursor() as cursor:
+            found = connections[ALIAS].introspection.get_constraints(cursor, model._meta.db_table)
+        assert {constraint.name for constraint in model._meta.constraints} <= found.keys()
 
 
 def test_dates_that_overlap_are_refused_and_by_postgresql_itself_too(vendor: str) -> None:

@@ -55,6 +55,9 @@ def test_mariadb_with_binary_logging_is_migrated_and_says_what_protection_needs(
         use({**server.settings, "USER": "site"})
         migrate()
         migrate()
+        migrate("zero")
+        assert tables() == []
+        migrate()
         Resource.objects.using(ALIAS).create(name="reports")
         unprotect(using=ALIAS)
         with pytest.raises(CannotProtect, match="set log_bin_trust_function_creators = 1"):

@@ -1,68 +1,115 @@
 """When a rejected task is tried again.
 
 If all tasks came back at the time that a rejection names, a thousand waiting tasks would be tried for each one that is
-admitted. So each rejected task takes a position in a queue that all processes share: a limit of the same rate in the
-same store, which admits everything and reports a time. A position is only an estimate: the task still has to acquire
-its limits. The queue moves a little faster than the limit, so that a task is always ready when capacity is free. A task
-that comes too early is tried once more at the time that the rejection names, and then takes another position.
+admitted, and the last one might be the first. So they wait in the line of the limit; see `line`.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from limits_app.core import backoff
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.keys import Scope, line_scope
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.core.plan import PlannedLimit, ScopedLimits
+from limits_app.integrations.celery.line import Line, Place, line_of, read_lines
 
-_KEY: Final = "line"
-_QUEUE_SPEED: Final = 0.95
-"""The time in which the queue moves by what the limit admits in 1."""
-_SHORTEST_WINDOW_SECONDS: Final = 0.001
-_LONGEST_QUEUE_SECONDS: Final = 3600.0
-_FEWEST_WINDOWS: Final = 100
-_LARGEST_BURST: Final = 10**12
+_SECOND_US: Final = 1_000_000
+_LINE_SPEED: Final = 0.99
+"""The time in which places move by what the limit admits in 1."""
+_QUOTA_TASK_US: Final = 10_000
+"""How far apart tasks come when a quota starts again."""
 _FIRST_POLL_SECONDS: Final = 0.25
 _LONGEST_POLL_SECONDS: Final = 4.0
 
 
-def seconds_to_wait(refused: Acquisition, tries: int) -> float:
-    """Return after how many seconds a rejected request is tried again, before jitter; `tries` counts earlier attempts.
+class Waiting:
+    """The places of a task in the lines of its limits, by the key of the line; they travel in a header of its message.
 
-    Nothing predicts when another task returns a permit: those are polled, at growing intervals.
+    Each object is for one attempt.
     """
-    binding = refused.outcome.binding
-    if binding is None or binding.retry_after is None:
-        return backoff.delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS)
-    if tries % 2:  # the last wait was a position in the queue
-        return binding.retry_after
-    for planned in refused.claim.plan.limits:
-        limit, scope = planned.rule.limit, planned.scope.scope
-        is_binding = (planned.rule.key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity)
-        if is_binding and isinstance(limit, RateLimit | CallLimit):
-            return max(binding.retry_after, _enqueue(refused.limit_set.store, scope, limit, binding.requested))
-    return binding.retry_after
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self.places = dict(places)
+        self._lines: dict[str, Line] = {}
+
+    def seconds_to_turn(self, prepared: Acquisition) -> float:
+        """Return in how many seconds it is the turn of a task; 0 where it is to be tried now.
+
+        A task that has no place joins the line where others wait. A store that is unavailable has no lines.
+        """
+        waits_us = [0]
+        with suppress(StoreUnavailable):
+            # Members of a pool replace each other, so that none is waited for.
+            demands = [one for one in _demands(prepared) if one.limit.scope.scope.member is None]
+            if not demands or not prepared.claim.can_fit():
+                return 0
+            self._lines = read_lines([one.line for one in demands], prepared.limit_set.store)
+            for demand in demands:
+                key = demand.line.key
+                line, place = self._lines[key], self.places.get(key)
+                if place is None and line.is_contended:
+                    self.places[key], wait_us = line.join(demand.service_us)
+                    waits_us.append(wait_us)
+                elif place is not None and line.must_wait(place):
+                    waits_us.append(line.turn(place))
+        return max(waits_us) / _SECOND_US
+
+    def seconds_to_retry(self, refused: Acquisition, tries: int) -> float:
+        """Return after how many seconds a rejected task is tried again; `tries` counts earlier attempts.
+
+        Nothing predicts when another task returns a permit: those are polled, at growing intervals.
+        """
+        binding = refused.outcome.binding
+        if binding is None or binding.retry_after is None:
+            return jittered(backoff.delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
+        for demand in _demands(refused):
+            scope, key = demand.limit.scope.scope, demand.limit.rule.key
+            if (key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity):
+                return self._us_in_line(demand, refused, round(binding.retry_after * _SECOND_US)) / _SECOND_US
+        return jittered(binding.retry_after)
+
+    def _us_in_line(self, demand: _Demand, refused: Acquisition, retry_us: int) -> int:
+        """Return in how many microseconds a task is tried again that a limit with a line has rejected."""
+        key = demand.line.key
+        line, place = self._lines.get(key), self.places.get(key)
+        if line is None:
+            line = read_lines([demand.line], refused.limit_set.store)[key]
+        if place is not None:
+            return line.come_again(place, retry_us)
+        self.places[key], wait_us = line.join(demand.service_us, retry_us)
+        return wait_us
 
 
-def jittered(seconds: float, longest: float) -> float:
-    """Return the seconds with a random addition of about a tenth; at most `longest` in all."""
-    return backoff.jittered(min(seconds, longest * 0.9), above=min(0.1 * seconds + 0.01, 1.0, 0.1 * longest))
+def jittered(seconds: float) -> float:
+    """Return the seconds with a random addition of about a tenth, at most one."""
+    return backoff.jittered(seconds, above=min(0.1 * seconds + 0.01, 1.0))
 
 
-def _enqueue(store: Store, scope: Scope, limit: RateLimit | CallLimit, amount: Amount) -> float:
-    """Take a position at the end of the queue; return the seconds until it is reached."""
-    window = max(limit.window_seconds * _QUEUE_SPEED, _SHORTEST_WINDOW_SECONDS)
-    length = limit.capacity * max(_FEWEST_WINDOWS, math.ceil(_LONGEST_QUEUE_SECONDS / window))
-    rate = RateLimit(_KEY, limit.capacity, window, algorithm=RateLimitAlgorithm.GCRA, burst=min(length, _LARGEST_BURST))
-    scoped = ScopedLimits(line_scope(scope, limit.key), schema_of((rate,), store.lease_us))
-    taken = LimitSet.composed((scoped,), store).try_acquire({_KEY: amount})
-    taken.release()
-    # Where the queue is full, its end is as good as any other time.
-    return max(status.reset_after for status in (*taken.outcome.passed, *taken.outcome.violations))
+class _Demand(NamedTuple):
+    """The amount of a task, in parts, of a limit that has a line."""
+
+    limit: PlannedLimit
+    amount: int
+    line: ScopedLimits
+
+    @property
+    def service_us(self) -> int:
+        """How far its place is from the one before."""
+        definition = self.limit.rule.limit
+        if not isinstance(definition, RateLimit | CallLimit):
+            return _QUOTA_TASK_US
+        units = self.amount / self.limit.rule.parts_per_unit
+        return round(units / definition.capacity * definition.window_seconds * _LINE_SPEED * _SECOND_US)
+
+
+def _demands(acquisition: Acquisition) -> Iterator[_Demand]:
+    """Return what a task needs of limits that have lines: rates and quotas, which say when they admit it."""
+    claim = acquisition.claim
+    for limit in claim.plan.limits:
+        amount, definition = claim.amounts[limit.place], limit.rule.limit
+        if amount and not definition.soft and isinstance(definition, RateLimit | CallLimit | QuotaLimit):
+            yield _Demand(limit, amount, line_of(limit, acquisition.limit_set.store))

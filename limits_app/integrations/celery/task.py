@@ -18,12 +18,15 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.celery.demand import Demand, Payer, Price
-from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
+from limits_app.integrations.celery.requeue import Waiting, jittered
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
+from limits_app.services.several import prepared
 
 REQUEUED: Final = "limits_requeued"
 """The message header that counts how often a task was queued again."""
+PLACES: Final = "limits_places"
+"""The message header with the places of a task in the lines of its limits."""
 _DEFAULT_VISIBILITY_SECONDS: Final = 1800.0
 """The time after which brokers deliver an unacknowledged message again, where `visibility_timeout` is not set."""
 _DEFAULT_RETRY_SECONDS: Final = 1.0
@@ -93,7 +96,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         if isinstance(error, NeverAdmissible) or (isinstance(error, LimitExceeded) and _is_final(error.outcome)):
             return TaskRefused(str(error))
         retry_after = error.outcome.retry_after if isinstance(error, LimitExceeded) else error.retry_after
-        return self._requeued(error, max(countdown, retry_after or _DEFAULT_RETRY_SECONDS))
+        return self._requeued(str(error), jittered(max(countdown, retry_after or _DEFAULT_RETRY_SECONDS)))
 
     def _limits(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], acquire: Callable[[Share], Acquisition]
@@ -108,16 +111,26 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         return services.acquire(share.resource, entity=share.entity, requested=share.requested, timeout=patience)
 
     def _acquire_or_requeue(self, share: Share) -> Acquisition:
+        waiting = Waiting(self._headers.get(PLACES, {}))
+        if seconds := waiting.seconds_to_turn(prepared(share)):
+            raise self._requeued(f"other tasks wait for {share.resource}", seconds, waiting)
         acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
         if acquisition:
+            self._headers.pop(PLACES, None)  # a retry is not this attempt
             return acquisition
         if _is_final(acquisition.outcome):
             raise TaskRefused(acquisition.outcome.summary())
-        raise self._requeued(LimitExceeded.of(acquisition), seconds_to_wait(acquisition, self._times_requeued))
+        seconds = waiting.seconds_to_retry(acquisition, self._times_requeued)
+        raise self._requeued(str(LimitExceeded.of(acquisition)), seconds, waiting)
+
+    @property
+    def _headers(self) -> dict[str, Any]:
+        """The headers of the message that came with the task."""
+        return self.request.headers or {}
 
     @property
     def _times_requeued(self) -> int:
-        return int((self.request.headers or {}).get(REQUEUED, 0))
+        return int(self._headers.get(REQUEUED, 0))
 
     @property
     def _longest_countdown(self) -> float:
@@ -126,10 +139,12 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
         return float(visibility or _DEFAULT_VISIBILITY_SECONDS) / 2
 
-    def _requeued(self, error: LimitsError, seconds: float) -> Retry:
+    def _requeued(self, why: str, seconds: float, waiting: Waiting | None = None) -> Retry:
         """Send the same task again, to run later; return the exception that ends this run of it."""
-        countdown = jittered(seconds, self._longest_countdown)
-        headers = {**(self.request.headers or {}), REQUEUED: self._times_requeued + 1}
+        countdown = min(seconds, self._longest_countdown)
+        headers = {**self._headers, REQUEUED: self._times_requeued + 1}
+        if waiting is not None and waiting.places:
+            headers[PLACES] = waiting.places
         again = self.signature_from_request(headers=headers, countdown=countdown)
         try:
             again.apply_async()
@@ -137,7 +152,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             if self.acks_late:  # the broker delivers the unacknowledged message again when it is back
                 raise Reject(lost, requeue=True) from lost
             raise
-        return Retry(str(error), when=countdown, sig=again)
+        return Retry(why, when=countdown, sig=again)
 
     def _skip_if_done(self) -> None:
         """Raise Ignore for a second message of a task that is done, where Celery is to run no message twice.

@@ -14,6 +14,7 @@ from rest_framework import throttling
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
+from limits_app.core.limit_checks import computed_seconds
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
@@ -113,4 +114,4 @@ def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
         return ()
     if capacity <= 0:
         return (cast(Any, Blocked()),)
-    return (CallLimit(capacity, seconds, RateLimitAlgorithm.SLIDING_WINDOW),)
+    return (CallLimit(capacity, computed_seconds(seconds), RateLimitAlgorithm.SLIDING_WINDOW),)

@@ -13,7 +13,7 @@ from django.db import router
 from django.db.models import Sum
 
 from limits_app.core.algorithms import Rule, compile_rule
-from limits_app.core.amounts import MILLI
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, from_milli, to_milli
 from limits_app.core.clock import EPOCH
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
@@ -39,10 +39,12 @@ def in_steps(limit: Limit) -> Limit:
     """The limit with a window of at least one step, since shorter bursts are not recorded."""
     if not isinstance(limit, RateLimit | CallLimit) or limit.window_seconds >= STEP_SECONDS:
         return limit
-    windows = -(-STEP_SECONDS // limit.window_seconds)
-    capacity = limit.capacity * int(windows)
+    window_milli = to_milli(limit.window_seconds, decimals=True)
+    windows = -(-STEP_SECONDS * MILLI // window_milli)
+    most = MAX_AMOUNT * MILLI
+    capacity = from_milli(min(to_milli(limit.capacity, decimals=True) * windows, most))
     burst = None if limit.burst is None else max(limit.burst, capacity)
-    return replace(limit, capacity=capacity, window_seconds=limit.window_seconds * windows, burst=burst)
+    return replace(limit, capacity=capacity, window_seconds=from_milli(window_milli * windows), burst=burst)
 
 
 def replay_hours(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:

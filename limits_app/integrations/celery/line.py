@@ -1,0 +1,169 @@
+"""The line of a limit: when each task that waits for it is tried again, and in which order.
+
+A task joins the line once. Its place is a time: when the limit will have admitted all tasks that joined before, which
+is only an estimate. The limit may admit less than that, since other requests use it too. The first task that comes
+too early then delays the line, and all the others with it, so that each keeps its place. Places move a little faster
+than the limit, so that a task is always ready when capacity is free.
+
+While tasks are rejected, a task that has no place joins the line without being tried, and one whose time has not come
+goes back to its place. Without rejections both are tried, whatever the line says: those before them may be gone.
+
+A line is four limits in the store of its limit: two endless rates, in microseconds, for until when there are places
+and by how much they are late, and two sessions in which tasks were rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from limits_app.core.algorithms import State
+from limits_app.core.amounts import MAX_AMOUNT
+from limits_app.core.keys import line_change_scope, line_scope
+from limits_app.core.limit_checks import computed_seconds
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.core.store import Store
+
+Place = list[int]
+"""A time in microseconds of the clock of the store, and the delay of the line when it was given out."""
+
+_END: Final = "end"
+_DELAY: Final = "delay"
+_REJECTED: Final = "rejected"
+_SECONDS_TO_FORGET_A_SECOND: Final = 100.0
+"""In what time a delay shrinks by a second; the places move that much faster than the limit."""
+_REJECTED_LATELY: Final = "rejected_lately"
+_QUIET_SECONDS: Final = 900.0
+"""For so long after a rejection no task that has a place is tried before its turn."""
+_FILLS: Final = 5
+_LONGEST_SHORT_QUIET_SECONDS: Final = 5.0
+"""After a rejection no task is tried that has no place, until the limit can have filled up so often, at most so long.
+
+Then those before it are still in the queue of the broker, or gone, or amounts were refunded.
+"""
+_ON_TIME_US: Final = 5_000_000
+"""A task that comes later than this after its time does not show that the line is late."""
+_EARLY_US: Final = 10_000
+"""So much earlier than its time a task may be tried: clocks differ, and timers are not exact."""
+_LEAST_DELAY_US: Final = 1000
+
+
+def _endless(key: str, window_seconds: float = 1.0) -> RateLimit:
+    return RateLimit(key, 1_000_000, window_seconds, RateLimitAlgorithm.GCRA, burst=MAX_AMOUNT)
+
+
+_LINE: Final = (
+    _endless(_END),
+    _endless(_DELAY, _SECONDS_TO_FORGET_A_SECOND),
+    QuotaLimit(_REJECTED, 1, session_seconds=_QUIET_SECONDS, soft=True),
+)
+_CHANGE: Final = CallLimit(1, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line of one limit as its store had it.
+
+    `end` and `now` are microseconds of the clock of the store. `delay` is by how many of them the places are late.
+    `rejects` and `rejects_lately` say that a task was rejected not long ago. `state` changes with the line.
+    """
+
+    scoped: ScopedLimits
+    store: Store
+    now: int
+    end: int
+    delay: int
+    rejects: bool
+    rejects_lately: bool
+    state: str
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether a task without a place has to take one, since others wait that come before it."""
+        return self.rejects_lately and self.end > self.now
+
+    def turn(self, place: Place) -> int:
+        """Return in how many microseconds the turn of a place comes; below 0 where it is over."""
+        time, delay = place
+        return time + self.delay - delay - self.now
+
+    def must_wait(self, place: Place) -> bool:
+        """Whether a task is to come again at its turn, without being tried now."""
+        return self.rejects and self.turn(place) > _EARLY_US
+
+    def join(self, service_us: int, retry_us: int | None = None) -> tuple[Place, int]:
+        """Take the last place; return it, and in how many microseconds to come.
+
+        The limit needs `service_us` for the amount of the task. `retry_us` is when it may admit the task, for one that
+        was rejected.
+        """
+        line, has_joined = self, False
+        if retry_us is not None and self.end <= self.now:
+            line, has_joined = self._changed(retry_us, rejected=True, once=True)
+        if not has_joined:
+            line, _ = self._changed(service_us, rejected=False)
+        return [line.end, line.delay], max(line.end - line.now, retry_us or 0)
+
+    def come_again(self, place: Place, retry_us: int) -> int:
+        """Return in how many microseconds a task comes again, which was tried at its place and rejected.
+
+        That may show that the line is late. Of all processes that read the same state one notes it.
+        """
+        turn, line = self.turn(place), self
+        late_us = retry_us - turn
+        if late_us >= _LEAST_DELAY_US and turn >= -_ON_TIME_US:
+            line, _ = self._changed(late_us, late_us, rejected=True, once=True)
+        return max(line.turn(place), retry_us)
+
+    def _changed(self, longer_us: int, later_us: int = 0, *, rejected: bool, once: bool = False) -> tuple[Line, bool]:
+        """Add to the line and to its delay; return the line as it is then, and whether that was possible.
+
+        It is not in a full line, and with `once` after another change since this line was read.
+        """
+        scoped = [self.scoped]
+        if once:
+            change = line_change_scope(self.scoped.scope, self.state)
+            scoped.append(ScopedLimits(change, schema_of((_CHANGE,), self.store.lease_us)))
+        amounts = {_END: longer_us, _DELAY: later_us, _REJECTED: int(rejected), _REJECTED_LATELY: int(rejected)}
+        taken = LimitSet.composed(scoped, self.store).try_acquire(
+            {key: min(amount, MAX_AMOUNT) for key, amount in amounts.items()}
+        )
+        taken.release()
+        return _lines_of(taken.claim, [self.scoped], self.store)[self.scoped.key], taken.successful
+
+
+def line_of(limit: PlannedLimit, store: Store) -> ScopedLimits:
+    """Return the scope and the limits of the line of a limit."""
+    definition, seconds = limit.rule.limit, _LONGEST_SHORT_QUIET_SECONDS
+    if isinstance(definition, RateLimit | CallLimit):
+        seconds = min(_FILLS * definition.ceiling / definition.capacity * definition.window_seconds, seconds)
+    lately = QuotaLimit(_REJECTED_LATELY, 1, session_seconds=max(computed_seconds(seconds), 0.5), soft=True)
+    return ScopedLimits(line_scope(limit.scope.scope, limit.rule.key), schema_of((*_LINE, lately), store.lease_us))
+
+
+def read_lines(lines: Collection[ScopedLimits], store: Store) -> dict[str, Line]:
+    """Read lines in one step of their store; they are returned by the keys of their scopes."""
+    limit_set = LimitSet.composed([replace(line, prefix=f"{place}:") for place, line in enumerate(lines)], store)
+    acquisition = limit_set.prepare(dict.fromkeys(limit_set.rates, 0))
+    store.peek(acquisition.claim)
+    return _lines_of(acquisition.claim, lines, store)
+
+
+def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict[str, Line]:
+    """Return the lines of a claim whose states a store has filled in."""
+    now = claim.decided_at
+    used: dict[tuple[str, str], int] = {}
+    states: dict[str, list[State]] = {}
+    for limit, _, state in claim.limits():
+        used[limit.bucket] = limit.rule.used(state, now) // limit.rule.parts_per_unit
+        states.setdefault(limit.bucket[0], []).append(state)
+
+    def line_at(line: ScopedLimits) -> Line:
+        end, delay, rejected, lately = [used[line.key, limit.key] for limit in line.schema.limits]
+        return Line(line, store, now, now + end, delay, rejected > 0, lately > 0, str(states[line.key][:2]))
+
+    return {line.key: line_at(line) for line in lines}
