@@ -25,6 +25,7 @@ _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 _PROCESSES_PER_CORE: Final = 16
 """More processes than this are probably those of several machines."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
+_CORS: Final = "corsheaders.middleware.CorsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
@@ -46,6 +47,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _several_machines,
         _ignored_exceptions,
         _middleware_order,
+        _cors_order,
         missing_databases,
         missing_packages,
         missing_caches,
@@ -195,6 +197,16 @@ def _middleware_order() -> Iterator[CheckMessage]:
             "LimitsMiddleware comes before AuthenticationMiddleware, so it does not know the user",
             hint="Put it after AuthenticationMiddleware; otherwise all clients are limited by address.",
             id="limits_app.W043",
+        )
+
+
+def _cors_order() -> Iterator[CheckMessage]:
+    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _CORS)]
+    if order == [_MIDDLEWARE, _CORS]:
+        yield Warning(
+            "LimitsMiddleware comes before CorsMiddleware, so URL rules count CORS preflights",
+            hint="Put CorsMiddleware first: it answers preflights, and adds its headers to rejections too.",
+            id="limits_app.W070",
         )
 
 

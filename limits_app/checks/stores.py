@@ -17,7 +17,8 @@ from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.models import Policy, Resource
+from limits_app.models import Endpoint, Policy, Resource
+from limits_app.services.site_urls import SiteUrls
 from limits_app.stores import registry
 
 _MOST_SKEW_US: Final = 1_000_000
@@ -26,7 +27,7 @@ _MOST_SKEW_US: Final = 1_000_000
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Check the stores and the database; only with the option `check --database`."""
     asks = databases and not reported(missing_databases, missing_packages, missing_caches)
-    return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
+    return reported(_local_policies, _missing_stores, _rules_for_methods, _stores, _evictions) if asks else []
 
 
 def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
@@ -75,6 +76,30 @@ def _missing_stores() -> Iterator[CheckMessage]:
             "are decided by `on_unavailable`.",
             id="limits_app.W054",
         )
+
+
+def _rules_for_methods() -> Iterator[CheckMessage]:
+    """Report rules for some methods whose views answer others too, which these rules do not count."""
+    urls = SiteUrls()
+    try:
+        rules = list(Endpoint.objects.filter(enabled=True).exclude(methods=""))
+    except DatabaseError:  # as above
+        return
+    for rule in rules:
+        others = urls.other_methods(rule.path, rule.view_name, rule.method_set)
+        if others is None:
+            yield Warning(
+                f"the URL rule {rule.name!r} counts {rule.methods} only, but a view of it answers every method",
+                hint="Leave its methods empty, or decorate the view with require_http_methods: clients can choose "
+                "another method, also an invented one.",
+                id="limits_app.W071",
+            )
+        elif others:
+            yield Info(
+                f"the URL rule {rule.name!r} counts {rule.methods} only, but its views answer {', '.join(others)} too",
+                hint="No action is required if these requests need no limit; else add their methods, or another rule.",
+                id="limits_app.I002",
+            )
 
 
 def _stores() -> Iterator[CheckMessage]:

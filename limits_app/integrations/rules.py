@@ -31,6 +31,7 @@ from limits_app.models.endpoint import lines_of
 from limits_app.models.validators import WILDCARD
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.site_views import fits_method
 
 logger = logging.getLogger("limits_app")
 
@@ -97,8 +98,8 @@ class Rule:
 
     def fits(self, path: str, method: str) -> bool:
         """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
-        fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
-        return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
+        fits = not self.methods or fits_method(self.methods, method)
+        return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
 
     def entity_of(self, request: HttpRequest) -> str | None:
         """Who is counted for a request; the IP address where it lacks what the rule counts by."""
