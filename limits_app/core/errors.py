@@ -100,6 +100,10 @@ class StoreUnavailable(LimitsError):
         self.retry_after = retry_after
 
 
+class Unresolved(StoreUnavailable):
+    """The limits of a request cannot be determined: the database cannot be read, or this machine lacks a time zone."""
+
+
 class StoreBlocked(StoreUnavailable):
     """A transaction of the caller has locked the file of the store, so waiting for the lock is pointless.
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
+from limits_app.models.own_queries import read
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
@@ -106,12 +107,13 @@ def watch_groups() -> None:
 
 
 def _group_deleted(*, instance: Group, using: str, **details: object) -> None:
-    if router.db_for_write(PlanGroup) == using:
-        PlanGroup.objects.using(using).filter(group_id=instance.pk).delete()
+    rows = PlanGroup.objects.using(using).filter(group_id=instance.pk)
+    if router.db_for_write(PlanGroup) == using and read(using, rows.exists, False):
+        rows.delete()
 
 
 def _groups_changed(*, action: str, using: str, **details: object) -> None:
     if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
         return
-    if PlanGroup.objects.using(using).exists():
+    if read(using, PlanGroup.objects.using(using).exists, False):
         announce(using)
