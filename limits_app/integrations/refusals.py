@@ -35,6 +35,7 @@ TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 BLOCKED: Final = "urn:problem-type:limits-app:blocked"
+TOO_MUCH: Final = "urn:problem-type:limits-app:too-much-at-once"
 PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
@@ -84,14 +85,15 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     """Return what the refusal of an error says, in whatever form."""
     if isinstance(error, StoreUnavailable):
         detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service Unavailable"), detail, seconds_of(error))
     outcome = error.outcome
     names = violated(outcome)
     listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
-        return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
+        title = gettext("Too much at once")
+        return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, title, detail, None, TOO_MUCH, names)
     if outcome.blocked:
         detail = gettext("Access to this resource has been blocked.")
         return Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
