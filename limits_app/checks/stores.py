@@ -13,11 +13,12 @@ from limits_app import conf
 from limits_app.audit import is_protected
 from limits_app.checks.settings import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.core.clock import zone_of
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.models import CONFIGURATION, Endpoint, Policy, Resource
+from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
 from limits_app.resolver.resolution import write_alias
 from limits_app.services.site_urls import SiteUrls
@@ -32,7 +33,8 @@ def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list
     """Check the stores and the database; only with the option `check --database`."""
     if not databases or reported(missing_databases, missing_packages, missing_caches):
         return []
-    return reported(_configuration, _local_policies, _missing_stores, _rules_for_methods, _stores, _evictions)
+    rows = _configuration, _local_policies, _missing_stores, _rules_for_methods, _time_zones
+    return reported(*rows, _stores, _evictions)
 
 
 def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
@@ -124,6 +126,19 @@ def _rules_for_methods() -> Iterator[CheckMessage]:
                 hint="No action is required if these requests need no limit; else add their methods, or another rule.",
                 id="limits_app.I002",
             )
+
+
+def _time_zones() -> Iterator[CheckMessage]:
+    """Report time zones of limits and policies that this machine lacks."""
+    names = {limit.time_zone for limit in _rows(Limit.objects.exclude(time_zone=""))}
+    names |= {policy.time_zone for policy in _rows(Policy.objects.exclude(weekly_hours=""))}
+    for name in sorted(name for name in names if zone_of(name) is None):
+        yield Warning(
+            f"limits use the time zone {name!r}, which this machine lacks",
+            hint="Install the package tzdata (for old names such as 'US/Pacific', Debian's tzdata-legacy), or choose "
+            "another zone. Until then LIMITS['ON_UNRESOLVED'] decides about requests that need these limits.",
+            id="limits_app.W074",
+        )
 
 
 def _stores() -> Iterator[CheckMessage]:

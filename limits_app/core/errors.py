@@ -19,6 +19,10 @@ class InvalidLimit(LimitsError, ValueError):
     """An invalid limit, key, name or identifier; the message has the value and the allowed ones."""
 
 
+class UnknownTimeZone(InvalidLimit):
+    """A limit in a time zone that does not exist, or that this machine lacks."""
+
+
 class InvalidRequest(LimitsError, ValueError):
     """A request with invalid amounts or keys; nothing was charged."""
 

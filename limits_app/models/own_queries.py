@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from limits_app.core.errors import Unresolved
+from limits_app.core.errors import UnknownTimeZone, Unresolved
 
 logger = logging.getLogger("limits_app")
 
@@ -24,6 +24,7 @@ DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
 """All errors of a database: no table, column or right, no connection, and others."""
 NOT_MIGRATED: Final = "not_migrated"
 FAILED: Final = "failed"
+TIME_ZONE: Final = "time_zone"
 
 _LOG_SECONDS: Final = 60.0
 _MISSING_TABLE: Final[Mapping[str, Callable[[Any], bool]]] = {
@@ -101,6 +102,16 @@ def read(using: str, query: Callable[[], T], default: T) -> T:
             error,
         )
         raise Unresolved(f"the limits cannot be read from the database: {error}") from error
+
+
+@contextmanager
+def known_time_zones() -> Iterator[None]:
+    """Raise Unresolved where limits or hours that were read are in a time zone that this machine lacks."""
+    try:
+        yield
+    except UnknownTimeZone as error:
+        failures.note(TIME_ZONE, "limits cannot be used: %s; LIMITS['ON_UNRESOLVED'] decides instead", error)
+        raise Unresolved(str(error)) from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import COLUMNS
-from limits_app.models.own_queries import read
+from limits_app.models.own_queries import known_time_zones, read
 from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
 from limits_app.models.policy import Policy
@@ -126,7 +126,8 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     by_number: dict[int, list[Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
-    return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
+    with known_time_zones():
+        return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:

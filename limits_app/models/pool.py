@@ -16,7 +16,7 @@ from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import COLUMNS, check_definitions, definition_of
-from limits_app.models.own_queries import own_query, read
+from limits_app.models.own_queries import known_time_zones, own_query, read
 from limits_app.models.validators import (
     validate_config,
     validate_json,
@@ -230,12 +230,13 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
         return None
     load_balancing, failover = rows[0][:2]
     members: dict[int, tuple[dict[str, Any], list[Definition]]] = {}
-    for _balancing, _failover, pk, *rest in rows:
-        if pk is None:
-            continue
-        _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
-        if rest[len(_MEMBER)] is not None:
-            limits.append(definition_of(*rest[len(_MEMBER) :]))
+    with known_time_zones():
+        for _balancing, _failover, pk, *rest in rows:
+            if pk is None:
+                continue
+            _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
+            if rest[len(_MEMBER)] is not None:
+                limits.append(definition_of(*rest[len(_MEMBER) :]))
     # A fixed order of limits, because every process must compile the same layout.
     definitions = [
         MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))

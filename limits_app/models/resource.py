@@ -14,7 +14,7 @@ from limits_app.core.limits import Blocked, Limit
 from limits_app.core.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
-from limits_app.models.own_queries import DATABASE_ERRORS, read
+from limits_app.models.own_queries import DATABASE_ERRORS, known_time_zones, read
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
 
@@ -100,7 +100,8 @@ class CodeLimits(models.Model):
     def definitions(self) -> tuple[Limit, ...]:
         """The limits."""
         words = self.limits.split()
-        return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
+        with known_time_zones():
+            return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
 
 
 def note_code_limits(
