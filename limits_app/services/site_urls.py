@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from dis import get_instructions
 from functools import cached_property
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
 from django.urls.resolvers import RoutePattern
+from django.utils.module_loading import import_string
 
 from limits_app.models.validators import WILDCARD, route_pattern
 from limits_app.services.site_views import other_methods
@@ -28,17 +31,21 @@ class _Entry(NamedTuple):
 
 
 class SiteUrls:
-    """The views and paths of `ROOT_URLCONF`; a site without one may have anything."""
+    """The views and paths of `ROOT_URLCONF`.
+
+    A site without one may have anything, and so may one whose middleware chooses other URLs, as for each host.
+    """
 
     def __init__(self) -> None:
         self._urls = getattr(settings, "ROOT_URLCONF", None)
+        self._has_others = any(map(_sets_urlconf, settings.MIDDLEWARE))
 
     def have(self, path: str, view_name: str) -> bool:
         """Whether there may be a view of this name or, without a name, one at this path.
 
         Any may be at a route, below a wildcard, and at a path where paths depend on the language of a request.
         """
-        if self._urls is None:
+        if self._urls is None or self._has_others:
             return True
         if view_name:
             return view_name in self.views
@@ -87,6 +94,25 @@ class SiteUrls:
             return None if self._urls is None else resolve(path, self._urls)
         except Resolver404:
             return None
+
+
+def _sets_urlconf(middleware: str) -> bool:
+    """Whether the code of a middleware assigns `request.urlconf`."""
+    try:
+        found = import_string(middleware)
+    except ImportError:  # an error when the site starts
+        return False
+    kinds = found.__mro__ if isinstance(found, type) else (found,)
+    functions = [value for kind in kinds for value in (vars(kind).values() if isinstance(kind, type) else (kind,))]
+    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in functions]
+    return any(_assigns(code, "urlconf") for code in codes if code is not None)
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Whether a function, or one inside it, assigns an attribute of this name."""
+    if any(one.opname == "STORE_ATTR" and one.argval == name for one in get_instructions(code)):
+        return True
+    return any(_assigns(one, name) for one in code.co_consts if isinstance(one, CodeType))
 
 
 def _entries_of(urls: URLResolver, namespaces: tuple[str, ...], before: str | None) -> Iterator[_Entry]:
