@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
+from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext, ngettext
@@ -184,6 +185,8 @@ def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
     }
     try:
         return HttpResponse(render_to_string(TEMPLATE, context, request), status=content.status)
+    except TemplateDoesNotExist:  # a check reports it
+        return None
     except Exception:
         logger.exception("the template of a refusal failed: the refusal is sent as problem details")
         return None
