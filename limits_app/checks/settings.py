@@ -221,8 +221,8 @@ def _missing_apps() -> Iterator[CheckMessage]:
     if missing := [name for name in _APPS if not apps.is_installed(name)]:
         yield Error(
             f"limits_app needs {' and '.join(missing)}, which INSTALLED_APPS does not contain",
-            hint="Add what is missing to INSTALLED_APPS, before limits_app: plans belong to groups of users, and the admin and the "
-            "API have permissions. No middleware, session or admin is required.",
+            hint="Add what is missing to INSTALLED_APPS, before limits_app: plans belong to groups of users, and the "
+            "admin and the API have permissions. No middleware, session or admin is required.",
             id="limits_app.E075",
         )
 
