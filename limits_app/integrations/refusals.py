@@ -185,10 +185,9 @@ def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
     }
     try:
         return HttpResponse(render_to_string(TEMPLATE, context, request), status=content.status)
-    except TemplateDoesNotExist:  # a check reports it
-        return None
-    except Exception:
-        logger.exception("the template of a refusal failed: the refusal is sent as problem details")
+    except Exception as error:
+        if not (isinstance(error, TemplateDoesNotExist) and str(error) == TEMPLATE):  # which a check reports
+            logger.exception("the template of a refusal failed: the refusal is sent as problem details")
         return None
 
 

@@ -118,17 +118,19 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions:
     quotas = {} if form is Headers.NONE else _quotas(acquisitions)
     if not quotas:
         return
-    remove_headers(response)  # those of an inner integration
-    headers: dict[str, str | None] = {}
+    if hasattr(response, _ADDED):  # by an inner integration
+        remove_headers(response)
+    added: dict[str, _Added] = {}
     if form is not Headers.LEGACY:
-        own = ((name, response.headers.get(name), value) for name, value in _draft(quotas).items())
-        headers = {name: f"{before}, {value}" if before else value for name, before, value in own}
+        for name, own in _draft(quotas).items():
+            before = response.headers.get(name)
+            value = response.headers[name] = f"{before}, {own}" if before else own
+            added[name] = _Added(value, before)
     if form is not Headers.DRAFT:
         legacy = _legacy(max(quotas.values(), key=_Quota.urgency))
-        headers |= legacy if _is_stricter(legacy, response.headers) else {}
-    added = {name: _Added(value, response.headers.get(name)) for name, value in headers.items()}
-    for name, value in headers.items():
-        _set_header(response, name, value)
+        for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
+            added[name] = _Added(number, response.headers.get(name))
+            _set_header(response, name, number)
     setattr(response, _ADDED, added)
 
 
