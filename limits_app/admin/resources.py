@@ -26,7 +26,7 @@ from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy,
 from limits_app.models.plan import groups_have_plans
 from limits_app.resolver.resolution import Pair
 from limits_app.services import RowState
-from limits_app.services.doctor.configuration import SiteUrls
+from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 3
@@ -218,13 +218,27 @@ class EndpointAdmin(LargeListAdmin):
 
 
 def warn_of_rule(request: HttpRequest, rule: Endpoint) -> None:
-    """Add a message if the site has no such view or path, and one if another rule stops before this one."""
-    if rule.enabled and not SiteUrls().have(rule.path, rule.view_name):
+    """Add a message for each reason why a rule may not limit all that is expected.
+
+    The site has no such view or path, the view answers other methods too, or another rule stops before this one.
+    """
+    urls = SiteUrls()
+    if rule.enabled and not urls.have(rule.path, rule.view_name):
         warning = gettext(
             "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
             "Names and paths count as they are written."
         )
         messages.warning(request, warning % {"where": rule.path or rule.view_name})
+    others = urls.other_methods(rule.path, rule.view_name, rule.method_set) if rule.enabled else []
+    if others is None:
+        warning = gettext(
+            "The view answers every method, and this rule counts %(methods)s only: leave the methods empty, or "
+            "decorate the view with require_http_methods."
+        )
+        messages.warning(request, warning % {"methods": rule.methods})
+    elif others:
+        note = gettext("This rule counts %(methods)s only. The view answers %(others)s too.")
+        messages.info(request, note % {"methods": rule.methods, "others": ", ".join(others)})
     if (first := rule.hidden_by()) is not None:
         warning = gettext(
             "The rule “%(first)s” comes first and stops there, so this one never counts: "

@@ -20,7 +20,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
+from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
 from limits_app.integrations.drf.throttle import Refused, throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition
@@ -100,12 +100,12 @@ def _known(error: Exception) -> exceptions.APIException | None:
 
 def _of_limits(error: Exception) -> exceptions.APIException | None:
     match error:
+        case OperationalError() | InterfaceError() | Unresolved():
+            message = _("The database is temporarily unavailable.")
+            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, _RETRY_SECONDS)
         case StoreUnavailable():
             message = _("The limits store is temporarily unavailable.")
             return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, seconds_of(error))
-        case OperationalError() | InterfaceError():
-            message = _("The database is temporarily unavailable.")
-            return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, _RETRY_SECONDS)
         case CannotRevert():
             return Problem(HTTPStatus.CONFLICT, str(error))
         case LimitsError():

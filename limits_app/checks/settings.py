@@ -9,22 +9,28 @@ from inspect import signature
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction
+from django.apps import apps
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings
+from limits_app.integrations.refusals import TEMPLATE
 from limits_app.stores.registry import is_redis_cache
 
+_APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 """By IP version: public networks with a shorter prefix contain more than the proxies of an operator."""
 _PROCESSES_PER_CORE: Final = 16
 """More processes than this are probably those of several machines."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
+_CORS: Final = "corsheaders.middleware.CorsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
@@ -46,6 +52,9 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _several_machines,
         _ignored_exceptions,
         _middleware_order,
+        _cors_order,
+        _missing_apps,
+        _missing_templates,
         missing_databases,
         missing_packages,
         missing_caches,
@@ -195,6 +204,38 @@ def _middleware_order() -> Iterator[CheckMessage]:
             "LimitsMiddleware comes before AuthenticationMiddleware, so it does not know the user",
             hint="Put it after AuthenticationMiddleware; otherwise all clients are limited by address.",
             id="limits_app.W043",
+        )
+
+
+def _cors_order() -> Iterator[CheckMessage]:
+    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _CORS)]
+    if order == [_MIDDLEWARE, _CORS]:
+        yield Warning(
+            "LimitsMiddleware comes before CorsMiddleware, so URL rules count CORS preflights",
+            hint="Put CorsMiddleware first: it answers preflights, and adds its headers to rejections too.",
+            id="limits_app.W070",
+        )
+
+
+def _missing_apps() -> Iterator[CheckMessage]:
+    if missing := [name for name in _APPS if not apps.is_installed(name)]:
+        yield Error(
+            f"limits_app needs {' and '.join(missing)}, which INSTALLED_APPS does not contain",
+            hint="Add what is missing to INSTALLED_APPS, before limits_app: plans belong to groups of users, and the "
+            "admin and the API have permissions. No middleware, session or admin is required.",
+            id="limits_app.E075",
+        )
+
+
+def _missing_templates() -> Iterator[CheckMessage]:
+    try:
+        get_template(TEMPLATE)
+    except TemplateDoesNotExist:
+        yield Warning(
+            f"no template engine finds {TEMPLATE}, the page of rejections for browsers",
+            hint="Add DjangoTemplates with APP_DIRS to TEMPLATES; until then browsers get problem details as JSON. "
+            "Silence this check for a site without browsers.",
+            id="limits_app.W075",
         )
 
 

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.checks import CheckMessage, Info, Warning  # noqa: A004 - Django's name
-from django.db import DatabaseError
+from django.db.models import Model, QuerySet
 
 from limits_app import conf
 from limits_app.audit import is_protected
 from limits_app.checks.settings import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.core.clock import zone_of
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.models import Policy, Resource
+from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource
+from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
+from limits_app.resolver.resolution import write_alias
+from limits_app.services.site_urls import SiteUrls
 from limits_app.stores import registry
+
+M = TypeVar("M", bound=Model)
 
 _MOST_SKEW_US: Final = 1_000_000
 
 
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Check the stores and the database; only with the option `check --database`."""
-    asks = databases and not reported(missing_databases, missing_packages, missing_caches)
-    return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
+    if not databases or reported(missing_databases, missing_packages, missing_caches):
+        return []
+    rows = _configuration, _local_policies, _missing_stores, _rules_for_methods, _time_zones
+    return reported(*rows, _stores, _evictions)
 
 
 def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
@@ -35,7 +43,7 @@ def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> l
         return []
     try:
         protected = is_protected()
-    except (DatabaseError, CannotProtect):  # the tables do not exist yet, or this database has no such triggers
+    except (*DATABASE_ERRORS, CannotProtect):  # the tables do not exist yet, or this database has no such triggers
         return []
     if protected:
         return []
@@ -44,15 +52,43 @@ def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> l
     return [Info(message, hint=hint, id="limits_app.I001")]
 
 
+def _configuration() -> Iterator[CheckMessage]:
+    """Report tables of the configuration that are missing or cannot be read in full."""
+    using = write_alias()
+    try:
+        with own_query(using):
+            for model in CONFIGURATION:
+                model._base_manager.using(using).first()
+    except DATABASE_ERRORS as error:
+        if is_not_migrated(using, error):
+            yield Warning(
+                f"the database {using!r} has no tables of limits_app, so no rules and policies apply",
+                hint="Run manage.py migrate. Until then requests pass, and only limits in code apply.",
+                id="limits_app.W072",
+            )
+            return
+        yield Warning(
+            f"the limits cannot be read from the database {using!r}: {error}",
+            hint="Run manage.py migrate, or grant the right to read all tables of limits_app. Until then the last "
+            "known limits apply, and LIMITS['ON_UNRESOLVED'] decides about others.",
+            id="limits_app.W073",
+        )
+
+
+def _rows(rows: QuerySet[M]) -> list[M]:
+    """Return the rows; none where they cannot be read, which another check reports."""
+    try:
+        with own_query(rows.db):
+            return list(rows)
+    except DATABASE_ERRORS:
+        return []
+
+
 def _local_policies() -> Iterator[CheckMessage]:
     if conf.get(conf.EXPECTED_PROCESSES) is not None:
         return
     local = Policy.objects.filter(on_unavailable=OnUnavailable.LOCAL).select_related("resource", "entity")
-    try:
-        policies = list(local)
-    except DatabaseError:  # `migrate` runs checks before the tables exist
-        return
-    for policy in policies:
+    for policy in _rows(local):
         yield Warning(
             f"while the store is unavailable, the policy of {policy} is 'local', "
             "but the number of processes is unknown",
@@ -63,17 +99,45 @@ def _local_policies() -> Iterator[CheckMessage]:
 
 def _missing_stores() -> Iterator[CheckMessage]:
     aliases = conf.get(conf.STORES)
-    elsewhere = Resource.objects.exclude(store__in=["", *aliases]).order_by("name").values_list("name", "store")
-    try:
-        found = list(elsewhere)
-    except DatabaseError:  # as above
-        return
-    for name, alias in found:
+    for resource in _rows(Resource.objects.exclude(store__in=["", *aliases]).order_by("name")):
         yield Warning(
-            f"the resource {name} uses the store {alias!r}, which is not defined in LIMITS['STORES']",
+            f"the resource {resource.name} uses the store {resource.store!r}, which is not defined in LIMITS['STORES']",
             hint=f"Add it, or choose one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
             "are decided by `on_unavailable`.",
             id="limits_app.W054",
+        )
+
+
+def _rules_for_methods() -> Iterator[CheckMessage]:
+    """Report rules for some methods whose views answer others too, which these rules do not count."""
+    urls = SiteUrls()
+    for rule in _rows(Endpoint.objects.filter(enabled=True).exclude(methods="")):
+        others = urls.other_methods(rule.path, rule.view_name, rule.method_set)
+        if others is None:
+            yield Warning(
+                f"the URL rule {rule.name!r} counts {rule.methods} only, but a view of it answers every method",
+                hint="Leave its methods empty, or decorate the view with require_http_methods: clients can choose "
+                "another method, also an invented one.",
+                id="limits_app.W071",
+            )
+        elif others:
+            yield Info(
+                f"the URL rule {rule.name!r} counts {rule.methods} only, but its views answer {', '.join(others)} too",
+                hint="No action is required if these requests need no limit; else add their methods, or another rule.",
+                id="limits_app.I002",
+            )
+
+
+def _time_zones() -> Iterator[CheckMessage]:
+    """Report time zones of limits and policies that this machine lacks."""
+    names = {limit.time_zone for limit in _rows(Limit.objects.exclude(time_zone=""))}
+    names |= {policy.time_zone for policy in _rows(Policy.objects.exclude(weekly_hours=""))}
+    for name in sorted(name for name in names if zone_of(name) is None):
+        yield Warning(
+            f"limits use the time zone {name!r}, which this machine lacks",
+            hint="Install the package tzdata (for old names such as 'US/Pacific', Debian's tzdata-legacy), or choose "
+            "another zone. Until then LIMITS['ON_UNRESOLVED'] decides about requests that need these limits.",
+            id="limits_app.W074",
         )
 
 

@@ -71,7 +71,7 @@ EXPECTED_PROCESSES: Final = Key[int | None](
 )
 """Number of processes that share the limits; with 'local', each one allows its part of the capacity."""
 ON_UNRESOLVED: Final = Key("ON_UNRESOLVED", OnUnresolved.BLOCK, "limits_app.E032", parsers.one_of(OnUnresolved))
-"""What happens when the database is unavailable and the limits are not cached."""
+"""What happens when the database cannot be read and the limits are not cached."""
 BREAKER_FAILURE_RATIO: Final = Key[float]("BREAKER_FAILURE_RATIO", 0.5, "limits_app.E033", parsers.share)
 """Failure ratio at which the circuit breaker of a store opens."""
 BREAKER_MIN_CALLS: Final = Key("BREAKER_MIN_CALLS", 3, "limits_app.E034", parsers.whole_number(1, 10**6))

@@ -19,6 +19,10 @@ class InvalidLimit(LimitsError, ValueError):
     """An invalid limit, key, name or identifier; the message has the value and the allowed ones."""
 
 
+class UnknownTimeZone(InvalidLimit):
+    """A limit in a time zone that does not exist, or that this machine lacks."""
+
+
 class InvalidRequest(LimitsError, ValueError):
     """A request with invalid amounts or keys; nothing was charged."""
 
@@ -98,6 +102,10 @@ class StoreUnavailable(LimitsError):
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Unresolved(StoreUnavailable):
+    """The limits of a request cannot be determined: the database cannot be read, or this machine lacks a time zone."""
 
 
 class StoreBlocked(StoreUnavailable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
 
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.clock import DEFAULT_ZONE, zone_of
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.limit_checks import (
     check_key,
     check_positive,
@@ -299,7 +299,7 @@ class QuotaLimit:
         if not isinstance(self.period, str) or self.period not in tuple(QuotaPeriod):
             raise InvalidLimit(f"limit {self.key!r}: period must be one of {periods}, not {shown(self.period)}")
         if zone_of(self.time_zone) is None:
-            raise InvalidLimit(
+            raise UnknownTimeZone(
                 f"limit {self.key!r}: time_zone {shown(self.time_zone)} is not known here: "
                 "use an IANA name such as 'Europe/Berlin', and install tzdata where the system has no time zones"
             )

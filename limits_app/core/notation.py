@@ -80,7 +80,7 @@ def parse_limit(text: str) -> Noted:
         options = _options(said)
         return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
     except InvalidLimit as error:
-        raise InvalidLimit(f"{text!r}: {error}") from None
+        raise type(error)(f"{text!r}: {error}") from None
 
 
 def parse_limits(text: str) -> tuple[Noted, ...]:

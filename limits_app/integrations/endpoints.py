@@ -13,21 +13,22 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import InterfaceError, OperationalError, router
+from django.db import router
 from django.http import HttpRequest
 from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested, shown
 from limits_app.core.clock import lasts
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
-from limits_app.services.unavailable import without_database
+from limits_app.models.own_queries import read
+from limits_app.services.unavailable import without_limits
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
@@ -171,19 +172,19 @@ class Endpoints:
         version, seconds = _configuration_version()
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
-            table = EndpointTable(self.read(using), version, seconds)
-        except (OperationalError, InterfaceError) as error:
+            rows: list[Endpoint] = read(using, lambda: [*self.read(using)], [])
+        except Unresolved as error:
             return self._last_known(error)
+        table = EndpointTable(rows, version, seconds)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = table
         return table
 
-    def _last_known(self, error: Exception) -> EndpointTable:
-        """Return the endpoints that were read last, however old, while the database is down; else ON_UNRESOLVED."""
+    def _last_known(self, error: Unresolved) -> EndpointTable:
+        """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""
         if self._kept is None:
-            without_database(error)
+            without_limits(error)
             return EndpointTable(())
-        logger.warning("the database is down: the last known endpoints are used: %s", error)
         self._kept.keep(_RETRY_SECONDS)
         return self._kept
 

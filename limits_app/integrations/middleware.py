@@ -17,9 +17,12 @@ from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
+from limits_app.services.site_views import answers_options, renders_json
 
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to."""
+_CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
+"""What tells the site who a client is; browsers send none of them with a preflight."""
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
@@ -139,11 +142,14 @@ def _is_exempt(request: HttpRequest) -> bool:
     return getattr(view, EXEMPT, False) or (request.method == "OPTIONS" and _is_preflight(request, view))
 
 
-def _is_preflight(request: HttpRequest, view: object) -> bool:
-    """Whether a browser asks for permission (CORS) and the view answers that: a function would run in full."""
-    is_function = view is not None and not hasattr(view, "view_class") and not hasattr(view, "cls")
+def _is_preflight(request: HttpRequest, view: Callable[..., Any] | None) -> bool:
+    """Whether a browser asks for permission (CORS), without credentials, and no code of the site answers.
+
+    Where the site has API keys, a preflight may carry one: to look for it is to check a guess, which must count.
+    """
     asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
-    return asks and not is_function
+    has_credentials = any(map(request.META.get, _CREDENTIALS)) or conf.get(conf.API_KEY_OF_REQUEST) is not None
+    return asks and not has_credentials and answers_options(view) and renders_json(request, view)
 
 
 def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:

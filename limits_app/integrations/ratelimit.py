@@ -28,6 +28,7 @@ from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
+from limits_app.services.site_views import fits_method
 
 F = TypeVar("F", bound=Callable[..., Any])
 Key = str | Callable[[str, HttpRequest], str]
@@ -142,7 +143,7 @@ class _Rule(NamedTuple):
     def _charge(self, request: HttpRequest) -> None:
         if not getattr(settings, "RATELIMIT_ENABLE", True):
             return
-        if self.methods is not None and request.method not in self.methods:
+        if self.methods is not None and not fits_method(self.methods, request.method or ""):
             return
         rate = self.rate
         if isinstance(rate, str) and "." in rate:

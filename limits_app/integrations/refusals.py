@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
+from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext, ngettext
@@ -35,6 +36,7 @@ TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 BLOCKED: Final = "urn:problem-type:limits-app:blocked"
+TOO_MUCH: Final = "urn:problem-type:limits-app:too-much-at-once"
 PERMIT_SECONDS: Final = 1
 """`Retry-After` for a permit: nothing predicts when one is returned."""
 _STORE_SECONDS: Final = 5
@@ -84,14 +86,15 @@ def content_of(error: LimitExceeded | StoreUnavailable) -> Refusal:
     """Return what the refusal of an error says, in whatever form."""
     if isinstance(error, StoreUnavailable):
         detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service Unavailable"), detail, seconds_of(error))
     outcome = error.outcome
     names = violated(outcome)
     listed = ", ".join(dict.fromkeys(map(limit_name, map(_KEY, outcome.violations))))
     rejecting = outcome.binding
     if rejecting is not None and rejecting.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
-        return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
+        title = gettext("Too much at once")
+        return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, title, detail, None, TOO_MUCH, names)
     if outcome.blocked:
         detail = gettext("Access to this resource has been blocked.")
         return Refusal(HTTPStatus.FORBIDDEN, gettext("Access blocked"), detail, None, BLOCKED, names)
@@ -182,8 +185,9 @@ def _page(request: HttpRequest, content: Refusal) -> HttpResponse | None:
     }
     try:
         return HttpResponse(render_to_string(TEMPLATE, context, request), status=content.status)
-    except Exception:
-        logger.exception("the template of a refusal failed: the refusal is sent as problem details")
+    except Exception as error:
+        if not (isinstance(error, TemplateDoesNotExist) and str(error) == TEMPLATE):  # which a check reports
+            logger.exception("the template of a refusal failed: the refusal is sent as problem details")
         return None
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -31,17 +32,29 @@ from limits_app.integrations.request import RequestLimits
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 _ADDED: Final = "limits_headers"
-"""The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
+"""The attribute of a response with the `_Added` by the names of its headers; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
 _RESOURCE: Final = attrgetter("scope.resource")
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _SECOND: Final = 1_000_000
+_LIMIT: Final = "X-RateLimit-Limit"
+_REMAINING: Final = "X-RateLimit-Remaining"
+_RESET: Final = "X-RateLimit-Reset"
+_WHOLE: Final = re.compile(r"[0-9]{1,15}")
+_SECONDS_OF_A_DECADE: Final = 315_360_000
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 _PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
 """Responses that are being sent, with the limits to release; the request is kept alive until then."""
 
 _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
 """The limits of the present request whose response no integration sees."""
+
+
+class _Added(NamedTuple):
+    """The value of a header, and the one that the view set, which it replaces or continues; None for no header."""
+
+    value: str | None
+    before: str | None
 
 
 class _Quota(NamedTuple):
@@ -96,22 +109,43 @@ def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final
 
 
 def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions: Sequence[Acquisition]) -> None:
-    """Add headers with the remaining amounts of the limits of some acquisitions."""
+    """Add headers with the remaining amounts of the limits of some acquisitions.
+
+    Headers that the view has set itself, as one that forwards the response of an upstream, stay: fields of the draft
+    are lists and get more items, and of two sets of legacy headers the stricter one is sent.
+    """
     form = limits.settings[_FORMAT]
     quotas = {} if form is Headers.NONE else _quotas(acquisitions)
     if not quotas:
         return
-    headers = {} if form is Headers.LEGACY else _draft(quotas)
+    if hasattr(response, _ADDED):  # by an inner integration
+        remove_headers(response)
+    added: dict[str, _Added] = {}
+    if form is not Headers.LEGACY:
+        for name, own in _draft(quotas).items():
+            before = response.headers.get(name)
+            value = response.headers[name] = f"{before}, {own}" if before else own
+            added[name] = _Added(value, before)
     if form is not Headers.DRAFT:
-        headers |= _legacy(max(quotas.values(), key=_Quota.urgency))
-    for name, value in headers.items():
-        response.headers[name] = value
-    setattr(response, _ADDED, tuple(headers))
+        legacy = _legacy(max(quotas.values(), key=_Quota.urgency))
+        for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
+            added[name] = _Added(number, response.headers.get(name))
+            _set_header(response, name, number)
+    setattr(response, _ADDED, added)
 
 
 def remove_headers(response: HttpResponseBase) -> None:
-    """Remove the headers that were added for another request, from a response that a cache kept."""
-    for name in getattr(response, _ADDED, ()):
+    """Remove the headers that were added, as those for another request from a response that a cache kept."""
+    added: Mapping[str, _Added] = getattr(response, _ADDED, {})
+    for name, (value, before) in added.items():
+        if response.headers.get(name) == value:  # else code of the site has set it since
+            _set_header(response, name, before)
+
+
+def _set_header(response: HttpResponseBase, name: str, value: str | None) -> None:
+    if value is not None:
+        response.headers[name] = value
+    elif name in response.headers:
         del response.headers[name]
 
 
@@ -179,15 +213,37 @@ def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
     return _PERIODS.get(limit.period) if limit.period else limit.session_seconds
 
 
-def _legacy(quota: _Quota) -> dict[str, str]:
-    """Return the headers with the time of the reset in seconds since 1970, as most sites send them."""
-    headers = {
-        "X-RateLimit-Limit": str(int(quota.limit.rule.limit.ceiling)),
-        "X-RateLimit-Remaining": str(quota.remaining),
+def _legacy(quota: _Quota) -> dict[str, str | None]:
+    """Return the headers with the time of the reset in seconds since 1970, as most sites send them.
+
+    A limit below 1 is sent as 1, as in the draft. None removes the header of another limit.
+    """
+    limit = quota.limit.rule.limit
+    return {
+        _LIMIT: str(0 if isinstance(limit, Blocked) else max(int(limit.ceiling), 1)),
+        _REMAINING: str(quota.remaining),
+        _RESET: None if quota.reset_seconds is None else str(ceil(time()) + quota.reset_seconds),
     }
-    if quota.reset_seconds is not None:
-        headers["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
-    return headers
+
+
+def _is_stricter(own: Mapping[str, str | None], of_view: Mapping[str, str]) -> bool:
+    """Whether legacy headers leave a client less than those of the view; False where these cannot be compared."""
+    if not any(name in of_view for name in own):
+        return True
+    left, left_by_view = _number(own[_REMAINING]), _number(of_view.get(_REMAINING))
+    if left is None or left_by_view is None:
+        return False
+    return (left, -_reset_at(own[_RESET])) < (left_by_view, -_reset_at(of_view.get(_RESET)))
+
+
+def _reset_at(text: str | None) -> int:
+    """Return the time of a reset in seconds since 1970; some sites send the seconds until then."""
+    seconds = _number(text) or 0
+    return seconds if seconds > _SECONDS_OF_A_DECADE else ceil(time()) + seconds
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and _WHOLE.fullmatch(text) else None
 
 
 def release_when_finished(limits: RequestLimits) -> None:

@@ -9,11 +9,12 @@ from functools import lru_cache, partial
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, NamedTuple
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.core.errors import InvalidLimit, InvalidRequest, Unresolved
 from limits_app.core.keys import check_resource
 from limits_app.integrations.charges import Demand, one_of_each
 from limits_app.integrations.identity import (
@@ -28,9 +29,12 @@ from limits_app.integrations.request import limits_of
 from limits_app.integrations.routes import Route
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
+from limits_app.models.own_queries import read
 from limits_app.models.validators import WILDCARD
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.site_views import fits_method
+from limits_app.services.unavailable import without_limits
 
 logger = logging.getLogger("limits_app")
 
@@ -70,7 +74,7 @@ class Exemptions:
         if any(exempt and getattr(user, name, False) for exempt, name in flags):
             return True
         groups = getattr(user, "groups", None) if self.groups else None
-        return groups is not None and groups.filter(name__in=self.groups).exists()
+        return groups is not None and _exists(groups.filter(name__in=self.groups))
 
 
 @dataclass(slots=True)
@@ -97,8 +101,8 @@ class Rule:
 
     def fits(self, path: str, method: str) -> bool:
         """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
-        fits_method = not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
-        return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
+        fits = not self.methods or fits_method(self.methods, method)
+        return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
 
     def entity_of(self, request: HttpRequest) -> str | None:
         """Who is counted for a request; the IP address where it lacks what the rule counts by."""
@@ -170,6 +174,15 @@ def charges_for(request: HttpRequest, rules: Iterable[Rule]) -> list[RuleCharge]
 def _larger(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
     """The larger amount of each key; an amount that is not named is 1."""
     return {key: max(one.get(key, 1), other.get(key, 1)) for key in {**one, **other}}
+
+
+def _exists(groups: QuerySet[Any]) -> bool:
+    """Whether a user has one of some groups; where that cannot be read, ON_UNRESOLVED decides: no limits, or block."""
+    try:
+        return read(groups.db, groups.exists, False)
+    except Unresolved as error:
+        without_limits(error)
+        return True
 
 
 def compiled(row: Endpoint, confirm: Confirm) -> Rule:

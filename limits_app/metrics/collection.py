@@ -20,6 +20,7 @@ from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.models.fields import aware
+from limits_app.models.own_queries import failures
 from limits_app.resolver.cache import resolver
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.denial_counter import denials
@@ -150,6 +151,8 @@ class Collection:
         for name, total in (("resolver_hits", info.hits), ("resolver_misses", info.misses)):
             for _, number in self._increase(name, {(): total}):
                 self._record(name, number)
+        for label, number in self._increase("unresolved", {(reason,): number for reason, number in failures.totals()}):
+            self._record("unresolved", number, label)
         self._record("resolver_kept", info.size)
         self._record("denials_unwritten", denials.waiting)
 

@@ -68,6 +68,7 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
         _gauge("store_unsettled", "Releases that wait for the store", "store"),
         _counter("resolver_hits", "Limits that were found in the cache"),
         _counter("resolver_misses", "Limits that were read from the database"),
+        _counter("unresolved", "Reads of limits that failed: not_migrated, failed or time_zone", "reason"),
         _gauge("resolver_kept", "Limits in the cache"),
         _gauge("usage_lag_seconds", "Time since usage was last rolled up", combined="livemostrecent"),
         _gauge("emergency_mode", "Emergency switch: 0 enforce, 1 shadow, 2 off", combined="livemostrecent"),

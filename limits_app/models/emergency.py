@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import signals
 from limits_app.models.base import Configuration
 from limits_app.models.fields import aware
+from limits_app.models.own_queries import read
 from limits_app.models.policy_rules import Enforcement
 from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_text
@@ -97,7 +98,7 @@ class EmergencySwitch(Configuration):
 
 def emergency(using: str, now: datetime) -> Emergency:
     """The emergency switch in a database, as it is in force now."""
-    row = EmergencySwitch.objects.using(using).first()
+    row = read(using, lambda: EmergencySwitch.objects.using(using).first(), None)
     if row is None:
         return ENFORCED
     return Emergency(Enforcement(row.mode), row.reason, row.until and aware(row.until)).at(now)

@@ -90,7 +90,10 @@ class Endpoint(Configuration):
         max_length=100,
         blank=True,
         validators=[validate_methods],
-        help_text=_("Such as “GET, POST”; all methods when left empty. CORS preflight requests are not charged."),
+        help_text=_(
+            "Such as “GET, POST”; all methods when left empty. Requests by other methods are not counted, also where "
+            "the view answers them: function views answer every method."
+        ),
     )
     counted_by = models.CharField(
         _("counted by"),

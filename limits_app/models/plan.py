@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models.signals import m2m_changed, pre_delete
@@ -14,11 +14,13 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
+from limits_app.models.own_queries import read
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
 """The length of a name."""
 _USER_PREFIX: Final = "user:"
+_GROUP: Final = "auth.Group"  # by name, so that a site without that app gets a check and not a traceback
 
 
 class Plan(Configuration):
@@ -59,7 +61,7 @@ class PlanGroup(Configuration):
 
     plan = models.ForeignKey(Plan, verbose_name=_("plan"), on_delete=models.CASCADE, related_name="groups")
     group = models.OneToOneField(
-        Group,
+        _GROUP,
         verbose_name=_("group"),
         on_delete=models.DO_NOTHING,  # see `watch_groups`: users and their groups may be in another database
         related_name="+",
@@ -79,7 +81,10 @@ class PlanGroup(Configuration):
 
 def memberships() -> Any:
     """The many-to-many field from users to their groups; None where the user model has no groups."""
-    field: Any = next((one for one in get_user_model()._meta.many_to_many if one.related_model is Group), None)
+    if not apps.is_installed("django.contrib.auth"):
+        return None
+    group, fields = apps.get_model(_GROUP), get_user_model()._meta.many_to_many
+    field: Any = next((one for one in fields if one.related_model is group), None)
     return field
 
 
@@ -100,18 +105,19 @@ def user_key(identifier: str) -> Any:
 
 def watch_groups() -> None:
     """Announce a change when users join or leave groups with a plan; a deleted group loses its plan."""
-    pre_delete.connect(_group_deleted, sender=Group, dispatch_uid="limits_app.groups")
+    pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")
     if (field := memberships()) is not None:
         m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
 
 
-def _group_deleted(*, instance: Group, using: str, **details: object) -> None:
-    if router.db_for_write(PlanGroup) == using:
-        PlanGroup.objects.using(using).filter(group_id=instance.pk).delete()
+def _group_deleted(*, instance: models.Model, using: str, **details: object) -> None:
+    rows = PlanGroup.objects.using(using).filter(group_id=instance.pk)
+    if router.db_for_write(PlanGroup) == using and read(using, rows.exists, False):
+        rows.delete()
 
 
 def _groups_changed(*, action: str, using: str, **details: object) -> None:
     if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
         return
-    if PlanGroup.objects.using(using).exists():
+    if read(using, PlanGroup.objects.using(using).exists, False):
         announce(using)

@@ -18,10 +18,11 @@ from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import COLUMNS
+from limits_app.models.own_queries import known_time_zones, read
 from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
 from limits_app.models.policy import Policy
-from limits_app.models.policy_values import EVERYBODY, PolicyChain, Row, Subject, chain_of
+from limits_app.models.policy_values import EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
 
@@ -96,7 +97,7 @@ _PLAN_OF_GROUPS: Final = """
 
 
 def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
-    """Return the policies that may apply to an entity (None: the site itself) on a resource.
+    """Return the policies that may apply to an entity (None: the site itself) on a resource; see `read` for errors.
 
     Those of the entities above it are included as far as each cascades, and those that have ended by `now` are not.
     """
@@ -117,14 +118,22 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
         if has_groups:
             parameters.append(get_user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [*parameters, *chain.from_iterable(networks), to_column(now, connection)])
-        rows = [Row.of(columns) for columns in cursor.fetchall()]
+    values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
+    rows = read(using, lambda: _rows(connection, sql, values), None)
+    if rows is None:
+        return [PolicyChain([EntityPolicies(one.entity, ())], None, known=False) for one in subjects]
     # Each subject has a row, since `subject` in the query has one for everybody.
     by_number: dict[int, list[Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
-    return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
+    with known_time_zones():
+        return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
+
+
+def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return [Row.of(columns) for columns in cursor.fetchall()]
 
 
 def _networks(entity: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
@@ -230,6 +230,8 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
 def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
     try:
         return WeeklyHours.parse(text, zone)
+    except UnknownTimeZone:
+        raise
     except ValueError as error:  # written past the validation of the model
         logger.warning("policy %s never applies, because its hours are invalid: %s", policy_id, error)
         return WeeklyHours.NEVER

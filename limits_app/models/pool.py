@@ -16,6 +16,7 @@ from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import COLUMNS, check_definitions, definition_of
+from limits_app.models.own_queries import known_time_zones, own_query, read
 from limits_app.models.validators import (
     validate_config,
     validate_json,
@@ -169,8 +170,9 @@ class CoolDown(models.Model):
 
 def cool_downs(pool: str) -> dict[str, int]:
     """Read until when each member of a pool is not used, in microseconds since 1970, by its name."""
-    rows = CoolDown.objects.using(router.db_for_write(CoolDown)).filter(pool=pool)
-    return dict(rows.values_list("member", "until"))
+    using = router.db_for_write(CoolDown)
+    rows = CoolDown.objects.using(using).filter(pool=pool)
+    return read(using, lambda: dict(rows.values_list("member", "until")), {})
 
 
 def keep_cool_down(pool: str, member: str, until: int) -> bool:
@@ -178,12 +180,14 @@ def keep_cool_down(pool: str, member: str, until: int) -> bool:
 
     Returns whether that has changed anything.
     """
-    rows = CoolDown.objects.using(router.db_for_write(CoolDown))
+    using = router.db_for_write(CoolDown)
+    rows = CoolDown.objects.using(using)
     found = rows.filter(pool=pool, member=member)
-    if not until:
-        return found.delete()[0] > 0
-    rows.bulk_create([CoolDown(pool=pool, member=member, until=0)], ignore_conflicts=True)
-    return found.filter(until__lt=until).update(until=until) > 0
+    with own_query(using):
+        if not until:
+            return found.delete()[0] > 0
+        rows.bulk_create([CoolDown(pool=pool, member=member, until=0)], ignore_conflicts=True)
+        return found.filter(until__lt=until).update(until=until) > 0
 
 
 _MEMBER: Final = ("name", "weight", "config", "enabled")
@@ -220,20 +224,22 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
     columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
     columns += [f"members__limits__{column}" for column in COLUMNS]
     pools = Pool.objects.using(using).filter(name=name)
-    rows = list(pools.order_by("members__order", "members__pk").values_list(*columns))
+    found = pools.order_by("members__order", "members__pk").values_list(*columns)
+    rows: list[Any] = read(using, lambda: list(found), [])
     if not rows:
         return None
     load_balancing, failover = rows[0][:2]
     members: dict[int, tuple[dict[str, Any], list[Definition]]] = {}
-    for _balancing, _failover, pk, *rest in rows:
-        if pk is None:
-            continue
-        _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
-        if rest[len(_MEMBER)] is not None:
-            limits.append(definition_of(*rest[len(_MEMBER) :]))
+    with known_time_zones():
+        for _balancing, _failover, pk, *rest in rows:
+            if pk is None:
+                continue
+            _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
+            if rest[len(_MEMBER)] is not None:
+                limits.append(definition_of(*rest[len(_MEMBER) :]))
     # A fixed order of limits, because every process must compile the same layout.
-    found = [
+    definitions = [
         MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))
         for known, limits in members.values()
     ]
-    return PoolDefinition(name, load_balancing, failover, tuple(found))
+    return PoolDefinition(name, load_balancing, failover, tuple(definitions))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import MutableSet
 from typing import Final, cast
 
-from django.db import DatabaseError, connections, models, router, transaction
+from django.db import connections, models, router, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -14,6 +14,7 @@ from limits_app.core.limits import Blocked, Limit
 from limits_app.core.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
+from limits_app.models.own_queries import DATABASE_ERRORS, known_time_zones, read
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
 
@@ -99,7 +100,8 @@ class CodeLimits(models.Model):
     def definitions(self) -> tuple[Limit, ...]:
         """The limits."""
         words = self.limits.split()
-        return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
+        with known_time_zones():
+            return tuple(cast("Limit", Blocked()) if one == Blocked.key else parse_limit(one).limit for one in words)
 
 
 def note_code_limits(
@@ -122,7 +124,7 @@ def note_code_limits(
                 rows.bulk_create([CodeLimits(resource=resource, limits=text)], ignore_conflicts=True)
                 oldest = list(rows.order_by("-used_at", "-pk").values_list("pk", flat=True)[_MOST_ROWS:])
                 rows.filter(pk__in=oldest).delete()
-        except DatabaseError as error:
+        except DATABASE_ERRORS as error:
             logger.warning("the limits that code sets on %s are not shown to administrators: %s", resource, error)
 
     transaction.on_commit(write, using=using)
@@ -130,4 +132,5 @@ def note_code_limits(
 
 def code_limits(resource: str) -> list[CodeLimits]:
     """Return the limits that code has passed for a resource, those used last first."""
-    return list(CodeLimits.objects.filter(resource=resource).order_by("-used_at", "-pk"))
+    rows = CodeLimits.objects.filter(resource=resource).order_by("-used_at", "-pk")
+    return read(rows.db, lambda: list(rows), [])

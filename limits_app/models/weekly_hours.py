@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import ClassVar, Final, Self
 
 from limits_app.core.clock import zone_of
+from limits_app.core.errors import UnknownTimeZone
 
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES: Final = 24 * 60
@@ -161,8 +162,8 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
 
 
 def zone_named(name: str) -> tzinfo:
-    """Return the time zone of a name; ValueError if it does not exist."""
+    """Return the time zone of a name; UnknownTimeZone, a ValueError, if it does not exist here."""
     zone = zone_of(name)
     if zone is None:
-        raise ValueError(f"{name!r} is not a time zone: use its IANA name, such as 'Europe/Berlin'")
+        raise UnknownTimeZone(f"{name!r} is not a time zone: use its IANA name, such as 'Europe/Berlin'")
     return zone

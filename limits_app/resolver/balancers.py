@@ -13,10 +13,11 @@ from time import monotonic
 from typing import Final
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, InterfaceError
 
 from limits_app.core.balancing import Balancer, balancer_named
 from limits_app.core.clock import lasts
+from limits_app.core.errors import Unresolved
+from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import cool_downs, keep_cool_down
 
 logger = logging.getLogger("limits_app")
@@ -84,7 +85,7 @@ class Balancers:
             reports = used.reports
         try:
             found = cool_downs(pool)
-        except (DatabaseError, InterfaceError, SynchronousOnlyOperation) as error:
+        except (Unresolved, SynchronousOnlyOperation) as error:
             logger.debug("the cool-downs of the pool %s could not be read: %s", pool, error)
             return
         with self._lock:
@@ -100,7 +101,7 @@ class Balancers:
         try:
             if self.shares_cool_downs:
                 keep_cool_down(pool, member, until)
-        except (DatabaseError, InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
         with self._lock:
             used = self._by_pool.get(pool)

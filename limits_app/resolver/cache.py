@@ -10,11 +10,9 @@ from time import monotonic, time
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from django.db import InterfaceError, OperationalError
-
 from limits_app import conf
 from limits_app.core.clock import lasts
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.runtime import on_fork
 from limits_app.models import changes, note_code_limits
 from limits_app.resolver.balancers import balancers
@@ -116,8 +114,8 @@ class Resolver:
         """The cached set, else a new one; threads that need the same set read the database once.
 
         The set is not `available` while its store is down. A result is not cached while a transaction of this thread
-        has uncommitted changes of the configuration, or reads an older snapshot. While the database is down the last
-        set is used, even if expired; OperationalError or InterfaceError where there is none.
+        has uncommitted changes of the configuration, or reads an older snapshot. While the database cannot be read the
+        last set is used, even if expired; Unresolved where there is none.
         Raises InvalidLimit for invalid arguments.
         """
         found = self.cached(key)
@@ -170,11 +168,10 @@ class Resolver:
         self._misses += 1
         try:
             resolved = self._resolve(key)
-        except (OperationalError, InterfaceError) as error:
+        except Unresolved:
             last = self._entries.get(key)
             if last is None:
                 raise
-            logger.warning("the database is down: the last known limits on %s are used: %s", key[0], error)
             self._add(key, _Entry(last.resolved, monotonic(), _DATABASE_RETRY_SECONDS, None, last.pool))
             return last.resolved
         if changes.may_be_kept(write_alias()):

@@ -8,7 +8,6 @@ from math import ceil
 from typing import Final, cast
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, InterfaceError
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
@@ -18,6 +17,7 @@ from limits_app.core.limit_pool import LimitPool, checked_seconds
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.models import changes
+from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import keep_cool_down
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import pool_resolver, resolver
@@ -70,7 +70,7 @@ def _cool_resource(resource: str, seconds: float) -> None:
     try:
         if keep_cool_down(resource, "", until):
             changes.announce(write_alias())
-    except (DatabaseError, InterfaceError) as error:
+    except DATABASE_ERRORS as error:
         logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
 
 

@@ -9,7 +9,6 @@ from typing import Final, Protocol, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import InterfaceError, OperationalError
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
@@ -20,6 +19,7 @@ from limits_app.core.errors import (
     NeverAdmissible,
     StaleConfiguration,
     StoreUnavailable,
+    Unresolved,
 )
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
@@ -30,11 +30,11 @@ from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow
-from limits_app.services.unavailable import check_exceeds_limits, fallback_of, without_database
+from limits_app.services.unavailable import check_exceeds_limits, fallback_of, without_limits
 
 T = TypeVar("T")
 
-_RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded, OperationalError, InterfaceError)
+_RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded)
 
 _IN_A_COROUTINE: Final = (
     "acquire, try_acquire and check may read the database: in a coroutine write `await limits.aacquire(...)`, "
@@ -125,16 +125,22 @@ class Request:
 
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
         """Call `use` with the effective limits and the amounts, again after an error that `_recover` handles."""
-        while True:
-            try:
-                limits = self._fallback
-                if limits is None:
-                    limits = self._limits(self._source.cached(self._key) or self._source.get(self._key))
-                return use(limits, self._amounts(limits))
-            except SynchronousOnlyOperation as error:
-                raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
-            except _RECOVERABLE as error:
-                self._recover(error)
+        try:
+            while True:
+                try:
+                    limits = self._fallback
+                    if limits is None:
+                        limits = self._limits(self._source.cached(self._key) or self._source.get(self._key))
+                except _RECOVERABLE as error:
+                    self._recover(error)
+                    continue
+                amounts = self._amounts(limits)  # an error of the site is raised
+                try:
+                    return use(limits, amounts)
+                except _RECOVERABLE as error:
+                    self._recover(error)
+        except SynchronousOnlyOperation as error:
+            raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
 
     async def _ause(self, use: Callable[[LimitSet, Requested], Awaitable[T]]) -> T:
         """`_use` for asyncio: a thread reads the database."""
@@ -144,7 +150,12 @@ class Request:
                 if limits is None:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
                     limits = self._limits(resolved)
-                return await use(limits, self._amounts(limits))
+            except _RECOVERABLE as error:
+                self._recover(error)
+                continue
+            amounts = self._amounts(limits)
+            try:
+                return await use(limits, amounts)
             except _RECOVERABLE as error:
                 self._recover(error)
 
@@ -169,12 +180,12 @@ class Request:
                 count(self._resolved, error.refused)
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
             raise error
-        elif fallback is not None:  # for instance an error of the function that returns the amounts
+        elif fallback is not None:
             raise error
-        elif isinstance(error, StoreUnavailable):
-            self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
+        elif isinstance(error, Unresolved):
+            self._resolved, self._fallback = None, without_limits(error)
         else:
-            self._resolved, self._fallback = None, without_database(error)
+            self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         return limits.try_acquire(amounts)

@@ -6,7 +6,6 @@ process. Entities that are blocked or unlimited stay so, since that needs no sto
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -14,7 +13,7 @@ from typing import Final
 from limits_app import conf
 from limits_app.conf import OnUnavailable, OnUnresolved
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, NeverAdmissible, Unresolved
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Claim, ScopedLimits
@@ -23,8 +22,6 @@ from limits_app.core.store import Store
 from limits_app.resolver.resolved_set import ResolvedSet
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
-
-logger = logging.getLogger("limits_app")
 
 
 def fallback_of(resolved: ResolvedSet) -> LimitSet:
@@ -52,12 +49,11 @@ def check_exceeds_limits(error: LimitExceeded, resolved: ResolvedSet) -> None:
             raise resilient_store(resolved.alias).unavailable() from error
 
 
-def without_database(error: Exception) -> LimitSet:
-    """Return the limits for an entity whose limits are unknown, as the database is down; may raise StoreUnavailable."""
+def without_limits(error: Unresolved) -> LimitSet:
+    """Return the limits where those of the configuration are unknown: none, unless ON_UNRESOLVED raises the error."""
     if conf.get(conf.ENABLED) and conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
-        seconds = conf.get(conf.BREAKER_PROBE_SECONDS)
-        raise StoreUnavailable(f"the limits cannot be read from the database: {error}", retry_after=seconds) from error
-    logger.warning("the limits cannot be read from the database, so nothing is limited: %s", error)
+        error.retry_after = conf.get(conf.BREAKER_PROBE_SECONDS)
+        raise error
     return _UNLIMITED
 
 

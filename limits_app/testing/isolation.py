@@ -21,6 +21,7 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
+from limits_app.models.own_queries import failures
 from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import resolver
@@ -94,6 +95,7 @@ def forget_use() -> None:
     thresholds.clear()
     forget_shadow_refusals()
     forget_warnings()
+    failures.clear()
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function

@@ -12,10 +12,12 @@ import pytest
 from django.contrib import admin
 from django.db import connection
 from django.db.models import QuerySet
-from django.test import Client
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
+from django.urls import path, reverse
 from django.utils import timezone
+from django.views import View
 from pytest_django import Settings
 
 from limits_app import conf, limits
@@ -24,6 +26,7 @@ from limits_app.admin.changelists import begins
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
+from project.urls import urlpatterns
 from tests.admin.browsing import act, address, changelist, policy_form, said
 from tests.admin.pages.snapshots import used
 from tests.admin.rows import fill
@@ -139,6 +142,37 @@ def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> No
         done = admin_client.post(address("endpoint_add"), {**rule, "name": name, "order": order})
     [warning] = [one for one in said(done) if "never counts" in one]
     assert "The rule “first” comes first and stops there" in warning
+
+
+@pytest.mark.parametrize(
+    ("methods", "messages"),
+    [
+        ("PUT", ["This rule counts PUT only. The view answers GET, POST too."]),
+        ("GET,POST", []),
+        ("", []),
+    ],
+)
+def test_methods_that_a_rule_does_not_count_are_named(admin_client: Client, methods: str, messages: list[str]) -> None:
+    rule = {"name": "r", "view_name": "forms", "limits": "5/min", "amounts": "{}", "counted_by": "entity"}
+    with override_settings(ROOT_URLCONF=(path("form/", Form.as_view(), name="forms"), *urlpatterns)):
+        done = admin_client.post(address("endpoint_add"), {**rule, "methods": methods, "enabled": "on", "order": 1})
+    assert [one for one in said(done) if "counts" in one] == messages
+
+
+def test_rule_for_some_methods_of_a_function_view_is_warned_of(admin_client: Client) -> None:
+    rule = {"name": "r", "view_name": "admin:index", "limits": "5/min", "amounts": "{}", "counted_by": "entity"}
+    done = admin_client.post(address("endpoint_add"), {**rule, "methods": "POST", "enabled": "on", "order": 1})
+    [warning] = [one for one in said(done) if "counts" in one]
+    assert warning.startswith("The view answers every method, and this rule counts POST only: leave the methods empty")
+
+
+class Form(View):
+    """A view that answers GET and POST."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    post = get
 
 
 def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Client) -> None:

@@ -109,6 +109,52 @@ def test_and_others_are_not(view: str, where: str, settings_of_urls: dict[str, A
     assert found("D019") == []
 
 
+class Hosts:
+    """A middleware that chooses the URLs for each host."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        self.choose(request)
+        return self.get_response(request)
+
+    @staticmethod
+    def choose(request: HttpRequest) -> None:
+        if request.get_host().startswith("api."):
+            request.urlconf = "tests.commands.translated_urls"
+
+
+def hosts(get_response: Any) -> Any:
+    """`Hosts` as a function."""
+
+    def middleware(request: HttpRequest) -> Any:
+        request.urlconf = "tests.commands.translated_urls"
+        return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.parametrize(("middleware", "known"), [("Hosts", False), ("hosts", False), ("Unrelated", True)])
+def test_views_of_other_urls_that_a_middleware_chooses_are_not_reported(
+    middleware: str, known: bool, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", f"{__name__}.{middleware}"]
+    apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/")))
+    assert bool(found("D019")) is known
+
+
+class Unrelated:
+    """A middleware that only reads the URLs of a request."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        assert getattr(request, "urlconf", None) is None or request.urlconf
+        return self.get_response(request)
+
+
 HIDDEN: Final = """
 resources: {api: {}}
 endpoints:

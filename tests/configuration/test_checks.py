@@ -10,6 +10,10 @@ import pytest
 from django.core.checks import INFO, run_checks
 from django.core.checks.registry import registry as django_registry
 from django.db import ProgrammingError, connection, connections
+from django.http import HttpResponse
+from django.urls import path
+from django.views import View
+from django.views.decorators.http import require_http_methods
 from pytest_django import Settings
 from redis import Redis
 
@@ -17,6 +21,7 @@ from limits_app import CallLimit, checks, conf, limits
 from limits_app.audit import protect
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.store import Store
+from limits_app.models import Endpoint
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -29,6 +34,7 @@ REDIS = "django_redis.cache.RedisCache"
 POSTGRES = "django.db.backends.postgresql"
 LIMITS = "limits_app.integrations.middleware.LimitsMiddleware"
 USERS = "django.contrib.auth.middleware.AuthenticationMiddleware"
+CORS = "corsheaders.middleware.CorsMiddleware"
 
 
 def ids(messages: list[Any]) -> list[str]:
@@ -174,6 +180,38 @@ def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order:
     assert ids(checks.check_hazards()) == found
 
 
+@pytest.mark.parametrize(("order", "found"), [([LIMITS, CORS], ["W070"]), ([CORS, LIMITS], []), ([CORS], [])])
+def test_middleware_that_sees_preflights_first_is_reported(
+    settings: Settings, order: list[str], found: list[str]
+) -> None:
+    settings.MIDDLEWARE = order
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rules_for_some_methods_of_a_view_are_reported(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": MEMORY}
+    settings.ROOT_URLCONF = (
+        path("function/", page),
+        path("post/", require_http_methods(["GET", "POST"])(page)),
+        path("class/<int:pk>/", type("Page", (View,), {"get": page, "put": page}).as_view(), name="class"),
+    )
+    for name, where in [("function", "/function/"), ("post", "/post/"), ("class", "/class/*")]:
+        Endpoint.objects.create(name=name, path=where, limits="5/min", methods="GET")
+    Endpoint.objects.create(name="by name", view_name="class", limits="5/min", methods="GET,PUT")
+    Endpoint.objects.create(name="off", path="/function/", limits="5/min", methods="GET", enabled=False)
+    assert [(one.id, one.msg) for one in checks.check_stores(["default"])] == [
+        ("limits_app.W071", "the URL rule 'function' counts GET only, but a view of it answers every method"),
+        ("limits_app.I002", "the URL rule 'post' counts GET only, but its views answer POST too"),
+        ("limits_app.I002", "the URL rule 'class' counts GET only, but its views answer PUT too"),
+    ]
+
+
+def page(*args: object) -> HttpResponse:
+    """Answer."""
+    return HttpResponse("page")
+
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -215,14 +253,14 @@ def test_a_local_policy_needs_the_number_of_processes(settings: Settings) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_before_the_tables_are_made_no_policy_is_looked_for(settings: Settings) -> None:
+def test_tables_that_cannot_be_read_are_one_message(settings: Settings) -> None:
     settings.LIMITS = {"STORES": MEMORY}
 
     def no_table(*args: object) -> None:
         raise ProgrammingError("no such table")
 
     with connection.execute_wrapper(no_table):
-        assert checks.check_stores(["default"]) == []
+        assert ids(checks.check_stores(["default"])) == ["W073"]
 
 
 @pytest.mark.django_db

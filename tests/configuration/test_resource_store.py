@@ -69,7 +69,7 @@ def test_resources_whose_store_is_gone_are_reported(settings: Settings) -> None:
         raise ProgrammingError("no such column")
 
     with connection.execute_wrapper(no_column):
-        assert checks.check_stores(["default"]) == []
+        assert [one.id for one in checks.check_stores(["default"])] == ["limits_app.W073"]
 
 
 def test_the_doctor_finds_pools_whose_members_are_counted_twice() -> None:

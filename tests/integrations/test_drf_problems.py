@@ -65,7 +65,7 @@ def store_down(take_down: Any) -> type:
 @pytest.mark.parametrize(
     ("make", "status", "code", "retry_after", "problem_type", "names"),
     [
-        (too_much, 422, "too_much_at_once", None, "about:blank", ["tpm"]),
+        (too_much, 422, "too_much_at_once", None, "urn:problem-type:limits-app:too-much-at-once", ["tpm"]),
         (blocked, 403, "blocked", None, "urn:problem-type:limits-app:blocked", ["blocked"]),
         (store_down, 503, "limits_unavailable", "1", "about:blank", None),
     ],

@@ -327,6 +327,82 @@ def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, s
     assert told["RateLimit"] == '"outer:call_count";r=8;t=12, "inner:call_count";r=0;t=60'
 
 
+def forwarded(**headers: str) -> Callable[[HttpRequest], HttpResponse]:
+    """A view that forwards a response with headers of an upstream."""
+    return lambda request: HttpResponse(headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.mark.parametrize("decorated", [False, True], ids=["rule", "decorator"])
+def test_draft_headers_of_the_view_are_continued_once(ask: Ask, serve: Any, decorated: bool) -> None:
+    upstream = {"RateLimit": '"llm";r=2;t=8', "RateLimit_Policy": '"llm";q=9;w=30'}
+    view = forwarded(**upstream, X_RateLimit_Limit="9")
+    serve({"": limited("more")(limited("api")(view)) if decorated else view})
+    limit("more", CallLimit(100, 60))
+    endpoint(limit("api", CallLimit(10, 60)))
+    headers = told(ask())
+    assert headers["RateLimit"].startswith('"llm";r=2;t=8, "')
+    assert headers["RateLimit-Policy"].startswith('"llm";q=9;w=30, "')
+    assert headers["RateLimit"].count("call_count") == headers["RateLimit-Policy"].count("call_count") == 1 + decorated
+    assert headers["X-RateLimit-Limit"] == "9"
+
+
+LEGACY = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+NOW = 1767225600
+OWN = ("10", "7", str(NOW + 18))
+"""The headers of the third request of ten a minute."""
+
+
+@pytest.mark.parametrize(
+    ("of_view", "sent"),
+    [
+        (("50", "6", "9"), ("50", "6", "9")),
+        (("50", "8", "9"), OWN),
+        (("50", "7", str(NOW + 17)), OWN),
+        (("50", "7", str(NOW + 19)), ("50", "7", str(NOW + 19))),
+        (("50", "7", "17"), OWN),
+        (("50", "7", "19"), ("50", "7", "19")),
+        (("50", "7", None), OWN),
+        (("50", "0", None), ("50", "0", None)),
+        (("50", None, None), ("50", None, None)),
+        (("50", "many", "9"), ("50", "many", "9")),
+        (("50", "9" * 5000, "9"), ("50", "9" * 5000, "9")),
+        ((None, "8", None), OWN),
+    ],
+)
+@time_machine.travel("2026-01-01T00:00:00Z", tick=False)
+def test_stricter_legacy_headers_are_sent(ask: Ask, serve: Any, settings: Settings, of_view: Any, sent: Any) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
+    headers = {name: value for name, value in zip(LEGACY, of_view, strict=True) if value is not None}
+    serve({"": forwarded(**headers)})
+    endpoint(limit("api", CallLimit(10, 60)))
+    for _ in range(2):
+        ask()
+    response = ask()
+    assert tuple(response.headers.get(name) for name in LEGACY) == sent
+
+
+def test_reset_of_the_view_is_not_sent_with_another_limit(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
+    serve({"": forwarded(X_RateLimit_Limit="5", X_RateLimit_Remaining="4", X_RateLimit_Reset="9")})
+    endpoint(limit("api", ResourceLimit("slots", 2)))
+    assert told(ask()) == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1"}
+
+
+def test_limit_below_one_is_sent_as_one(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": "legacy"}
+    serve({"": fine})
+    endpoint(limit("api", RateLimit("rate", 0.25, 60)), amounts={"rate": 0.25})
+    assert (ask()["X-RateLimit-Limit"], ask().status_code) == ("1", 429)
+
+
+@pytest.mark.usefixtures("shared_cache")
+def test_cached_page_keeps_the_headers_of_its_view(ask: Ask, serve: Any) -> None:
+    serve({"": forwarded(RateLimit='"llm";r=2;t=8', Cache_Control="max-age=60")})
+    endpoint(limit("api", CallLimit(10, 60)))
+    assert ask()["RateLimit"] == '"llm";r=2;t=8, "call_count";r=9;t=6'
+    assert ask()["RateLimit"] == '"llm";r=2;t=8, "call_count";r=8;t=12'
+
+
 def own_headers(get_response: Any) -> Any:
     """A middleware that answers by itself, with limits of its own in the headers."""
     return lambda request: HttpResponse("busy", status=429, headers={"RateLimit": '"gateway";r=0;t=9'})

@@ -58,24 +58,6 @@ def test_requests_are_found_by_path_route_and_view(ask: Ask, settings: Settings,
     assert statuses(ask, 2, "/") == [200, 200]
 
 
-PREFLIGHT = {"Origin": "https://app.example", "Access_Control_Request_Method": "POST"}
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_function_view_is_charged_for_options(ask: Ask, serve: Any, view: Any) -> None:
-    serve({"": view})
-    endpoint(limit("api", CallLimit(2, 60)))
-    assert statuses(ask, 1, method="OPTIONS") + statuses(ask, 2, method="OPTIONS", **PREFLIGHT) == [200, 200, 429]
-
-
-def test_a_preflight_that_a_class_view_answers_is_not_charged(ask: Ask, serve: Any) -> None:
-    serve({"": type("Page", (View,), {"get": lambda self, request: HttpResponse()}).as_view()})  # type: ignore[attr-defined]
-    endpoint(limit("api"))
-    assert statuses(ask, 3, method="OPTIONS", **PREFLIGHT) == [200] * 3
-    assert statuses(ask, 2, "/missing/", method="OPTIONS", **PREFLIGHT) == [404] * 2
-    assert statuses(ask, 2, method="OPTIONS", Origin=PREFLIGHT["Origin"]) == [200, 429]
-
-
 @pytest.mark.parametrize(("stop", "later"), [(False, 4), (True, 5)])
 def test_all_rules_that_match_charge_a_request_until_one_stops(ask: Ask, serve: Any, stop: bool, later: int) -> None:
     serve({"a/": fine})

@@ -129,7 +129,7 @@ def test_a_key_without_a_value(key: str, seen: list[int]) -> None:
 @pytest.mark.parametrize(
     ("method", "limited"),
     [
-        ("GET", ["get"]),
+        ("GET", ["get", "head"]),
         ("post", ["post"]),
         (["PUT", "POST"], ["post", "put"]),
         (UNSAFE, ["post", "put", "patch", "delete"]),

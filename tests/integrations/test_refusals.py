@@ -127,7 +127,7 @@ def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
     response = answer(error)
     assert (response.status_code, response.has_header("Retry-After")) == (422, False)
     assert json.loads(response.content) == {
-        "type": "about:blank",
+        "type": "urn:problem-type:limits-app:too-much-at-once",
         "title": "Too much at once",
         "status": 422,
         "detail": "The request asks for more of tpm than can ever be admitted.",
@@ -148,7 +148,7 @@ def test_a_store_that_is_down_is_nobodys_fault() -> None:
     assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (503, "5", "no-store")
     assert json.loads(response.content) == {
         "type": "about:blank",
-        "title": "Service unavailable",
+        "title": "Service Unavailable",
         "status": 503,
         "detail": "Limits cannot be checked at the moment. Try again in a few seconds.",
     }

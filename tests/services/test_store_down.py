@@ -342,7 +342,7 @@ def test_last_known_limits_during_a_database_outage(settings: Settings, caplog: 
     assert admitted(1) == 1
     with connection.execute_wrapper(_unreachable):
         assert admitted(3) == 1
-    assert "the last known limits on api are used: server closed" in caplog.text
+    assert "the limits cannot be read from the database 'default': server closed" in caplog.text
 
 
 @pytest.mark.parametrize("word", ["block", "allow"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.db import IntegrityError, OperationalError
+from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 from pytest_django import Settings
@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, limits
 from limits_app.audit import revert
-from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable
+from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
 from limits_app.resolver.cache import resolver
@@ -131,7 +131,7 @@ def test_an_unavailable_store_rejects_nothing(settings: Settings, monkeypatch: p
 
 def test_a_disabled_site_works_without_its_database(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
-        raise OperationalError("down")
+        raise Unresolved("down")
 
     monkeypatch.setattr("limits_app.resolver.resolution.policy_source.read", fail)
     with pytest.raises(StoreUnavailable):

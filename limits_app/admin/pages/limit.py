@@ -27,10 +27,10 @@ from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSna
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
-from limits_app.services.doctor.configuration import SiteUrls
 from limits_app.services.limit_words import limit_name
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, forecast
+from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
 _ROWS: Final = (1, 2, 3)

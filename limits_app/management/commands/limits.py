@@ -11,12 +11,12 @@ from typing import Any, Final, NoReturn
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
 from limits_app.management.limits import audit_log, boosts, files, policies, pools, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.models.own_queries import DATABASE_ERRORS
 
 SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "system": policies.SYSTEM,
@@ -129,7 +129,7 @@ def _errors_as_messages() -> Iterator[None]:
         _fail_for_characters(error)
     except LimitsError as error:
         fail(_one_line(error) or type(error).__name__)
-    except DatabaseError as error:
+    except DATABASE_ERRORS as error:
         message = _one_line(error).rstrip(".?")
         fail(f"Database error: {message}. Check that it exists and is migrated (manage.py migrate).")
     except OSError as error:

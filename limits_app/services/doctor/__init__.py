@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from django.db import DatabaseError
-
 from limits_app import conf
+from limits_app.core.errors import Unresolved
 from limits_app.models import Enforcement
+from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.resolver.resolution import write_alias
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import (
@@ -69,7 +69,7 @@ def _of_database() -> Iterator[Finding]:
         stored = stored_content(using)
         yield from configured(stored)
         yield from used({key[0] for section, key in stored if section == "resources"}, using)
-    except DatabaseError as error:
+    except (*DATABASE_ERRORS, Unresolved) as error:
         yield Finding(
             "limits_app.D005", Severity.ERROR, f"the database {using!r} failed on the way: {error}", "Ask again."
         )

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final
 
 from django.conf import settings
-from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import Resolver404, URLResolver, get_resolver, resolve
-from django.urls.resolvers import RoutePattern
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.models import Endpoint, Enforcement, PolicyEffect
 from limits_app.models.patterns import is_pattern
-from limits_app.models.validators import WILDCARD
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
 from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Name, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
+from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
 _SHOWN: Final = 10
@@ -187,62 +183,6 @@ def _few(code: str, severity: Severity, messages: list[str], *, what: str, advic
     more = len(messages) - _SHOWN
     for message in [*messages[:_SHOWN], *([f"more {what}: {more}"] if more > 0 else [])]:
         yield Finding(code, severity, message, advice)
-
-
-class SiteUrls:
-    """The views and paths of `ROOT_URLCONF`; a site without one may have anything."""
-
-    def __init__(self) -> None:
-        self._urls = getattr(settings, "ROOT_URLCONF", None)
-
-    def have(self, path: str, view_name: str) -> bool:
-        """Whether there may be a view of this name or, without a name, one at this path.
-
-        Any may be at a route, below a wildcard, and at a path where paths depend on the language of a request.
-        """
-        if self._urls is None:
-            return True
-        if view_name:
-            return view_name in self.views
-        if "<" in path or WILDCARD in path:
-            return True
-        return any(is_language_prefix_patterns_used(self._urls)) or self._is_served(path)
-
-    @cached_property
-    def views(self) -> frozenset[str]:
-        """The names of all views, as requests have them once they are resolved."""
-        return frozenset(_names_in(get_resolver(self._urls)))
-
-    @cached_property
-    def routes(self) -> frozenset[str]:
-        """The routes of all views that `path()` defines."""
-        return frozenset(_routes_in(get_resolver(self._urls)))
-
-    def _is_served(self, path: str) -> bool:
-        try:
-            resolve(path, self._urls)
-        except Resolver404:
-            return False
-        return True
-
-
-def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]:
-    for entry in urls.url_patterns:
-        if isinstance(entry, URLResolver):
-            yield from _names_in(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
-        else:
-            yield ":".join((*namespaces, entry.name or entry.lookup_str))
-
-
-def _routes_in(urls: URLResolver, before: str = "/") -> Iterator[str]:
-    for entry in urls.url_patterns:
-        if not isinstance(entry.pattern, RoutePattern):
-            continue
-        route = before + str(entry.pattern)
-        if isinstance(entry, URLResolver):
-            yield from _routes_in(entry, route)
-        else:
-            yield route
 
 
 _ID: Final = "limits_app.D019"

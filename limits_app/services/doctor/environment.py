@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.core import checks
-from django.db import DatabaseError, connections
+from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Max
 from django.db.utils import NotSupportedError
@@ -20,6 +20,7 @@ from django.utils import timezone
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
+from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.resolver.resolution import write_alias
 from limits_app.stores import registry
 
@@ -157,7 +158,7 @@ def _pools_transactions(alias: str) -> bool:
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
     """The messages of the app's system checks, under their own ids."""
     databases = [write_alias()] if stores_answer else []
-    with suppress(DatabaseError, StoreUnavailable):
+    with suppress(*DATABASE_ERRORS, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
             yield Finding(str(message.id), _severity(message.level), str(message.msg), str(message.hint or _HINT))
 

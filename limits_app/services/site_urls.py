@@ -1,0 +1,126 @@
+"""The URLs of the site: whether it has the path or view of a rule, and the views that a rule is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dis import get_instructions
+from functools import cached_property
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
+from django.urls.resolvers import RoutePattern
+from django.utils.module_loading import import_string
+
+from limits_app.models.validators import WILDCARD, route_pattern
+from limits_app.services.site_views import other_methods
+
+_MOST_VIEWS: Final = 100
+"""Of how many views of one rule the methods are compared."""
+
+
+class _Entry(NamedTuple):
+    """A view in the URLs: its name as requests have it, its route (None where `re_path()` defines it), the view."""
+
+    name: str
+    route: str | None
+    view: Callable[..., Any]
+
+
+class SiteUrls:
+    """The views and paths of `ROOT_URLCONF`.
+
+    A site without one may have anything, and so may one whose middleware chooses other URLs, as for each host.
+    """
+
+    def __init__(self) -> None:
+        self._urls = getattr(settings, "ROOT_URLCONF", None)
+        self._has_others = any(map(_sets_urlconf, settings.MIDDLEWARE))
+
+    def have(self, path: str, view_name: str) -> bool:
+        """Whether there may be a view of this name or, without a name, one at this path.
+
+        Any may be at a route, below a wildcard, and at a path where paths depend on the language of a request.
+        """
+        if self._urls is None or self._has_others:
+            return True
+        if view_name:
+            return view_name in self.views
+        if "<" in path or WILDCARD in path:
+            return True
+        return any(is_language_prefix_patterns_used(self._urls)) or self._match(path) is not None
+
+    def views_of(self, path: str, view_name: str) -> list[Callable[..., Any]]:
+        """Return the views of this name or, without a name, at this path, route or pattern, each once."""
+        if view_name:
+            found = [entry.view for entry in self._entries if entry.name == view_name]
+        elif "<" in path or WILDCARD in path:
+            fits = re.compile(route_pattern(path).regex.pattern).search if WILDCARD in path else path.lstrip("/").__eq__
+            found = [entry.view for entry in self._entries if entry.route and fits(entry.route.removeprefix("/"))]
+        else:
+            match = self._match(path)
+            found = [] if match is None else [match.func]
+        return [*dict.fromkeys(found)][:_MOST_VIEWS]
+
+    def other_methods(self, path: str, view_name: str, methods: Collection[str]) -> list[str] | None:
+        """Return the methods that the views of a rule answer and that it does not match; None for any other method."""
+        others: set[str] = set()
+        for view in self.views_of(path, view_name) if methods else ():
+            found = other_methods(view, methods)
+            if found is None:
+                return None
+            others.update(found)
+        return sorted(others)
+
+    @cached_property
+    def views(self) -> frozenset[str]:
+        """The names of all views, as requests have them once they are resolved."""
+        return frozenset(entry.name for entry in self._entries)
+
+    @cached_property
+    def routes(self) -> frozenset[str]:
+        """The routes of all views that `path()` defines."""
+        return frozenset(entry.route for entry in self._entries if entry.route is not None)
+
+    @cached_property
+    def _entries(self) -> list[_Entry]:
+        return [] if self._urls is None else [*_entries_of(get_resolver(self._urls), (), "/")]
+
+    def _match(self, path: str) -> ResolverMatch | None:
+        try:
+            return None if self._urls is None else resolve(path, self._urls)
+        except Resolver404:
+            return None
+
+
+def _sets_urlconf(middleware: str) -> bool:
+    """Whether the code of a middleware assigns `request.urlconf`."""
+    try:
+        found = import_string(middleware)
+    except ImportError:  # an error when the site starts
+        return False
+    kinds = found.__mro__ if isinstance(found, type) else (found,)
+    functions = [value for kind in kinds for value in (vars(kind).values() if isinstance(kind, type) else (kind,))]
+    codes = [getattr(getattr(one, "__func__", one), "__code__", None) for one in functions]
+    return any(_assigns(code, "urlconf") for code in codes if code is not None)
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Whether a function, or one inside it, assigns an attribute of this name."""
+    if any(one.opname == "STORE_ATTR" and one.argval == name for one in get_instructions(code)):
+        return True
+    return any(_assigns(one, name) for one in code.co_consts if isinstance(one, CodeType))
+
+
+def _entries_of(urls: URLResolver, namespaces: tuple[str, ...], before: str | None) -> Iterator[_Entry]:
+    for entry in urls.url_patterns:
+        is_route = before is not None and isinstance(entry.pattern, RoutePattern)
+        route = f"{before}{entry.pattern}" if is_route else None
+        if isinstance(entry, URLResolver):
+            inner = (*namespaces, entry.namespace) if entry.namespace else namespaces
+            yield from _entries_of(entry, inner, route)
+        else:
+            yield _Entry(":".join((*namespaces, entry.name or entry.lookup_str)), route, entry.callback)

@@ -1,0 +1,129 @@
+"""The views of a site: which methods each of them answers, and whether OPTIONS runs code of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from inspect import getclosurevars, isfunction
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+View = Callable[..., Any]
+
+_WRAPPERS: Final = frozenset(
+    {"django.views.generic.base", "django.views.decorators.csrf", "rest_framework.views", "rest_framework.viewsets"}
+)
+"""The modules of functions that `as_view` makes, of `csrf_exempt`, and of `dispatch`, which is what they wrap."""
+_BASES: Final = frozenset(
+    {"django.views.generic.base.View", "rest_framework.views.APIView", "rest_framework.viewsets.ViewSetMixin"}
+)
+_FRAMEWORK: Final = "rest_framework."
+_JSON: Final = "rest_framework.renderers.JSONRenderer"
+_FUNCTIONS: Final = ("EXCEPTION_HANDLER", "VIEW_NAME_FUNCTION", "VIEW_DESCRIPTION_FUNCTION")
+"""Settings of the REST framework with functions that its answers to OPTIONS call."""
+
+
+def fits_method(methods: Container[str], method: str) -> bool:
+    """Whether a method is one of `methods`; GET includes HEAD, for which views run the same code."""
+    return method in methods or (method == "HEAD" and "GET" in methods)
+
+
+def answers_options(view: View | None) -> bool:
+    """Whether a view answers OPTIONS by the code of Django or of the REST framework alone, without the database.
+
+    That is so for a class that overrides no method of `View` or `APIView`, with no decorator except `csrf_exempt`.
+    In the REST framework, all its policies must be the framework's own, and it must have no serializer or queryset,
+    which the description of a view reads.
+    """
+    kind = _class_of(view)
+    if kind is None or any(_module_of(layer) not in _WRAPPERS for layer in _layers(view)):
+        return False
+    bases = [base for base in kind.__mro__ if _name_of(base) in _BASES]
+    own = [function for base in bases for function in vars(base).values() if isfunction(function)]
+    if not bases or any(getattr(kind, function.__name__) not in own for function in own):
+        return False
+    return not hasattr(view, "cls") or _describes_alone(kind, view)
+
+
+def renders_json(request: HttpRequest, view: View | None) -> bool:
+    """Whether a view answers a request as JSON or without content; other formats may be pages, with templates.
+
+    Browsers accept everything when they ask for permission.
+    """
+    kind: Any = getattr(view, "cls", None)
+    if kind is None:
+        return True
+    match = request.resolver_match
+    is_chosen = kind.settings.URL_FORMAT_OVERRIDE in request.GET or (match is not None and "format" in match.kwargs)
+    return (
+        not is_chosen and request.headers.get("Accept", "*/*") == "*/*" and _name_of(kind.renderer_classes[0]) == _JSON
+    )
+
+
+def other_methods(view: View, methods: Container[str]) -> list[str] | None:
+    """Return the methods that a view answers besides `methods`, which include HEAD if GET; None if it answers any.
+
+    OPTIONS is none of them where the answer runs no code of the site.
+    """
+    answered = _answered(view)
+    if answered is None:
+        return None
+    others = sorted(method for method in answered if not fits_method(methods, method))
+    return [method for method in others if not (method == "OPTIONS" and answers_options(view))]
+
+
+def _answered(view: View) -> set[str] | None:
+    """Return the methods that a view answers, as its class or `require_http_methods` says; None if it answers any."""
+    for layer in _layers(view):
+        if _module_of(layer) == "django.views.decorators.http":
+            required = getclosurevars(layer).nonlocals.get("request_method_list")
+            if required is not None:
+                return {*required}
+    kind = _class_of(view)
+    if kind is None:
+        return None
+    handlers = getattr(view, "actions", None)
+    names = [name for name in kind.http_method_names if hasattr(kind, name)]
+    return {name.upper() for name in (names if handlers is None else ["options", *handlers])}
+
+
+def _describes_alone(kind: Any, view: Any) -> bool:
+    """Whether the REST framework describes a view without code of the site."""
+    if hasattr(kind, "get_serializer") or hasattr(kind, "get_queryset") or "options" in getattr(view, "actions", ()):
+        return False
+    parts = [getattr(kind.settings, name) for name in _FUNCTIONS]
+    for name in dir(kind):
+        if name.endswith("_class"):
+            parts.append(getattr(kind, name))
+        elif name.endswith("_classes"):
+            parts += getattr(kind, name)
+    # A combination of permissions is not a class, and may contain one of the site.
+    return all(part is None or _is_of_framework(part) for part in parts)
+
+
+def _is_of_framework(part: Any) -> bool:
+    module: str = _module_of(part) if isfunction(part) else getattr(part, "__module__", "")
+    return (isfunction(part) or isinstance(part, type)) and module.startswith(_FRAMEWORK)
+
+
+def _class_of(view: Any) -> Any:
+    """Return the class of a view of a class, of Django or of the REST framework; None for other views."""
+    kind = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    return kind if isinstance(kind, type) and hasattr(kind, "http_method_names") else None
+
+
+def _layers(view: Any) -> Iterator[Any]:
+    """Return a view, and what its decorators wrap, from the outside."""
+    while view is not None:
+        yield view
+        view = getattr(view, "__wrapped__", None)
+
+
+def _module_of(function: Any) -> str:
+    """Return the module whose code a function runs; `wraps` gives it the name of another one."""
+    name: str = getattr(function, "__globals__", {}).get("__name__", "")
+    return name
+
+
+def _name_of(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
