@@ -9,12 +9,14 @@ from inspect import signature
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction
+from django.apps import apps
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings
@@ -46,6 +48,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _several_machines,
         _ignored_exceptions,
         _middleware_order,
+        _log_in_limits,
         missing_databases,
         missing_packages,
         missing_caches,
@@ -196,6 +199,38 @@ def _middleware_order() -> Iterator[CheckMessage]:
             hint="Put it after AuthenticationMiddleware; otherwise all clients are limited by address.",
             id="limits_app.W043",
         )
+
+
+def _log_in_limits() -> Iterator[CheckMessage]:
+    """Report log-in throttling that other backends or a missing middleware weaken."""
+    backends = [*settings.AUTHENTICATION_BACKENDS] if apps.is_installed("django.contrib.auth") else []
+    limiting = next(filter(_limits_log_ins, backends), None)
+    if limiting is None:
+        return
+    if limiting != backends[0]:
+        yield Warning(
+            f"{backends[0]!r} comes before {limiting!r} in AUTHENTICATION_BACKENDS, so it checks passwords without a "
+            "limit",
+            hint=f"Put {limiting!r} first.",
+            id="limits_app.W071",
+        )
+    if _MIDDLEWARE not in settings.MIDDLEWARE:
+        yield Warning(
+            "log-ins are limited without LimitsMiddleware, so rejected ones look like wrong passwords",
+            hint=f"Add {_MIDDLEWARE!r} to MIDDLEWARE: it answers them with 429, and counts attempts that end in an "
+            "error of another backend.",
+            id="limits_app.W072",
+        )
+
+
+def _limits_log_ins(path: str) -> bool:
+    from limits_app.integrations.login import LoginLimitBackend
+
+    try:
+        backend = import_string(path)
+    except ImportError:  # Django reports it at the first log-in
+        return False
+    return isinstance(backend, type) and issubclass(backend, LoginLimitBackend)
 
 
 def _databases() -> Iterator[tuple[str, BaseDatabaseWrapper]]:

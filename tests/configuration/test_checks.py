@@ -17,6 +17,7 @@ from limits_app import CallLimit, checks, conf, limits
 from limits_app.audit import protect
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.store import Store
+from limits_app.integrations.login import LoginLimitBackend
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -29,6 +30,12 @@ REDIS = "django_redis.cache.RedisCache"
 POSTGRES = "django.db.backends.postgresql"
 LIMITS = "limits_app.integrations.middleware.LimitsMiddleware"
 USERS = "django.contrib.auth.middleware.AuthenticationMiddleware"
+LOGIN = "limits_app.integrations.login.LoginLimitBackend"
+MODEL = "django.contrib.auth.backends.ModelBackend"
+
+
+class OwnLogin(LoginLimitBackend):
+    """The backend of a site with other limits."""
 
 
 def ids(messages: list[Any]) -> list[str]:
@@ -171,6 +178,25 @@ def test_a_database_that_does_not_suit_a_store_is_reported(
 )
 def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order: list[str], found: list[str]) -> None:
     settings.MIDDLEWARE = order
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize(
+    ("backends", "middleware", "found"),
+    [
+        ([LOGIN, MODEL], [LIMITS], []),
+        ([f"{__name__}.OwnLogin", MODEL], [LIMITS], []),
+        ([MODEL, LOGIN], [LIMITS], ["W071"]),
+        ([MODEL, f"{__name__}.OwnLogin"], [LIMITS], ["W071"]),
+        ([LOGIN], [], ["W072"]),
+        (["nowhere.Backend", LOGIN], [], ["W071", "W072"]),
+        ([MODEL], [], []),
+    ],
+)
+def test_weak_log_in_limits_are_reported(
+    settings: Settings, backends: list[str], middleware: list[str], found: list[str]
+) -> None:
+    settings.AUTHENTICATION_BACKENDS, settings.MIDDLEWARE = backends, middleware
     assert ids(checks.check_hazards()) == found
 
 
