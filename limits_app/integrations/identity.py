@@ -83,15 +83,19 @@ def normalize_entity(entity: str) -> str:
     """
     is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
     is_malformed = entity.startswith("ip:") and is_malformed_network(entity)
-    if is_storable(entity) and len(entity) <= MAX_ENTITY_LENGTH and not (is_reserved or is_malformed):
+    # Nearly all identifiers are printable, and printable text can be stored.
+    if (
+        (entity.isprintable() or is_storable(entity))
+        and len(entity) <= MAX_ENTITY_LENGTH
+        and not (is_reserved or is_malformed)
+    ):
         return entity
     return _DIGEST + _digest(entity)
 
 
 def is_storable(text: str) -> bool:
     """Whether databases can store a text: it has neither NUL nor surrogates."""
-    # Nearly all identifiers are printable, and printable text can be stored.
-    return text.isprintable() or not _NOT_STORABLE.search(text)
+    return not _NOT_STORABLE.search(text)
 
 
 def entity_of_key(key: str) -> str:

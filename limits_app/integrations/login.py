@@ -61,6 +61,11 @@ class _Attempt:
         """Refund the charge, unless it was kept."""
         _refund_all(self.acquisitions)
 
+    def end_with_request(self, **_: object) -> None:
+        """Refund the charge when the request is over in which this attempt was the last one."""
+        if _ATTEMPT.get() is self:
+            self.refund()
+
 
 _NO_ATTEMPT: Final = _Attempt()
 _ATTEMPT: Final[ContextVar[_Attempt]] = ContextVar("limits_app_log_in", default=_NO_ATTEMPT)
@@ -100,6 +105,7 @@ class LoginLimitBackend:
             raise PermissionDenied("too many failed attempts to log in") from error
         _ATTEMPT.set(attempt)
         if limits is None:
+            request_finished.connect(attempt.end_with_request)  # until the attempt is forgotten
             finalize(attempt, _refund_all, attempt.acquisitions)
         else:
             limits.log_ins += attempt.acquisitions
@@ -204,7 +210,7 @@ def _keep(**_: object) -> None:
 
 
 def _refund(request: HttpRequest | None = None, **_: object) -> None:
-    """Refund the attempts that did not fail, when a user has logged in or the request is over."""
+    """Refund the attempts of a request that did not fail, now that a user has logged in."""
     _ATTEMPT.get().refund()
     limits = _limits_of(request)
     if limits is not None:
@@ -215,4 +221,3 @@ def _refund(request: HttpRequest | None = None, **_: object) -> None:
 user_login_failed.connect(_keep, dispatch_uid="limits_app.log_in")
 got_request_exception.connect(_keep, dispatch_uid="limits_app.log_in")  # an error hides whether it failed
 user_logged_in.connect(_refund, dispatch_uid="limits_app.log_in")
-request_finished.connect(_refund, dispatch_uid="limits_app.log_in")

@@ -325,7 +325,8 @@ class RequestLimits:
         """Release all acquisitions: amounts that were not reported count as used."""
         for acquisition in self.acquired:
             acquisition.release()
-        self.refund_log_ins()
+        if self.log_ins:
+            self.refund_log_ins()
 
     def refund_log_ins(self) -> None:
         """Refund the attempts to log in that did not fail."""

@@ -16,6 +16,7 @@ from time import time
 from typing import Any, Final, NamedTuple, cast
 from weakref import ref
 
+from django.core.handlers.asgi import ASGIRequest
 from django.core.signals import request_finished
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
@@ -216,14 +217,14 @@ def _release_after_task(reference: ref[HttpResponseBase], limits: RequestLimits,
 
 
 def _release_with_body(limits: RequestLimits) -> None:
-    """Release what a request holds when its body is closed, at the latest.
+    """Release what an asynchronous request holds when its body is closed, at the latest.
 
-    The asynchronous handler of Django 6.1 closes the body also where it cannot send the response, which it drops then.
+    The handler of Django 6.1 closes the body also where it cannot send the response, which it drops then.
     """
     request = getattr(limits.request, "_request", limits.request)  # that of Django, of one of the REST framework
-    body = getattr(request, "_stream", None)
-    if body is None:
+    if not isinstance(request, ASGIRequest):
         return
+    body: Any = request._stream
     body_reference, limits_reference = ref(body), ref(limits)  # no cycles: they would wait for the garbage collector
 
     def close() -> None:
