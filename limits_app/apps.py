@@ -35,7 +35,7 @@ class LimitsConfig(AppConfig):
         register(checks.check_hazards, "limits_app")
         register(checks.check_deployment, "limits_app", deploy=True)
         register(checks.check_stores, "limits_app", Tags.database)
-        register(checks.check_audit_log, "limits_app", Tags.database, deploy=True)
+        register(checks.check_audit_log, "limits_app", deploy=True)
         recording.watch(models.CONFIGURATION)
         plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")

@@ -4,55 +4,66 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from http.client import HTTPException
 from smtplib import SMTPException
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-)
+from urllib.request import Request
 
 from django.core.mail import EmailMessage, get_connection
 from django.utils.translation import gettext
 
+from limits_app.alerts.targets import Deadline, PrivateTarget, opener
 from limits_app.models import AlertChannel, AlertRule
+
+logger = logging.getLogger("limits_app")
 
 TIMEOUT_SECONDS: Final = 10
 
+_NOT_ACCEPTED: Final = "the receiver did not accept it within 10 seconds; the log of the server has the cause"
+_PRIVATE: Final = "the target is in a private network: set LIMITS['ALERT_PRIVATE_TARGETS'] = True to allow that"
+_MENTION: Final = re.compile(r"@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
+
 
 class NotDelivered(Exception):
-    """An alert could not be sent; the message has no secrets."""
+    """An alert could not be sent; neither the message nor the cause has secrets.
+
+    The message is for users of the admin, who could otherwise find out which ports of other machines are open. The
+    `cause` is for the log and for commands.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 def deliver(rule: AlertRule, payload: Mapping[str, Any], *, now: datetime) -> None:
-    """Send an alert to the target of a rule; raises NotDelivered."""
+    """Send an alert to the target of a rule, in 10 seconds; raises NotDelivered."""
     try:
         if rule.channel == AlertChannel.EMAIL:
             _send_mail(rule.addresses, str(payload["text"]))
         elif rule.channel == AlertChannel.SLACK:
-            _post(rule.target, {"text": str(payload["text"])}, {})
+            _post(rule.target, {"text": _without_markup(str(payload["text"]))}, {})
         else:
             _post_signed(rule, payload, now)
-    except HTTPError as error:
-        raise NotDelivered(f"the receiver answered with status {error.code}") from None
     except (OSError, HTTPException, SMTPException, ValueError) as error:
-        raise NotDelivered(_problem(error)) from None
+        raise _not_delivered(error) from None
 
 
 def send_test(rule: AlertRule) -> None:
-    """Send a test alert to the target of a rule now; raises NotDelivered."""
+    """Send a test alert to the target of a rule now; raises NotDelivered, and logs the cause."""
     now = datetime.now(UTC)
     text = f"this is a test of the alert rule {rule.name}"
     content = {"event": "test", "rule": rule.name, "text": text, "at": now.isoformat(timespec="seconds")}
-    deliver(rule, content, now=now)
+    try:
+        deliver(rule, content, now=now)
+    except NotDelivered as error:
+        logger.warning("a test alert of the rule %r could not be sent: %s", rule.name, error.cause)
+        raise
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -63,7 +74,8 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 def _send_mail(addresses: list[str], text: str) -> None:
     subject = gettext("Limits: %(text)s") % {"text": text}
     connection = get_connection(timeout=TIMEOUT_SECONDS)
-    EmailMessage(" ".join(subject.split()), text, None, addresses, connection=connection).send()
+    message = EmailMessage(" ".join(subject.split()), text, None, addresses, connection=connection)
+    Deadline(TIMEOUT_SECONDS).run(lambda _: message.send())
 
 
 def _post_signed(rule: AlertRule, payload: Mapping[str, Any], now: datetime) -> None:
@@ -75,26 +87,33 @@ def _post_signed(rule: AlertRule, payload: Mapping[str, Any], now: datetime) -> 
 
 
 def _post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-    request = Request(url, _body(payload), {"Content-Type": "application/json", **headers})  # noqa: S310 - see _opener
-    with _opener().open(request, timeout=TIMEOUT_SECONDS):
-        pass
+    request = Request(url, _body(payload), {"Content-Type": "application/json", **headers})  # noqa: S310 - see opener
+
+    def send(deadline: Deadline) -> None:
+        with opener(deadline).open(request, timeout=deadline.left()):
+            pass
+
+    Deadline(TIMEOUT_SECONDS).run(send)
 
 
-def _opener() -> OpenerDirector:
-    """An opener for HTTP and HTTPS only, which follows no redirects: they could lead anywhere."""
-    opener = OpenerDirector()
-    for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
-        opener.add_handler(handler)
-    return opener
+def _without_markup(text: str) -> str:
+    """Escape text for Slack and the services that imitate it: no links, no mentions that notify a whole channel."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MENTION.sub("@\N{ZERO WIDTH SPACE}", escaped)
 
 
 def _body(payload: Mapping[str, Any]) -> bytes:
     return json.dumps(payload).encode()
 
 
-def _problem(error: Exception) -> str:
+def _not_delivered(error: Exception) -> NotDelivered:
     """What went wrong, without the URL, which may be a secret."""
-    cause = error.reason if isinstance(error, URLError) else error
+    cause = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
+    if isinstance(cause, PrivateTarget):
+        return NotDelivered(_PRIVATE, _PRIVATE)
+    if isinstance(cause, HTTPError):
+        cause.close()
+        return NotDelivered(_NOT_ACCEPTED, f"the receiver answered with status {cause.code}")
     if isinstance(cause, OSError):
-        return f"the receiver cannot be reached: {cause.strerror or type(cause).__name__}"
-    return f"sending failed: {type(error).__name__}"
+        return NotDelivered(_NOT_ACCEPTED, f"the receiver cannot be reached: {cause.strerror or type(cause).__name__}")
+    return NotDelivered(_NOT_ACCEPTED, f"sending failed: {type(error).__name__}")

@@ -76,7 +76,7 @@ def _attempt(alert: Alert, now: datetime) -> bool:
     try:
         deliver(alert.rule, alert.payload, now=now)
     except NotDelivered as error:
-        logger.warning("alert %s of the rule %r could not be sent: %s", alert.pk, alert.rule.name, error)
+        logger.warning("alert %s of the rule %r could not be sent: %s", alert.pk, alert.rule.name, error.cause)
         _outbox().filter(pk=alert.pk).update(last_error=str(error)[:500])
         return False
     _outbox().filter(pk=alert.pk).update(sent_at=in_site_time(now), next_attempt_at=None, last_error="")

@@ -18,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
+from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings
@@ -55,6 +56,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _cors_order,
         _missing_apps,
         _missing_templates,
+        _log_in_limits,
         missing_databases,
         missing_packages,
         missing_caches,
@@ -237,6 +239,38 @@ def _missing_templates() -> Iterator[CheckMessage]:
             "Silence this check for a site without browsers.",
             id="limits_app.W075",
         )
+
+
+def _log_in_limits() -> Iterator[CheckMessage]:
+    """Report log-in throttling that other backends or a missing middleware weaken."""
+    backends = [*settings.AUTHENTICATION_BACKENDS] if apps.is_installed("django.contrib.auth") else []
+    limiting = next(filter(_limits_log_ins, backends), None)
+    if limiting is None:
+        return
+    if limiting != backends[0]:
+        yield Warning(
+            f"{backends[0]!r} comes before {limiting!r} in AUTHENTICATION_BACKENDS, so it checks passwords without a "
+            "limit",
+            hint=f"Put {limiting!r} first.",
+            id="limits_app.W076",
+        )
+    if _MIDDLEWARE not in settings.MIDDLEWARE:
+        yield Warning(
+            "log-ins are limited without LimitsMiddleware, so rejected ones look like wrong passwords",
+            hint=f"Add {_MIDDLEWARE!r} to MIDDLEWARE: it answers them with 429, and counts attempts that end in an "
+            "error of another backend.",
+            id="limits_app.W077",
+        )
+
+
+def _limits_log_ins(path: str) -> bool:
+    from limits_app.integrations.login import LoginLimitBackend
+
+    try:
+        backend = import_string(path)
+    except ImportError:  # Django reports it at the first log-in
+        return False
+    return isinstance(backend, type) and issubclass(backend, LoginLimitBackend)
 
 
 def _databases() -> Iterator[tuple[str, BaseDatabaseWrapper]]:

@@ -122,6 +122,8 @@ METRICS: Final = Key[tuple[Exporter, ...]]("METRICS", (), "limits_app.E066", par
 """Metrics exporters to enable; each requires the extra of the same name."""
 ALERTS: Final = Key("ALERTS", False, "limits_app.E067", parsers.yes_or_no)
 """Whether this process records events for the alert rules of the admin."""
+ALERT_PRIVATE_TARGETS: Final = Key("ALERT_PRIVATE_TARGETS", False, "limits_app.E070", parsers.yes_or_no)
+"""Whether webhooks of alert rules may be in private, loopback and link-local networks."""
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

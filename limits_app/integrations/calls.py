@@ -31,7 +31,7 @@ from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.integrations.responses import REFUNDS, finish
+from limits_app.integrations.responses import REFUNDS, finish, release_with_task
 from limits_app.resolver.resolution import Limits
 from limits_app.services.amounts import AcquireOptions
 
@@ -190,6 +190,8 @@ class LimitedCall:
         try:
             result = self.call()
             response = await result if isawaitable(result) else result
+            if is_first and not limits.has_middleware and isinstance(response, HttpResponseBase):
+                release_with_task(response, limits)
             if limits.refused is None:
                 return self._finish(limits, entity, response, is_first)
             return await sync_to_async(self._finish)(limits, entity, response, is_first)  # it may refund

@@ -129,6 +129,13 @@ class Charges(dict[Key, Charge]):
             acquisition.cancel()
 
 
+def refund(acquisition: Acquisition) -> None:
+    """Report everything that one acquisition took as unused, calls included, and cancel it."""
+    if not acquisition.claim.settled:
+        acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
+        acquisition.cancel()
+
+
 def transfer_former_charge(limits: RequestLimits, resource: str, entity: str | None, default_limits: Limits) -> None:
     """Refund what a former entity of a request was charged, and charge the present one instead.
 

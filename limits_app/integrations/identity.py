@@ -81,13 +81,21 @@ def normalize_entity(entity: str) -> str:
     """Return an identifier as it is, or its digest when no entity can have it: when it is too long, contains what
     databases cannot store, ends in “*” as patterns do, or is written like a network without being one.
     """
-    # Nearly all identifiers are printable, and printable text can be stored.
-    storable = entity.isprintable() or not _NOT_STORABLE.search(entity)
     is_reserved = entity.startswith(_DIGEST) or entity.endswith("*")
     is_malformed = entity.startswith("ip:") and is_malformed_network(entity)
-    if storable and len(entity) <= MAX_ENTITY_LENGTH and not (is_reserved or is_malformed):
+    # Nearly all identifiers are printable, and printable text can be stored.
+    if (
+        (entity.isprintable() or is_storable(entity))
+        and len(entity) <= MAX_ENTITY_LENGTH
+        and not (is_reserved or is_malformed)
+    ):
         return entity
     return _DIGEST + _digest(entity)
+
+
+def is_storable(text: str) -> bool:
+    """Whether databases can store a text: it has neither NUL nor surrogates."""
+    return not _NOT_STORABLE.search(text)
 
 
 def entity_of_key(key: str) -> str:
@@ -128,12 +136,13 @@ def entity_of_session(request: HttpRequest) -> str | None:
 
 
 def entity_of_account(name: str) -> str:
-    """Return `account:<name>` of the name in a log-in form, before it is known whether the account exists.
+    """Return `account:<digest>` of the name in a log-in form, before it is known whether the account exists.
 
     Names that Django's forms treat as the same are the same entity: they strip a name and normalize it to NFKC.
-    Upper and lower case are the same too, as they are in many databases.
+    Upper and lower case are the same too, as they are in many databases. It is a digest, since people also type
+    passwords into the field for the name.
     """
-    return normalize_entity(f"account:{normalize('NFKC', name).strip().casefold()}")
+    return f"account:{_digest(normalize('NFKC', name).strip().casefold())}"
 
 
 def client_of(request: HttpRequest) -> str:

@@ -55,6 +55,8 @@ class LimitsMiddleware:
             return self._arespond(request, limits)
         try:
             response: HttpResponseBase = self._get_response(request)
+            if limits.rejected_log_in is not None:
+                response = _replaced(response, refusal(request, limits.rejected_log_in))
             if not limits.enforced:
                 response = _replaced(response, _enforce(request))
         except BaseException as error:
@@ -71,13 +73,16 @@ class LimitsMiddleware:
     async def _arespond(self, request: LimitedRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
             response: HttpResponseBase = await self._get_response(request)
+            if limits.rejected_log_in is not None:
+                refused = await sync_to_async(refusal)(request, limits.rejected_log_in)
+                response = await sync_to_async(_replaced)(response, refused)
             if not limits.enforced:
                 response = await sync_to_async(_replaced)(response, await _aenforce(request))
         except BaseException as error:
             limits.fail(error)
             raise
         release_with_task(response, limits)
-        if limits.refused is None:
+        if limits.refused is None and not limits.log_ins:
             finish(response, limits)
         else:
             await sync_to_async(finish)(response, limits)  # it may refund
@@ -85,7 +90,7 @@ class LimitsMiddleware:
 
 
 def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> HttpResponseBase:
-    """Return the response to a request that reached no view: the one that was made for it, or its refusal."""
+    """Return the refusal of a request in place of the response that was made for it, or that one without a refusal."""
     if refused is not None:
         response.close()
         return refused

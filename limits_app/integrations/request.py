@@ -24,11 +24,11 @@ from django.http.multipartparser import MultiPartParserError
 from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded
+from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.keys import entity_name
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, transfer_former_charge
+from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.identity import Identity, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.resolver.resolution import Limits
@@ -77,6 +77,8 @@ class RequestLimits:
     """Whether the rules for the URL of the request were applied."""
     is_refunded = False
     """Whether the request was refunded what integrations charged, after it was rejected."""
+    rejected_log_in: LimitExceeded | StoreUnavailable | None = None
+    """What rejected an attempt to log in; the middleware then answers with its refusal."""
 
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
@@ -89,6 +91,8 @@ class RequestLimits:
         """The outcomes with which throttles of the REST framework rejected the request."""
         self.charges = Charges()
         """What integrations charged."""
+        self.log_ins: list[Acquisition] = []
+        """The attempts to log in; those that did not fail are refunded at the end."""
         self._acquired_by_name: list[tuple[str, Acquisition]] = []
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
@@ -321,14 +325,24 @@ class RequestLimits:
         """Release all acquisitions: amounts that were not reported count as used."""
         for acquisition in self.acquired:
             acquisition.release()
+        if self.log_ins:
+            self.refund_log_ins()
+
+    def refund_log_ins(self) -> None:
+        """Refund the attempts to log in that did not fail."""
+        for acquisition in self.log_ins:
+            refund(acquisition)
 
     def fail(self, error: BaseException, *, excluding: Container[Acquisition] = (), releases: bool = False) -> None:
         """Refund amounts that were not reported, after a view raised, unless the exception makes a response.
 
         `excluding` are acquisitions of an outer view, which stay. With `releases`, for a view without the middleware,
-        the others are released where they are not refunded.
+        the others are released where they are not refunded. Attempts to log in then count, since an error hides
+        whether they failed.
         """
         makes_response = isinstance(error, _RESPONSE_EXCEPTIONS)
+        for attempt in () if makes_response else self.log_ins:
+            attempt.release()
         for acquisition in self.acquired:
             if acquisition in excluding:
                 continue

@@ -17,6 +17,7 @@ from time import time
 from typing import Any, Final, NamedTuple, cast
 from weakref import ref
 
+from django.core.handlers.asgi import ASGIRequest
 from django.core.signals import request_finished
 from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
@@ -89,6 +90,7 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
     if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
         _PENDING[ref(response, _release_response)] = limits, limits.request
+        _release_with_body(limits)
     else:
         limits.end()
 
@@ -249,12 +251,15 @@ def _number(text: str | None) -> int | None:
 def release_when_finished(limits: RequestLimits) -> None:
     """Release what a request holds when Django has finished it, where no integration sees the response."""
     _RELEASED_AT_END.set((*_RELEASED_AT_END.get(), limits))
+    _release_with_body(limits)
 
 
 def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
     """Release what a request holds when this task ends, unless its response is still to be sent.
 
-    An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
+    An asynchronous handler that is cancelled, or cannot send, drops the response without closing it, and the error may
+    keep it until garbage is collected. Up to Django 6.0 that ends the task. From 6.1 on this is the task of the server,
+    which goes on: see `_release_with_body`.
     """
     if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
         task = cast("asyncio.Task[Any]", asyncio.current_task())
@@ -265,6 +270,27 @@ def _release_after_task(reference: ref[HttpResponseBase], limits: RequestLimits,
     response = reference()
     if response is None or response.closed or task.cancelled() or task.exception() is not None:
         limits.end()
+
+
+def _release_with_body(limits: RequestLimits) -> None:
+    """Release what an asynchronous request holds when its body is closed, at the latest.
+
+    The handler of Django 6.1 closes the body also where it cannot send the response, which it drops then.
+    """
+    request = getattr(limits.request, "_request", limits.request)  # that of Django, of one of the REST framework
+    if not isinstance(request, ASGIRequest):
+        return
+    body: Any = request._stream
+    body_reference, limits_reference = ref(body), ref(limits)  # no cycles: they would wait for the garbage collector
+
+    def close() -> None:
+        if (held := limits_reference()) is not None:
+            held.end()
+        if (closed := body_reference()) is not None:
+            del closed.close
+            closed.close()
+
+    body.close = close
 
 
 class _ReleasingStream:

@@ -296,6 +296,22 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='EvaluatedEntity',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('candidate_id', models.BigIntegerField(verbose_name='candidate')),
+                ('entity', models.CharField(max_length=32, verbose_name='entity')),
+                ('evaluated', models.BigIntegerField(default=0, verbose_name='evaluated')),
+                ('rejected', models.BigIntegerField(default=0, verbose_name='rejected')),
+            ],
+            options={
+                'verbose_name': 'evaluated entity',
+                'verbose_name_plural': 'evaluated entities',
+                'default_permissions': (),
+                'constraints': [models.UniqueConstraint(fields=('candidate_id', 'entity'), name='limits_app_evaluated_entity_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='EvaluationCount',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -405,7 +421,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('limits', models.TextField(help_text='Limits instead of those of the policy, such as “100/min tokens=1M/day”.', validators=[limits_app.models.validators.validate_text, limits_app.models.limit.validate_limits], verbose_name='limits')),
                 ('percent', models.PositiveSmallIntegerField(default=100, help_text='Percentage of entities on which it is tried, without rejecting; always the same ones.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)], verbose_name='tried on (%)')),
-                ('revert_percent', models.PositiveSmallIntegerField(blank=True, help_text='Once promoted, revert when more than this percentage of requests is rejected. Empty: never.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)], verbose_name='revert above (percent rejected)')),
+                ('revert_percent', models.PositiveSmallIntegerField(blank=True, help_text='Once promoted, revert when requests of more than this percentage of entities, and of at least two, are rejected. Empty: never.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)], verbose_name='revert above (percent rejected)')),
                 ('revert_minutes', models.PositiveSmallIntegerField(default=10, help_text='How long after the promotion rejections are watched for that.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1440)], verbose_name='watch for (minutes)')),
                 ('reason', models.TextField(blank=True, default='', validators=[limits_app.models.validators.validate_text], verbose_name='reason')),
                 ('state', models.CharField(choices=[('testing', 'testing'), ('promoted', 'promoted'), ('reverted', 'reverted')], default='testing', editable=False, max_length=8, verbose_name='state')),

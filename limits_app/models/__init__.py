@@ -25,6 +25,7 @@ from limits_app.models.usage import (
     Bucket,
     CollectedBatch,
     Denial,
+    EvaluatedEntity,
     EvaluationCount,
     EvaluationKind,
     Explain,

@@ -67,7 +67,10 @@ class Candidate(Configuration):
         null=True,
         blank=True,
         validators=_PERCENT,
-        help_text=_("Once promoted, revert when more than this percentage of requests is rejected. Empty: never."),
+        help_text=_(
+            "Once promoted, revert when requests of more than this percentage of entities, and of at least two, are "
+            "rejected. Empty: never."
+        ),
     )
     revert_minutes = models.PositiveSmallIntegerField(
         _("watch for (minutes)"),

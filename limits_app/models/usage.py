@@ -148,6 +148,29 @@ class EvaluationCount(models.Model):
         return f"{self.rejected} of {self.evaluated} in the hour {self.hour:%Y-%m-%d %H:%M}"
 
 
+class EvaluatedEntity(models.Model):
+    """How many requests of an entity a promoted candidate has evaluated while it is watched, and how many it rejected.
+
+    `entity` is a digest. At most 1,000 entities of a candidate are counted in each process.
+    """
+
+    candidate_id = models.BigIntegerField(_("candidate"))
+    entity = models.CharField(_("entity"), max_length=32)
+    evaluated = models.BigIntegerField(_("evaluated"), default=0)
+    rejected = models.BigIntegerField(_("rejected"), default=0)
+
+    class Meta:
+        default_permissions = ()  # as above
+        verbose_name = _("evaluated entity")
+        verbose_name_plural = _("evaluated entities")
+        constraints = [
+            models.UniqueConstraint(fields=["candidate_id", "entity"], name="limits_app_evaluated_entity_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rejected} of {self.evaluated} for {self.entity}"
+
+
 class _Page:
     """The options of a model that only stands for a page of the admin."""
 

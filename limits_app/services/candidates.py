@@ -18,12 +18,14 @@ from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy,
 from limits_app.resolver.resolution import write_alias
 from limits_app.services import definitions
 from limits_app.services.writing import Limits
-from limits_app.usage.evaluation_counter import totals
+from limits_app.usage.evaluation_counter import entities, totals
 
 logger = logging.getLogger("limits_app")
 
 _FEWEST: Final = 20
-"""How many requests a promoted candidate is judged by at least, before the time for that is over."""
+"""How many entities a promoted candidate is judged by at least, before the time for that is over."""
+_FEWEST_REJECTED: Final = 2
+"""How many entities it must have rejected at least, so that one alone cannot have it reverted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ def set_candidate(
 ) -> Candidate:
     """Evaluate other limits beside those of a policy, for `percent` of the entities; replaces a former candidate.
 
-    `limits` are limits or text, as for `set_resource_limits`. Once promoted, they are reverted when more than
-    `revert_percent` of the requests of the first `revert_minutes` are rejected (None: never).
+    `limits` are limits or text, as for `set_resource_limits`. Once promoted, they are reverted when requests of more
+    than `revert_percent` of the entities of the first `revert_minutes` are rejected (None: never).
     Raises InvalidLimit (a ValueError) with everything that is wrong.
     """
     text = limits if isinstance(limits, str) else " ".join(map(_text, limits))
@@ -128,17 +130,20 @@ def discard_candidate(policy: Policy, *, reason: str = "", actor: str = "") -> b
 
 
 def revert_candidates() -> list[Policy]:
-    """Revert promoted candidates that rejected more than their `revert_percent`; returns their policies.
+    """Revert promoted candidates that rejected requests of more than their `revert_percent` of the entities.
 
-    Before the time for that is over, it takes at least 20 requests. `limits.roll_up` calls it.
+    Returns their policies. It takes at least 2 rejected entities, so that one client cannot have its limits reverted,
+    and before the time for that is over at least 20 entities. `limits.roll_up` calls it.
     """
     promoted = Candidate.objects.using(write_alias()).filter(state=CandidateState.PROMOTED).exclude(watched_until=None)
     reverted = []
     rows = list(promoted.select_related("policy"))
-    for row, report in zip(rows, reports(rows), strict=True):
-        if not _is_too_strict(row, report):
+    counted = entities([row.pk for row in rows])
+    for row in rows:
+        evaluated, rejected = counted.get(row.pk, (0, 0))
+        if not _is_too_strict(row, evaluated, rejected):
             continue
-        share = f"{report.rejected} of {report.evaluated} requests were rejected"
+        share = f"requests of {rejected} of {evaluated} entities were rejected"
         try:
             policy = revert_candidate(row.policy, reason=share, source="auto-revert")
         except InvalidLimit as error:  # another process was first, or the policy was changed since
@@ -150,10 +155,11 @@ def revert_candidates() -> list[Policy]:
     return reverted
 
 
-def _is_too_strict(row: Candidate, report: CandidateReport) -> bool:
+def _is_too_strict(row: Candidate, evaluated: int, rejected: int) -> bool:
+    """Whether a candidate that has evaluated so many entities, and rejected so many, is reverted."""
     is_over = row.watched_until is not None and row.watched_until <= timezone.now()
-    is_enough = report.evaluated >= (1 if is_over else _FEWEST)
-    return is_enough and 100 * report.rejected > (row.revert_percent or 100) * report.evaluated
+    is_enough = rejected >= _FEWEST_REJECTED and (is_over or evaluated >= _FEWEST)
+    return is_enough and 100 * rejected > (row.revert_percent or 100) * evaluated
 
 
 def _changed(

@@ -177,7 +177,7 @@ class Request:
             if fallback is not None and self._resolved is not None:
                 check_exceeds_limits(error, self._resolved)
             elif self._resolved is not None and error.refused is not None:
-                count(self._resolved, error.refused)
+                count(self._resolved, error.refused, self._key[1])
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
             raise error
         elif fallback is not None:
@@ -212,7 +212,7 @@ class Request:
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
         """Count and notify of a decision; return the acquisition that the caller receives."""
         if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
-            count(self._resolved, acquisition)
+            count(self._resolved, acquisition, self._key[1])
         if not acquisition.claim.admitted:
             notify.rejected(acquisition.outcome)
             return acquisition

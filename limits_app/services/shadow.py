@@ -39,13 +39,13 @@ def forget_shadow_refusals() -> None:
     _REFUSALS.clear()
 
 
-def count(resolved: ResolvedSet, acquisition: Acquisition) -> None:
-    """Count a decision for the policies whose decisions are counted."""
+def count(resolved: ResolvedSet, acquisition: Acquisition, entity: str | None = None) -> None:
+    """Count a decision on a request of an entity, for the policies whose decisions are counted."""
     claim = acquisition.claim
     rejecting = () if claim.admitted else {*claim.refusal()[0]}
     found = [(bucket, resolved.evaluated[bucket]) for bucket in claim.plan.buckets if bucket in resolved.evaluated]
     if found:
-        evaluations.note((policy, bucket[1], bucket in rejecting) for bucket, policy in found)
+        evaluations.note(((policy, bucket[1], bucket in rejecting) for bucket, policy in found), entity)
 
 
 def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:

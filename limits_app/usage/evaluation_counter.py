@@ -1,6 +1,7 @@
 """Counts of the decisions of candidates and of policies in shadow mode, for all processes.
 
 Each process counts, and a background thread adds its counts to one row for each hour, policy, candidate and limit.
+Of a promoted candidate it also counts by entity: one entity with many requests must not decide whether it is reverted.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from django.db import router, transaction
-from django.db.models import Sum
+from django.db.models import Count, Q, Sum
 
 from limits_app import conf
-from limits_app.models import EvaluationCount, EvaluationKind
+from limits_app.core.keys import short_key
+from limits_app.models import EvaluatedEntity, EvaluationCount, EvaluationKind
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970
 from limits_app.usage.writer import BackgroundWriter
 
 _HOUR: Final = 3_600
+_MOST_ENTITIES: Final = 1_000
+"""How many entities of a candidate a process counts, so that its memory and the table are bounded."""
 
 
 class Evaluation(NamedTuple):
@@ -31,6 +35,13 @@ class Evaluation(NamedTuple):
     key: str
 
 
+class EntityOfCandidate(NamedTuple):
+    """An entity, as a digest, whose requests a promoted candidate evaluates."""
+
+    candidate_id: int
+    entity: str
+
+
 class Decisions(NamedTuple):
     """Number of requests that a limit evaluated, and of those that it rejected or would have rejected."""
 
@@ -38,7 +49,7 @@ class Decisions(NamedTuple):
     rejected: int
 
 
-class Evaluations(BackgroundWriter[Evaluation, Decisions]):
+class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
     """The counts of this process; as many as there are policies with candidates or in shadow mode, by hour and key."""
 
     what = "counts of candidates"
@@ -48,14 +59,20 @@ class Evaluations(BackgroundWriter[Evaluation, Decisions]):
         """See `BackgroundWriter.after_fork`."""
         super().after_fork()
         self._decided: Counter[tuple[int, str, bool]] = Counter()
+        self._entities: dict[int, set[str]] = {}
 
     def decided(self) -> Mapping[tuple[int, str, bool], int]:
         """The requests that this process has decided, by policy, kind, and whether they were or would be rejected."""
         with self._lock:
             return self._decided.copy()
 
-    def note(self, decided: Iterable[tuple[tuple[int, int, EvaluationKind], str, bool]]) -> None:
-        """Count the decision on one request: for each limit its policy, candidate and kind, key, and rejection."""
+    def note(
+        self, decided: Iterable[tuple[tuple[int, int, EvaluationKind], str, bool]], entity: str | None = None
+    ) -> None:
+        """Count the decision on one request of an entity (None: the site itself).
+
+        `decided` has for each limit its policy, candidate and kind, key, and whether it rejects.
+        """
         if not conf.get(conf.USAGE):
             return
         hour = int(self.now() // _HOUR)
@@ -67,21 +84,48 @@ class Evaluations(BackgroundWriter[Evaluation, Decisions]):
         with self._lock:
             for place, new in counts.items():
                 self._keep(place, new)
+            self._keep_entity(counts, entity)
             self._decided.update((one.policy_id, one.kind, n.rejected > 0) for one, n in counts.items() if not one.key)
         self._schedule_writing()
 
-    def _write(self, taken: Mapping[Evaluation, Decisions], using: str) -> int:
-        rows = [
-            {**place._asdict(), "hour": since_1970(hours=place.hour), **decisions._asdict()}
-            for place, decisions in taken.items()
-        ]
-        with transaction.atomic(using=using):
-            upsert(EvaluationCount, rows, {"evaluated": ADD, "rejected": ADD}, using=using)
-        return sum(one.evaluated for place, one in taken.items() if not place.key)
+    def _keep_entity(self, counts: Mapping[Evaluation, Decisions], entity: str | None) -> None:
+        """Count the decision of each promoted candidate for the entity; the caller holds `_lock`."""
+        for place, decisions in counts.items():
+            if place.kind == EvaluationKind.PROMOTED and not place.key:
+                known, digest = self._entities.setdefault(place.candidate_id, set()), digest_of(entity)
+                if digest in known or len(known) < _MOST_ENTITIES:
+                    known.add(digest)
+                    self._keep(EntityOfCandidate(place.candidate_id, digest), decisions)
 
-    def _keep(self, key: Evaluation, value: Decisions) -> None:
+    def _write(self, taken: Mapping[Evaluation | EntityOfCandidate, Decisions], using: str) -> int:
+        evaluated, entities, requests = [], [], 0
+        for place, decisions in taken.items():
+            if isinstance(place, EntityOfCandidate):
+                entities.append({**place._asdict(), **decisions._asdict()})
+            else:
+                evaluated.append({**place._asdict(), "hour": since_1970(hours=place.hour), **decisions._asdict()})
+                requests += 0 if place.key else decisions.evaluated
+        with transaction.atomic(using=using):
+            for model, rows in ((EvaluationCount, evaluated), (EvaluatedEntity, entities)):
+                upsert(model, rows, {"evaluated": ADD, "rejected": ADD}, using=using)
+        return requests
+
+    def _keep(self, key: Evaluation | EntityOfCandidate, value: Decisions) -> None:
         old = self._kept.get(key, Decisions(0, 0))
         self._kept[key] = Decisions(old.evaluated + value.evaluated, old.rejected + value.rejected)
+
+
+def digest_of(entity: str | None) -> str:
+    """The digest by which an entity is counted."""
+    return short_key(entity or "").hex()
+
+
+def entities(candidate_ids: Iterable[int]) -> dict[int, Decisions]:
+    """How many entities promoted candidates have evaluated, and of how many they rejected requests, as was written."""
+    rows = EvaluatedEntity.objects.using(router.db_for_write(EvaluatedEntity)).filter(candidate_id__in=candidate_ids)
+    rejected = Count("pk", filter=Q(rejected__gt=0))
+    sums = rows.order_by().values_list("candidate_id").annotate(known=Count("pk"), rejecting=rejected)
+    return {candidate_id: Decisions(*numbers) for candidate_id, *numbers in sums}
 
 
 def totals(candidate_ids: Iterable[int]) -> dict[tuple[int, str], dict[str, tuple[int, int]]]:

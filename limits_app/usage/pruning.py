@@ -16,7 +16,7 @@ from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
-from limits_app.models import CollectedBatch, Denial, EvaluationCount, Period, UsageSnapshot
+from limits_app.models import Candidate, CollectedBatch, Denial, EvaluatedEntity, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 
 
@@ -87,6 +87,9 @@ _BATCH: Final = 1_000
 _BATCH_DAYS_KEPT: Final = 31
 """How long the names of collected batches are kept, so that a batch that a store offers again is not added twice."""
 
+_ENTITY_DAYS_KEPT: Final = 1
+"""How long the entities of a candidate are kept after the time for which it is watched."""
+
 
 def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[str, int]:
     """Delete rows that are older than the retention settings; returns the number of rows by table.
@@ -101,6 +104,9 @@ def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[s
         kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
         pruned[name] = _prune(model, old, kept)
     _prune(CollectedBatch, Q(collected_at__lt=in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
+    watched = Candidate.objects.using(router.db_for_write(Candidate)).exclude(watched_until=None)
+    late = watched.filter(watched_until__gte=in_site_time(moment - timedelta(days=_ENTITY_DAYS_KEPT)))
+    _prune(EvaluatedEntity, ~Q(candidate_id__in=[*late.values_list("pk", flat=True)]), None)
     hours = conf.get(conf.USAGE_HOURS_KEPT)
     if hours is not None:
         _prune(EvaluationCount, Q(hour__lt=in_site_time(moment - timedelta(hours=hours))), None)

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 
 import pytest
+from pytest_django import Settings
 
 from limits_app.alerts import recorder
 from limits_app.models import AlertRule
@@ -57,7 +58,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(autouse=True)
-def _no_events() -> Iterator[None]:
+def _no_events(settings: Settings) -> Iterator[None]:
+    """Start without events; the receiver is on this machine."""
+    settings.LIMITS = {**settings.LIMITS, "ALERT_PRIVATE_TARGETS": True}
     recorder.clear()
     yield
     recorder.clear()

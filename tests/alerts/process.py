@@ -12,7 +12,7 @@ import django
 os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
 from django.conf import settings
 
-settings.LIMITS["ALERTS"] = True
+settings.LIMITS |= {"ALERTS": True, "ALERT_PRIVATE_TARGETS": True}
 django.setup()
 
 from django.core.management import call_command  # noqa: E402 - only once Django is set up

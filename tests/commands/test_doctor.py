@@ -321,10 +321,11 @@ def test_a_database_that_fails_is_found(
 
 
 def test_a_database_that_cannot_be_reached_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(alias: str) -> None:
+    def failing(*_: object) -> None:
         raise DatabaseError("no route")
 
     monkeypatch.setattr("limits_app.services.doctor.environment._ask_database", failing)
+    monkeypatch.setattr("limits_app.checks.stores.is_protected", failing)
     assert [one.id for one in diagnose()] == ["limits_app.D001", "limits_app.W044"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.checks import INFO, run_checks
 from django.core.checks.registry import registry as django_registry
-from django.db import ProgrammingError, connection, connections
+from django.db import OperationalError, ProgrammingError, connection, connections
 from django.http import HttpResponse
 from django.urls import path
 from django.views import View
@@ -21,6 +21,7 @@ from limits_app import CallLimit, checks, conf, limits
 from limits_app.audit import protect
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.store import Store
+from limits_app.integrations.login import LoginLimitBackend
 from limits_app.models import Endpoint
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -35,6 +36,12 @@ POSTGRES = "django.db.backends.postgresql"
 LIMITS = "limits_app.integrations.middleware.LimitsMiddleware"
 USERS = "django.contrib.auth.middleware.AuthenticationMiddleware"
 CORS = "corsheaders.middleware.CorsMiddleware"
+LOGIN = "limits_app.integrations.login.LoginLimitBackend"
+MODEL = "django.contrib.auth.backends.ModelBackend"
+
+
+class OwnLogin(LoginLimitBackend):
+    """The backend of a site with other limits."""
 
 
 def ids(messages: list[Any]) -> list[str]:
@@ -87,12 +94,15 @@ def test_a_store_that_cannot_be_opened_is_not_asked(settings: Settings, given: d
 
 
 @pytest.mark.django_db
-def test_a_log_that_sql_can_change_is_reported_before_deployment() -> None:
-    assert checks.check_audit_log() == []
-    assert [(one.id, one.level) for one in checks.check_audit_log(["default"])] == [("limits_app.I001", INFO)]
-    assert "limits_app.I001" in {one.id for one in run_checks(include_deployment_checks=True, databases=["default"])}
+@pytest.mark.parametrize("databases", [None, ["default"]])
+def test_a_log_that_sql_can_change_is_reported_before_deployment(databases: list[str] | None) -> None:
+    def reported() -> dict[str, int]:
+        return {one.id or "": one.level for one in run_checks(include_deployment_checks=True, databases=databases)}
+
+    assert reported()["limits_app.I001"] == INFO
+    assert "limits_app.I001" not in {one.id for one in run_checks(databases=databases)}
     protect()
-    assert checks.check_audit_log(["default"]) == []
+    assert "limits_app.I001" not in reported()
 
 
 @pytest.mark.django_db
@@ -100,7 +110,16 @@ def test_a_database_that_has_no_triggers_for_the_log_is_not_reported(monkeypatch
     monkeypatch.setattr(connection, "vendor", "oracle")
     with pytest.raises(CannotProtect, match="on PostgreSQL, SQLite, MySQL and MariaDB; the database 'default' is"):
         protect()
-    assert checks.check_audit_log(["default"]) == []
+    assert checks.check_audit_log() == []
+
+
+@pytest.mark.django_db
+def test_a_log_that_cannot_be_read_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> bool:
+        raise OperationalError("no database yet")
+
+    monkeypatch.setattr("limits_app.checks.stores.is_protected", unavailable)
+    assert checks.check_audit_log() == []
 
 
 def test_missing_packages(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
@@ -210,6 +229,25 @@ def test_rules_for_some_methods_of_a_view_are_reported(settings: Settings) -> No
 def page(*args: object) -> HttpResponse:
     """Answer."""
     return HttpResponse("page")
+
+
+@pytest.mark.parametrize(
+    ("backends", "middleware", "found"),
+    [
+        ([LOGIN, MODEL], [LIMITS], []),
+        ([f"{__name__}.OwnLogin", MODEL], [LIMITS], []),
+        ([MODEL, LOGIN], [LIMITS], ["W076"]),
+        ([MODEL, f"{__name__}.OwnLogin"], [LIMITS], ["W076"]),
+        ([LOGIN], [], ["W077"]),
+        (["nowhere.Backend", LOGIN], [], ["W076", "W077"]),
+        ([MODEL], [], []),
+    ],
+)
+def test_weak_log_in_limits_are_reported(
+    settings: Settings, backends: list[str], middleware: list[str], found: list[str]
+) -> None:
+    settings.AUTHENTICATION_BACKENDS, settings.MIDDLEWARE = backends, middleware
+    assert ids(checks.check_hazards()) == found
 
 
 @pytest.mark.parametrize(

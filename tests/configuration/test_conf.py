@@ -120,6 +120,7 @@ BAD_VALUES = [
     ("TRUSTED_PROXIES", ["0.0.0.0/0"], "E051", "must not include every address, as '0.0.0.0/0' does"),
     ("HEADERS", True, "E053", "must be 'draft' or 'legacy' or 'both' or 'none'"),
     ("REFUSAL_HANDLER", 429, "E054", "must be a function that takes a request"),
+    ("ALERT_PRIVATE_TARGETS", "yes", "E070", "must be True or False"),
     ("REQUEST_ID_HEADER", "X Id", "E069", "must be 1 to 32 letters, digits"),
 ]
 

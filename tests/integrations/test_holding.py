@@ -6,11 +6,12 @@ import asyncio
 import gc
 import io
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
@@ -19,6 +20,7 @@ from pytest_django import Settings
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.integrations.decorators import limited
 from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
@@ -172,10 +174,29 @@ class Handler(ASGIHandler):
         return self.body
 
 
+class InServersTask(Handler):
+    """A handler that sends in the task of the server, as that of Django 6.1 does."""
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        with closing(await self.read_body(receive)) as body:
+            request, _ = self.create_request(scope, body)
+            assert request is not None
+            try:
+                response = await self.run_get_response(request)
+                await self.send_response(response, send)
+            except Exception as error:
+                group = ExceptionGroup("of a task group", [error])
+                error.__context__ = group  # a cycle, which keeps the response
+                raise
+            await sync_to_async(response.close)()
+
+
 class Connection:
     """An ASGI server's end of one request: the client may leave, and the connection may break, after some messages."""
 
-    def __init__(self, query: str = "", leaves_after: int = -1, breaks_after: int = -1) -> None:
+    def __init__(
+        self, query: str = "", leaves_after: int = -1, breaks_after: int = -1, handler: type[Handler] = Handler
+    ) -> None:
         self.scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -188,10 +209,11 @@ class Connection:
         self.sent: list[dict[str, Any]] = []
         self.slots: list[object] = []
         self._asked = False
+        self._handler = handler
         self._leaves_after, self._breaks_after = leaves_after, breaks_after
 
     async def run(self) -> None:
-        handler = Handler()
+        handler = self._handler()
         self.scope["leave"] = asyncio.Event()
         try:
             await handler(self.scope, self.receive, self.send)
@@ -250,6 +272,39 @@ def test_an_unclosed_asgi_response_releases(serve: Any, view: Any, options: Any,
     with pytest.raises(error):
         async_to_sync(Connection(**options).run)()
     gc.collect()
+    assert left("api") == GIVEN_BACK
+
+
+@pytest.mark.parametrize("has_middleware", [True, False])
+@pytest.mark.parametrize("handler", [Handler, InServersTask])
+@pytest.mark.parametrize(
+    ("view", "options"),
+    [
+        pytest.param(astream, {"query": "fail"}, id="the_stream_fails"),
+        pytest.param(astream, {"breaks_after": 2}, id="the_connection_fails_in_the_stream"),
+        pytest.param(afine, {"breaks_after": 1}, id="the_connection_fails"),
+        pytest.param(fine, {"breaks_after": 2}, id="the_connection_fails_after_a_synchronous_view"),
+    ],
+)
+def test_a_server_that_goes_on_after_an_error_has_returned_the_permit(
+    serve: Any, settings: Settings, has_middleware: bool, handler: type[Handler], view: Any, options: Any
+) -> None:
+    """A server logs the error in its task, and garbage is not collected yet."""
+    serve({"": view if has_middleware else limited("api")(view)})
+    settings.MIDDLEWARE = settings.MIDDLEWARE if has_middleware else []
+    connection = Connection(handler=handler, **options)
+
+    async def run() -> object:
+        with suppress(OSError, ValueError):
+            await connection.run()
+        return _slots()
+
+    gc.disable()
+    try:
+        assert async_to_sync(run)() == 1
+    finally:
+        gc.enable()
+    assert connection.slots[0] == 0
     assert left("api") == GIVEN_BACK
 
 

@@ -343,6 +343,9 @@ def test_the_form_of_django_takes_no_spelling_that_is_counted_apart(spelling: st
     assert attempt("bob", "a guess") == 200
 
 
-def test_a_name_of_any_length_is_an_entity() -> None:
-    assert entity_of_account("Ann") == "account:ann"
-    assert entity_of_account("a" * 9999).startswith("digest:")
+def test_the_entity_of_a_name_is_a_digest() -> None:
+    assert entity_of_account("Ann") == entity_of_account(" \uff21NN") != entity_of_account("Anne")
+    for name in ("ann", "a" * 9999, "a\x00", "*"):
+        assert entity_of_account(name).startswith("account:")
+        assert len(entity_of_account(name)) == 40
+        assert name not in entity_of_account(name)

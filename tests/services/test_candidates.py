@@ -18,10 +18,11 @@ from rest_framework.test import APIClient
 from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
 from limits_app.audit import revert
 from limits_app.core.errors import InvalidLimit
-from limits_app.models import AuditEvent, Candidate, EvaluationCount, EvaluationKind, Policy
+from limits_app.models import AuditEvent, Candidate, EvaluatedEntity, EvaluationCount, EvaluationKind, Policy
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from limits_app.usage.evaluation_counter import Evaluations, evaluations
+from limits_app.usage.evaluation_counter import Evaluations, digest_of, evaluations
+from limits_app.usage.evaluation_counter import entities as entities_of
 from tests.commands.running import run
 
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -192,29 +193,98 @@ def test_discarding(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "ends", "reverted"),
-    [(25, False, True), (10, False, False), (10, True, True), (3, True, False)],
-    ids=["many", "too few so far", "few at the end", "none rejected"],
+    ("entities", "rejected", "ends", "reverted"),
+    [
+        pytest.param(20, 3, False, True, id="more_than_the_share_of_twenty"),
+        pytest.param(20, 2, False, False, id="exactly_the_share"),
+        pytest.param(19, 19, False, False, id="too_few_so_far"),
+        pytest.param(19, 19, True, True, id="few_at_the_end"),
+        pytest.param(2, 2, True, True, id="two_at_the_end"),
+        pytest.param(5, 1, True, False, id="one_of_few_at_the_end"),
+        pytest.param(1, 1, True, False, id="the_only_one"),
+        pytest.param(3, 0, True, False, id="none_rejected"),
+    ],
 )
 def test_auto_revert(
-    policy: Policy, asked: int, ends: bool, reverted: bool, heard: Callable[..., list[object]]
+    policy: Policy, entities: int, rejected: int, ends: bool, reverted: bool, heard: Callable[..., list[object]]
 ) -> None:
     told = heard(signals.candidate_reverted, "policy")
     limits.set_candidate(policy, "calls=3/h", revert_percent=10)
     limits.set_resource_limits("api", [CallLimit(100, 3600)])
     limits.promote_candidate(policy)
-    allowed(asked, "user:1")
+    for number in range(entities):
+        allowed(4 if number < rejected else 3, f"user:{number}")
     if ends:
         evaluations.flush()
         Candidate.objects.update(watched_until=timezone.now() - timedelta(seconds=1))
-        allowed(30, "user:1")  # it is over: these are not counted
+        for number in range(30):  # it is over: these are not counted
+            allowed(4, f"late:{number}")
     limits.roll_up()
     limits.roll_up()
     assert told == (["resource api"] if reverted else [])
     assert Policy.objects.get().limits.get().capacity == (100 if reverted else 3)
     if reverted:
         event = AuditEvent.objects.filter(object_type="policy").order_by("-number")[0]
-        assert (event.source, event.reason) == ("auto-revert", f"{asked - 3} of {asked} requests were rejected")
+        assert event.source == "auto-revert"
+        assert event.reason == f"requests of {rejected} of {entities} entities were rejected"
+
+
+@pytest.mark.parametrize("others", [0, 1, 30])
+@pytest.mark.parametrize("ends", [False, True])
+def test_one_client_cannot_have_a_candidate_reverted(policy: Policy, others: int, ends: bool) -> None:
+    limits.set_candidate(policy, "calls=3/h", revert_percent=1)
+    limits.promote_candidate(policy)
+    for number in range(others):
+        allowed(1, f"user:{number}")
+    processes = [evaluations, Evaluations(), Evaluations()]
+    allowed(500, "user:greedy")
+    for process in processes[1:]:  # it sends its requests to all processes
+        row = Candidate.objects.get()
+        for _ in range(50):
+            process.note([((policy.pk, row.pk, EvaluationKind.PROMOTED), "call_count", True)], "user:greedy")
+        process.flush()
+    evaluations.flush()
+    if ends:
+        Candidate.objects.update(watched_until=timezone.now() - timedelta(seconds=1))
+    limits.roll_up()
+    assert report().state == "promoted"
+    assert report().rejected >= 500
+
+
+def test_the_entities_of_all_processes_are_counted_together(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=3/h", revert_percent=50)
+    limits.promote_candidate(policy)
+    row = Candidate.objects.get()
+    counted = (policy.pk, row.pk, EvaluationKind.PROMOTED)
+    for number in range(4):
+        process = Evaluations()
+        for entity in (f"user:{number}", "user:all", None):
+            process.note([(counted, "call_count", number == 1), (counted, "tpm", False)], entity)
+        process.flush()
+    assert entities_of([row.pk]) == {row.pk: (6, 3)}
+
+
+def test_the_entities_of_a_process_are_bounded(policy: Policy) -> None:
+    process = Evaluations()
+    for number in range(1_002):
+        process.note([((policy.pk, 7, EvaluationKind.PROMOTED), "call_count", True)], f"user:{number}")
+        process.note([((policy.pk, 8, EvaluationKind.CANDIDATE), "call_count", True)], f"user:{number}")
+        if number == 500:
+            process.flush()
+    process.flush()
+    assert entities_of([7, 8]) == {7: (1_000, 1_000)}
+
+
+def test_the_entities_of_a_candidate_are_kept_while_it_is_watched(policy: Policy) -> None:
+    limits.set_candidate(policy, "calls=3/h", revert_percent=50)
+    limits.promote_candidate(policy)
+    allowed(1, "user:1")
+    evaluations.flush()
+    limits.prune_usage()
+    assert [str(one) for one in EvaluatedEntity.objects.all()] == [f"0 of 1 for {digest_of('user:1')}"]
+    Candidate.objects.update(watched_until=timezone.now() - timedelta(days=2))
+    limits.prune_usage()
+    assert not EvaluatedEntity.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +316,8 @@ def test_auto_revert_at_its_thresholds(
 def test_limits_that_were_changed_after_the_promotion_are_not_reverted_automatically(policy: Policy) -> None:
     limits.set_candidate(policy, "calls=1/h", revert_percent=10)
     limits.promote_candidate(policy)
-    assert allowed(30).count(True) == 1
+    for number in range(30):
+        assert allowed(2, f"user:{number}") == [True, False]
     limits.set_resource_limits("api", [CallLimit(2, 3600)])
     limits.roll_up()
     assert (policy.limits.get().capacity, report().state) == (2, "promoted")

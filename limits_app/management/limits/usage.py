@@ -233,7 +233,7 @@ def _test(options: Namespace, out: Output) -> None:
     try:
         send_test(rule)
     except NotDelivered as error:
-        fail(f"The test alert was not sent: {error}.")
+        fail(f"The test alert was not sent: {error.cause}.")
     out.note("The test alert was sent.")
 
 
