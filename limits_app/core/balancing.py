@@ -10,7 +10,7 @@ from itertools import count
 from math import log
 from random import random
 from sys import float_info
-from typing import Final
+from typing import Final, NamedTuple
 
 from limits_app.core.amounts import Requested, shown
 from limits_app.core.errors import InvalidRequest
@@ -22,6 +22,26 @@ _MOST_SHAPES: Final = 256
 
 Candidates = Sequence[int]
 """Indexes of sets that can serve a request, in rising order; never empty."""
+
+
+class Cooling(NamedTuple):
+    """A cool-down: until when, and how long it is, in microseconds of the clock of the set's store."""
+
+    until: int
+    length: int
+
+    def left_us(self, now: int) -> int:
+        """Return how long it still lasts; 0 also where it would begin later than now plus its length.
+
+        Then the clock was set back since.
+        """
+        left = self.until - now
+        return left if 0 < left <= 2 * self.length else 0
+
+    def or_later(self, other: Cooling | None) -> Cooling:
+        """Return the one that ends later, as this one begins."""
+        began_at = self.until - self.length
+        return self if other is None or other.left_us(began_at) <= self.length else other
 
 
 class Balancer:
@@ -39,8 +59,8 @@ class Balancer:
     def __init__(self, weights: Sequence[float], worker_index: int = 0) -> None:
         self.weights = tuple(weights)
         self.worker_index = worker_index
-        self.cooling_until: dict[Hashable, int] = {}
-        """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
+        self.cooling: dict[Hashable, Cooling] = {}
+        """The cool-downs by name."""
 
     def order(self, candidates: Candidates) -> Candidates:
         """The candidates in the order in which they are tried."""
@@ -50,21 +70,21 @@ class Balancer:
         """The order of the next request, as far as it can be known; changes nothing."""
         return candidates
 
-    def cool_until(self, name: Hashable, until: int) -> None:
-        """Do not use a set until a time; of several ends the latest counts, and 0 ends the cool-down."""
-        if until:
-            self.cooling_until[name] = max(until, self.cooling_until.get(name, 0))
+    def cool(self, name: Hashable, cooling: Cooling) -> None:
+        """Do not use a set for a time; of several ends the latest counts, and a length of 0 ends the cool-down."""
+        if cooling.length:
+            self.cooling[name] = cooling.or_later(self.cooling.get(name))
         else:
-            self.cooling_until.pop(name, None)
+            self.cooling.pop(name, None)
 
     def cooling_us(self, name: Hashable, store: Store) -> int:
         """Microseconds until a set has cooled down; 0 where it is in use."""
-        until = self.cooling_until.get(name)
-        if until is None:
+        cooling = self.cooling.get(name)
+        if cooling is None:
             return 0
-        left_us = max(until - store.clock(), 0)
+        left_us = cooling.left_us(store.clock())
         if not left_us:
-            self.cooling_until.pop(name, None)
+            self.cooling.pop(name, None)
         return left_us
 
 

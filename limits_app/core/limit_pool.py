@@ -18,7 +18,7 @@ from limits_app.core.alternatives import (
     sorted_by_load,
 )
 from limits_app.core.amounts import Requested, shown
-from limits_app.core.balancing import Balancer, Candidates, EligibleSets, balancer_named, checked_weights
+from limits_app.core.balancing import Balancer, Candidates, Cooling, EligibleSets, balancer_named, checked_weights
 from limits_app.core.blocking import Timeout, checked_timeout, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
@@ -105,10 +105,10 @@ class LimitPool:
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(LimitPool, weights=self.weights, failover=self.failover)
         arguments = (self._sets, self.load_balancing, self.worker_index)
-        return make, arguments, dict(self._balancer.cooling_until)
+        return make, arguments, dict(self._balancer.cooling)
 
-    def __setstate__(self, cooling_until: Mapping[Hashable, int]) -> None:
-        self._balancer.cooling_until.update(cooling_until)
+    def __setstate__(self, cooling: Mapping[Hashable, Cooling]) -> None:
+        self._balancer.cooling.update(cooling)
 
     @overload
     def __getitem__(self, which: int) -> LimitSet: ...
@@ -183,16 +183,16 @@ class LimitPool:
         Of several cool-downs the one that ends last counts. When all sets that can ever admit a request cool down, all
         of them are used.
         """
-        self._balancer.cool_until(self._names[self._set_at(index)], self.cooled_at(index, seconds))
+        self._balancer.cool(self._names[self._set_at(index)], self.cooling(index, seconds))
 
     async def acool_down(self, index: int, seconds: float) -> None:
         """`cool_down` for asyncio."""
         self.cool_down(index, seconds)
 
-    def cooled_at(self, index: int, seconds: float) -> int:
-        """The end of a cool-down of a set that begins now, in microseconds of its store's clock; 0 for 0 seconds."""
-        limit_set, duration = self._set_at(index), checked_seconds(seconds)
-        return limit_set.store.clock() + round(duration * _SECOND) if duration else 0
+    def cooling(self, index: int, seconds: float) -> Cooling:
+        """The cool-down of a set that begins now."""
+        limit_set, length = self._set_at(index), round(checked_seconds(seconds) * _SECOND)
+        return Cooling(limit_set.store.clock() + length, length)
 
     def cooling_seconds(self, index: int) -> float:
         """Seconds until a set has cooled down; 0 where it is in use."""
@@ -296,7 +296,7 @@ class LimitPool:
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets to try now, in the balancer's order."""
         eligible, balancer = self._eligible.find(requested), self._balancer
-        return balancer.order(self._in_use(eligible, requested) if balancer.cooling_until else eligible)
+        return balancer.order(self._in_use(eligible, requested) if balancer.cooling else eligible)
 
     def _in_use(self, eligible: Candidates, requested: Requested) -> Candidates:
         """The sets that do not cool down, or all where none of them can ever admit as much."""

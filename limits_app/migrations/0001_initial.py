@@ -247,6 +247,7 @@ class Migration(migrations.Migration):
                 ('pool', limits_app.models.fields.ExactTextField(max_length=64)),
                 ('member', limits_app.models.fields.ExactTextField(max_length=100)),
                 ('until', models.BigIntegerField()),
+                ('length', models.BigIntegerField()),
             ],
             options={
                 'default_permissions': (),

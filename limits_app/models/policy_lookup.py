@@ -63,7 +63,7 @@ _QUERY: Final = """
         SELECT number, 0 FROM request
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name, q.name, r.store, o.until,
+    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name, q.name, r.store, o.until, o.length,
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
            p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
            d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import OnUnavailable
+from limits_app.core.balancing import Cooling
 from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.candidate import CandidateState, CandidateValue
@@ -73,8 +74,8 @@ class EntityPolicies:
 class PolicyChain:
     """The entities that are charged, the entity itself first, the name of the pool that serves the resource (None: no
     pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
-    the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling_until` is the end of a
-    cool-down of the resource, in microseconds since 1970; 0 for none.
+    the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling` is the
+    cool-down of the resource, if there is one.
     """
 
     links: list[EntityPolicies]
@@ -82,7 +83,7 @@ class PolicyChain:
     store: str | None = None
     known: bool = True
     emergency: Emergency = ENFORCED
-    cooling_until: int = 0
+    cooling: Cooling | None = None
 
 
 class Subject(NamedTuple):
@@ -108,6 +109,7 @@ class Row(NamedTuple):
     pool: str | None
     store: str | None
     cooling_until: int | None
+    cooling_length: int | None
     policy_id: int | None
     resource_id: int | None
     effect: str
@@ -166,8 +168,8 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
-    known, cooling_until = first.store is not None, first.cooling_until or 0
-    return PolicyChain(links, first.pool, first.store or None, known, switch, cooling_until)
+    cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
+    return PolicyChain(links, first.pool, first.store or None, first.store is not None, switch, cooling)
 
 
 def _flags(row: Row | None) -> Iterable[PolicyValue]:

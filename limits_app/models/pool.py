@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, router
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.core.balancing import Cooling
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
@@ -151,14 +152,16 @@ class PoolMember(Configuration):
 class CoolDown(models.Model):
     """A member that is not used until a time, as an upstream asked for; state, and not configuration.
 
-    `until` is in microseconds since 1970, by the clock of the store. It belongs to names, as usage does, so that it
-    neither locks the rows of the pool nor changes the version of the configuration.
+    `until` is in microseconds since 1970, by the clock of the store, and `length` is how long it is in total. It
+    belongs to names, as usage does, so that it neither locks the rows of the pool nor changes the version of the
+    configuration.
     Without a member, it is about the resource with the name `pool`.
     """
 
     pool = ExactTextField(max_length=64)
     member = ExactTextField(max_length=100)
     until = models.BigIntegerField()
+    length = models.BigIntegerField()
 
     class Meta:
         default_permissions = ()
@@ -168,15 +171,15 @@ class CoolDown(models.Model):
         return f"{self.member} of {self.pool}"
 
 
-def cool_downs(pool: str) -> dict[str, int]:
-    """Read until when each member of a pool is not used, in microseconds since 1970, by its name."""
+def cool_downs(pool: str) -> dict[str, Cooling]:
+    """Read the cool-downs of the members of a pool, by their names."""
     using = router.db_for_write(CoolDown)
-    rows = CoolDown.objects.using(using).filter(pool=pool)
-    return read(using, lambda: dict(rows.values_list("member", "until")), {})
+    rows = CoolDown.objects.using(using).filter(pool=pool).values_list("member", "until", "length")
+    return read(using, lambda: {member: Cooling(until, length) for member, until, length in rows}, {})
 
 
-def keep_cool_down(pool: str, member: str, until: int) -> bool:
-    """Store until when a member is not used; of several ends the latest counts, and 0 ends the cool-down.
+def keep_cool_down(pool: str, member: str, cooling: Cooling) -> bool:
+    """Store a cool-down of a member; of several ends the latest counts, and a length of 0 ends the cool-down.
 
     Returns whether that has changed anything.
     """
@@ -184,10 +187,12 @@ def keep_cool_down(pool: str, member: str, until: int) -> bool:
     rows = CoolDown.objects.using(using)
     found = rows.filter(pool=pool, member=member)
     with own_query(using):
-        if not until:
+        if not cooling.length:
             return found.delete()[0] > 0
-        rows.bulk_create([CoolDown(pool=pool, member=member, until=0)], ignore_conflicts=True)
-        return found.filter(until__lt=until).update(until=until) > 0
+        rows.bulk_create([CoolDown(pool=pool, member=member, until=0, length=0)], ignore_conflicts=True)
+        is_over = Q(until__gt=cooling.until - cooling.length + 2 * F("length"))  # as `Cooling.left_us` decides
+        later = found.filter(Q(until__lt=cooling.until) | is_over)
+        return later.update(until=cooling.until, length=cooling.length) > 0
 
 
 _MEMBER: Final = ("name", "weight", "config", "enabled")

@@ -14,7 +14,7 @@ from typing import Final
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from limits_app.core.balancing import Balancer, balancer_named
+from limits_app.core.balancing import Balancer, Cooling, balancer_named
 from limits_app.core.clock import lasts
 from limits_app.core.errors import Unresolved
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -62,7 +62,7 @@ class Balancers:
                 used = self._by_pool[pool] = _Used(balancer_named(load_balancing)(weights))
             elif (used.balancer.load_balancing, used.balancer.weights) != (load_balancing, weights):
                 balancer = balancer_named(load_balancing)(weights)
-                balancer.cooling_until = used.balancer.cooling_until
+                balancer.cooling = used.balancer.cooling
                 used.balancer = balancer
         self.read_cool_downs(pool)
         return used.balancer
@@ -90,24 +90,24 @@ class Balancers:
             return
         with self._lock:
             if used.reports == reports:  # else the rows may be older than a report of this process
-                used.balancer.cooling_until = dict(found.items())
+                used.balancer.cooling = dict(found.items())
 
-    def report(self, pool: str, member: str, until: int) -> None:
-        """Do not use a member until a time, in microseconds of the store's clock, in any process; 0 ends a cool-down.
+    def report(self, pool: str, member: str, cooling: Cooling) -> None:
+        """Do not use a member for a time in any process; a length of 0 ends a cool-down.
 
         Other processes learn of it when the transaction of the caller, if any, is committed. While the database is
         down this process alone knows of it, until the database is back.
         """
         try:
             if self.shares_cool_downs:
-                keep_cool_down(pool, member, until)
+                keep_cool_down(pool, member, cooling)
         except DATABASE_ERRORS as error:
             logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
         with self._lock:
             used = self._by_pool.get(pool)
             if used is not None:
                 used.reports += 1
-                used.balancer.cool_until(member, until)
+                used.balancer.cool(member, cooling)
 
     def clear(self) -> None:
         """Forget all cool-downs of this process, and start each rotation again."""

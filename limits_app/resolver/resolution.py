@@ -105,7 +105,7 @@ def resolve(
     versions = StoreVersions(store)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
     found, members, store_version = _read(Subject(resource, entity, plan), at, versions)
-    cooling_us = max(found.cooling_until - round(at.timestamp() * 1_000_000), 0)
+    cooling_us = 0 if found.cooling is None else found.cooling.left_us(round(at.timestamp() * 1_000_000))
     links = [without_others(link, at) for link in found.links]
     if default_limits:
         of_code = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested
+from limits_app.core.balancing import Cooling
 from limits_app.core.errors import InvalidRequest, LimitTimeout
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool, checked_seconds
@@ -66,9 +67,10 @@ def _cool_resource(resource: str, seconds: float) -> None:
 
     Rounded to whole seconds, the reports of many rejected requests are one change.
     """
-    until = ceil(resolver.clock() + seconds) * 1_000_000 if seconds else 0
+    now = resolver.clock()
+    until, length = ceil(now + seconds) * 1_000_000, ceil(ceil(now + seconds) * 1_000_000 - now * 1_000_000)
     try:
-        if keep_cool_down(resource, "", until):
+        if keep_cool_down(resource, "", Cooling(until, length if seconds else 0)):
             changes.announce(write_alias())
     except DATABASE_ERRORS as error:
         logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
@@ -145,8 +147,7 @@ class NamedPool:
                     f"{which!r} is not an enabled member of {self.name}; enabled are: {', '.join(names)}"
                 )
             which = names.index(which)
-        until = current.cooled_at(which, seconds)
-        balancers.report(self.name, str(current.names[which]), until)
+        balancers.report(self.name, str(current.names[which]), current.cooling(which, seconds))
 
     async def acool_down(self, which: int | str, seconds: float) -> None:
         """`cool_down` for asyncio."""

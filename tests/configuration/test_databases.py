@@ -14,6 +14,7 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Model, QuerySet
 from pytest_django import DjangoDbBlocker, Settings
 
+from limits_app.core.balancing import Cooling
 from limits_app.core.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, Subject, policies_for
 from limits_app.models.pool import keep_cool_down
@@ -92,13 +93,14 @@ def test_the_chain_is_found_with_all_that_may_hold() -> None:
 
 def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settings) -> None:
     settings.DATABASE_ROUTERS = [Elsewhere()]
-    assert keep_cool_down("api", "", 7)
-    assert not keep_cool_down("api", "", 6)
-    assert keep_cool_down("other", "a", 9)
-    assert [policies_for(Subject(name, None), ALIAS, NOW).cooling_until for name in ("api", "other", None)] == [7, 0, 0]
-    assert keep_cool_down("api", "", 0)
-    assert not keep_cool_down("api", "", 0)
-    assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling_until
+    assert keep_cool_down("api", "", Cooling(7, 7))
+    assert not keep_cool_down("api", "", Cooling(6, 6))
+    assert keep_cool_down("other", "a", Cooling(9, 9))
+    found = [policies_for(Subject(name, None), ALIAS, NOW).cooling for name in ("api", "other", None)]
+    assert found == [Cooling(7, 7), None, None]
+    assert keep_cool_down("api", "", Cooling(0, 0))
+    assert not keep_cool_down("api", "", Cooling(0, 0))
+    assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling
 
 
 def test_a_scope_has_one_policy_that_always_holds() -> None:

@@ -6,19 +6,23 @@ import asyncio
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import time_machine
 from django.db import DatabaseError, connection, transaction
 
 from limits_app import LimitSet, limits
+from limits_app.core.balancing import Cooling
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
 from limits_app.resolver.balancers import Balancers, balancers
+from limits_app.resolver.cache import resolver
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
@@ -48,6 +52,11 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     return seconds
 
 
+def cooling(now: int) -> Cooling:
+    """A cool-down of half a minute that begins now."""
+    return Cooling(now + 30_000_000, 30_000_000)
+
+
 def serving() -> str:
     return str(limits.pool(NAME).try_acquire().config["member"])
 
@@ -55,13 +64,13 @@ def serving() -> str:
 def test_what_another_process_reports_counts_within_a_second(clock: FakeClock, seconds: Seconds) -> None:
     make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
     assert serving() == "a"
-    keep_cool_down(NAME, "a", clock() + 30_000_000)
+    keep_cool_down(NAME, "a", cooling(clock()))
     seconds.now += 0.999
     assert serving() == "a"
     seconds.now += 0.001
     assert serving() == "b"
     assert limits.pool(NAME).cooling_seconds(0) == 30
-    keep_cool_down(NAME, "a", 0)
+    keep_cool_down(NAME, "a", Cooling(0, 0))
     seconds.now += 1
     assert serving() == "a"
 
@@ -72,15 +81,44 @@ def test_a_report_counts_at_once_in_its_process_and_another_one_reads_it(clock: 
     balancer = other.find(NAME, "failover", (1, 1))
     limits.report_upstream(NAME, "a", retry_after=30)
     assert limits.try_acquire("chat").config["member"] == "b"
-    assert not balancer.cooling_until
+    assert not balancer.cooling
     seconds.now += 1
     assert other.must_read(NAME)
     other.read_cool_downs(NAME)
     assert not other.must_read(NAME)
-    assert balancer.cooling_until == {"a": clock() + 30_000_000}
+    assert balancer.cooling == {"a": cooling(clock())}
     limits.report_upstream(NAME, 0, retry_after=0)
     assert serving() == "a"
     assert not CoolDown.objects.exists()
+
+
+@pytest.mark.parametrize("back", [30.001, 3600])
+def test_a_cool_down_from_before_the_clock_was_set_back_is_over(
+    clock: FakeClock, seconds: Seconds, back: float
+) -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    limits.report_upstream(NAME, "a", retry_after=30)
+    assert serving() == "b"
+    clock.advance(-30)
+    assert serving() == "b", "it would begin a cool-down later than now"
+    clock.advance(30 - back)
+    assert serving() == "a"
+    limits.report_upstream(NAME, "a", retry_after=10)
+    seconds.now += 1
+    assert serving() == "b", "a new one counts, though it ends earlier"
+    assert limits.pool(NAME).cooling_seconds(0) == 10
+
+
+def test_a_cool_down_of_a_resource_from_before_the_clock_was_set_back_is_over() -> None:
+    now = datetime.now(UTC)
+    limits.set_resource_limits("chat", [CALLS])
+    with time_machine.travel(now + timedelta(days=9), tick=False):
+        limits.report_upstream("chat", retry_after=60)
+        assert not limits.try_acquire("chat")
+    resolver.clear()
+    assert limits.try_acquire("chat")
+    limits.report_upstream("chat", retry_after=60)
+    assert not limits.try_acquire("chat")
 
 
 @pytest.mark.parametrize("reported", [(30, 10), (10, 30)], ids=str)
@@ -246,7 +284,7 @@ def test_for_asyncio_a_thread_reads_and_writes(clock: FakeClock, seconds: Second
         for report in (0, 30, 0):
             await limits.areport_upstream(NAME, "a", retry_after=report)
             found.append((await limits.atry_acquire("chat")).config["member"])
-        await asyncio.to_thread(keep_cool_down, NAME, "a", clock() + 30_000_000)
+        await asyncio.to_thread(keep_cool_down, NAME, "a", cooling(clock()))
         seconds.now += 1
         found.append((await limits.atry_acquire("chat")).config["member"])
         return found
@@ -268,7 +306,7 @@ def test_a_call_in_a_coroutine_that_may_not_read_the_database_uses_the_last_cool
 
 def test_a_report_of_a_pool_that_this_process_does_not_use_is_kept_for_others() -> None:
     unused = Balancers()
-    unused.report(NAME, "a", 1)
+    unused.report(NAME, "a", Cooling(1, 1))
     unused.read_cool_downs(NAME)
     assert not unused.must_read(NAME)
     assert CoolDown.objects.get().until == 1
