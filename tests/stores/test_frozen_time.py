@@ -187,7 +187,7 @@ def test_a_slice_of_a_frozen_time_is_returned_and_not_spent() -> None:
     assert 0 in [ask() for _ in range(5)], "a slice is spent"
     times[0] -= 10**14
     assert ask() > 0, "it is not spent any more"
-    slices.return_ended(shared.settle)
+    slices.return_ended(shared.settle, everything=True)
     assert not any(slices.unspent().values())
     assert [ask() for _ in range(40)].count(0) > 0, "and others are taken"
 
