@@ -39,6 +39,7 @@ class LimitsConfig(AppConfig):
         recording.watch(models.CONFIGURATION)
         plan.watch_groups()
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
+        signals.test_began.connect(_test_began, dispatch_uid="limits_app.test")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.enabled = lambda: conf.get(conf.ENABLED)
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
@@ -53,15 +54,17 @@ class LimitsConfig(AppConfig):
 def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app import alerts
-    from limits_app.integrations.endpoints import endpoints
-    from limits_app.resolver.cache import resolver
-    from limits_app.stores import registry
+    from limits_app.forgetting import forget_compiled
 
     if setting in {"CACHES", "LIMITS"}:
-        registry.forget_stores()
-        resolver.clear()
-        endpoints.clear()
+        forget_compiled()
         alerts.connect()
+
+
+def _test_began(**details: object) -> None:
+    from limits_app.forgetting import forget_use
+
+    forget_use()
 
 
 def _lease_lost(acquisition: Acquisition) -> None:

@@ -1,4 +1,4 @@
-"""Signals that the app sends."""
+"""Signals that the app sends; `test_began` is for the app itself."""
 
 from __future__ import annotations
 
@@ -51,3 +51,6 @@ emergency_switched: Final = Signal()
 
 candidate_reverted: Final = Signal()
 """A promoted candidate was reverted automatically. Arguments: `policy`, its name, and `reason`."""
+
+test_began: Final = Signal()
+"""Another test of a project runs: stores are empty again, and so is what processes remember beside them."""

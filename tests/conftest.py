@@ -15,8 +15,9 @@ from hypothesis import settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
+from limits_app.conf import test_runner
+from limits_app.forgetting import forget_use
 from limits_app.stores import registry
-from limits_app.testing.isolation import forget_use
 from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.tracing import free_the_tracer_in_children
@@ -71,6 +72,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
         for alias in connections:
             number_users_apart(alias)
     with quick_flushes(made):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _real_stores() -> Iterator[None]:
+    """Use the stores of the settings, as no host project's tests do."""
+    with test_runner.ignored():
         yield
 
 

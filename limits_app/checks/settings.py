@@ -21,7 +21,7 @@ from django.template.loader import get_template
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.conf import OnUnavailable, StoreKind, StoreSettings
+from limits_app.conf import OnUnavailable, StoreKind, StoreSettings, test_runner
 from limits_app.integrations.refusals import TEMPLATE
 from limits_app.stores.registry import is_redis_cache
 
@@ -69,7 +69,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
 
 def check_deployment(**options: Any) -> list[CheckMessage]:
     """Report settings that are suitable for development only."""
-    return reported(_memory_store, _temporary_directory, _database_of_one_machine)
+    return reported(_test_runner, _memory_store, _temporary_directory, _database_of_one_machine)
 
 
 def _check_functions() -> list[CheckMessage]:
@@ -133,6 +133,16 @@ def _disabled() -> Iterator[CheckMessage]:
             "LIMITS['ENABLED'] is False: everything is allowed, and nothing is counted.",
             hint="Set it to True, or remove it, wherever limits must apply.",
             id="limits_app.W059",
+        )
+
+
+def _test_runner() -> Iterator[CheckMessage]:
+    if test_runner.current_test() is not None:
+        yield Error(
+            "a test environment is set up in this process: all stores are in memory, and nothing is written in the "
+            "background",
+            hint="Do not call setup_test_environment() on a site, or set LIMITS['TESTING'] to False.",
+            id="limits_app.E005",
         )
 
 

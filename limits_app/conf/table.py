@@ -35,6 +35,9 @@ class Key(Generic[T]):
 
 ENABLED: Final = Key("ENABLED", True, "limits_app.E003", parsers.yes_or_no)
 """Whether requests are limited. With False everything is allowed, and no store is asked."""
+TESTING: Final = Key("TESTING", True, "limits_app.E004", parsers.yes_or_no)
+"""Whether stores are in memory, and nothing is written in the background, while a test runner runs in the process.
+False for projects that test a store itself."""
 STORE: Final = Key("STORE", "default", "limits_app.E010", parsers.alias)
 """The default store."""
 STORES: Final = Key[Mapping[str, StoreSettings]](

@@ -27,6 +27,7 @@ from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
+from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import read
 from limits_app.services.unavailable import without_limits
 from limits_app.stores.registry import resilient_store
@@ -200,6 +201,8 @@ def _configuration_version() -> tuple[ConfigurationVersion | None, float]:
 
 def _enabled(using: str) -> Iterable[Endpoint]:
     """Return the endpoints that are enabled, in their order."""
+    if is_empty_in_test(Endpoint, using):
+        return ()
     return Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
 
 

@@ -128,6 +128,15 @@ class MemoryStore:
                     engine.reset(record, keys, self._now(), self._records.get(slices_key(scope)))
         self.line.notify(scopes)
 
+    def clear(self) -> None:
+        """Forget all state and all counts, as a new store has none, and make all limits that were compiled stale."""
+        with self._exclusive_step():
+            self._records.clear()
+            self._to_check.clear()
+            self._counts = UsageCounts()
+            self._version = next_version(self._version)
+        self.line.notify_all()
+
     def collect_counts(self) -> Batch | None:
         with self._exclusive_step():
             return self._counts.collect(self._records, self._now())

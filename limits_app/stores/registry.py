@@ -15,10 +15,11 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.conf import StoreKind, StoreSettings
+from limits_app.conf import StoreKind, StoreSettings, test_runner
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
+from limits_app.stores.in_tests import test_stores
 from limits_app.stores.resilient import ResilientStore
 
 _REDIS_CACHES: Final = frozenset({"django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"})
@@ -109,6 +110,8 @@ def shared_store() -> Store:
     if shared:
         return store(shared[0])
     kind = StoreKind.REDIS if is_redis_cache(DEFAULT_CACHE_ALIAS) else StoreKind.DATABASE
+    if test_runner.current_test() is not None:
+        return test_stores.store(kind)
     return _KINDS[kind](StoreSettings(kind))
 
 
@@ -125,7 +128,7 @@ _LOCK: Final = lock_over_forks()
 
 
 def store(alias: str | None = None) -> Store:
-    """The store of an alias (None: the default one), opened on first use.
+    """The store of an alias (None: the default one), opened on first use; in memory while a test runner runs.
 
     Raises ImproperlyConfigured when the settings name no such store, StoreUnavailable when it cannot be opened.
     """
@@ -133,6 +136,8 @@ def store(alias: str | None = None) -> Store:
     key = (name, conf.store_settings(name))
     if _INSTEAD:
         return _INSTEAD[-1](name)
+    if test_runner.current_test() is not None:
+        return test_stores.store(name)
     opened = _OPENED.get(key)
     if opened is None:
         with _LOCK:

@@ -9,36 +9,28 @@ from datetime import datetime
 from time import time, time_ns
 from typing import Any, Final
 
-from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined]  # it is there since 4.2
 from django.test.utils import TestContextDecorator
 
-from limits_app.alerts import recorder
 from limits_app.core.keys import EntityName, check_entity, check_resource, entity_name
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
-from limits_app.core.planning import forget_warnings
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
+from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
-from limits_app.models.own_queries import failures
+from limits_app.models.in_tests import is_forbidden
 from limits_app.models.policy_values import PolicyChain, Subject
 from limits_app.resolver.balancers import balancers
 from limits_app.resolver.cache import resolver
 from limits_app.resolver.policies import CODE
 from limits_app.resolver.resolution import policy_source
-from limits_app.services.notify import thresholds
-from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
-from limits_app.usage.denial_counter import denials
-from limits_app.usage.evaluation_counter import evaluations
 from limits_app.usage.writer import write_in_background
 
 _SECOND = 1_000_000
-_FORBIDDEN: Final = "Database access not allowed"
-"""What pytest-django says where a test may not ask the database."""
 
 _endpoints_in_database: Final = endpoints.read
 _policies_in_database: Final = policy_source.read
@@ -71,31 +63,10 @@ def _read_endpoints(database: str) -> Iterable[Endpoint]:
         return ()
     try:
         return list(_endpoints_in_database(database))
-    except (DatabaseOperationForbidden, RuntimeError) as error:
-        forbids = isinstance(error, DatabaseOperationForbidden) or str(error).startswith(_FORBIDDEN)
-        if not (_BLOCKS and forbids):
+    except Exception as error:
+        if not (_BLOCKS and is_forbidden(error)):
             raise
         return ()
-
-
-def forget() -> None:
-    """Drop what this process keeps of limits: rows that it was compiled from, or stores, may be others now."""
-    registry.forget_stores()
-    resolver.clear()
-    endpoints.clear()
-    denials.clear()
-    evaluations.clear()
-    recorder.clear()
-
-
-def forget_use() -> None:
-    """Drop what this process remembers beside the stores of how limits were used."""
-    forget()
-    balancers.clear()
-    thresholds.clear()
-    forget_shadow_refusals()
-    forget_warnings()
-    failures.clear()
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
@@ -204,7 +175,7 @@ class _Overriding(TestContextDecorator):
         _BLOCKS.append(self)
         policy_source.read, policy_source.code_limits = _read_policies, _code_limits
         endpoints.read = _read_endpoints
-        forget()
+        forget_compiled()
 
     def disable(self) -> None:
         """Restore the former limits."""
@@ -212,7 +183,7 @@ class _Overriding(TestContextDecorator):
         _IN_FORCE.remove(self._override)
         _IN_FORCE.reverse()
         _BLOCKS.remove(self)
-        forget()
+        forget_compiled()
 
 
 class override_limits(_Overriding):  # noqa: N801 - used like a function

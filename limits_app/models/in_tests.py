@@ -1,0 +1,50 @@
+"""What the tests of a project see of our tables, where they have no limits."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Final
+
+from django.db import connections, models
+
+from limits_app.conf import test_runner
+
+_SAVEPOINT: Final = "limits_app_in_tests"
+_FORBIDDEN: Final = "Database access not allowed"
+"""What pytest-django says where a test may not use the database."""
+
+
+def is_empty_in_test(model: type[models.Model], using: str) -> bool:
+    """Whether a test runner runs and its test sees no rows of a model, or may not use the database.
+
+    It uses the driver directly, so that `assertNumQueries` of a project without limits does not count it.
+    """
+    if test_runner.current_test() is None:
+        return False
+    connection = connections[using]
+    try:
+        connection.cursor().close()
+    except Exception as error:
+        if is_forbidden(error):
+            return True
+        raise
+    sql = f"SELECT 1 FROM {connection.ops.quote_name(model._meta.db_table)} LIMIT 1"  # noqa: S608 - our own table
+    with closing(connection.connection.cursor()) as cursor:
+        if connection.in_atomic_block:
+            cursor.execute(connection.ops.savepoint_create_sql(_SAVEPOINT))
+        try:
+            cursor.execute(sql)
+            return cursor.fetchone() is None
+        except connection.Database.Error:  # type: ignore[attr-defined]  # every wrapper has it
+            if connection.in_atomic_block:
+                cursor.execute(connection.ops.savepoint_rollback_sql(_SAVEPOINT))
+            return False  # the query itself will fail too, and that is handled
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """Whether a test case of Django, or pytest-django, does not let the running test use the database."""
+    from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined]  # it is there since 4.2
+
+    return isinstance(error, DatabaseOperationForbidden) or (
+        isinstance(error, RuntimeError) and str(error).startswith(_FORBIDDEN)
+    )

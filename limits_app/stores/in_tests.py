@@ -1,0 +1,79 @@
+"""The stores while a test runner runs in this process: in memory, and unused again when another test begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from limits_app import signals
+from limits_app.conf import test_runner
+from limits_app.core.runtime import on_fork
+from limits_app.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from limits_app.core.plan import Claim
+    from limits_app.core.record import Record
+
+R = TypeVar("R")
+
+
+class TestStores:
+    """One store for each alias, shared by all threads of a test, those of a live server included."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, _TestStore] = {}
+        self._test: object | None = None
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock in a child process, which has the test of its parent until it begins one of its own."""
+        self._lock = RLock()  # receivers of the signal may use a store
+
+    def store(self, alias: str) -> MemoryStore:
+        """Return the store of an alias, opened on first use."""
+        self.begin_test()
+        with self._lock:
+            return self._stores.setdefault(alias, _TestStore(self))
+
+    def begin_test(self) -> None:
+        """Forget what an earlier test has counted, once another one runs."""
+        test = test_runner.current_test()
+        if test is None or test is self._test:
+            return
+        with self._lock:
+            if test is self._test:
+                return
+            self._test = test
+            for store in self._stores.values():
+                store.clear()
+            signals.test_began.send_robust(sender=None)
+
+
+class _TestStore(MemoryStore):
+    """A memory store that looks before each step whether another test has begun."""
+
+    def __init__(self, stores: TestStores) -> None:
+        super().__init__()
+        self._all = stores
+
+    def version(self) -> int:
+        self._all.begin_test()
+        return super().version()
+
+    def _step(
+        self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True
+    ) -> R:
+        self._all.begin_test()
+        return super()._step(work, claim, is_new=is_new, saves=saves)
+
+    @contextmanager
+    def _exclusive_step(self) -> Iterator[None]:
+        self._all.begin_test()
+        with super()._exclusive_step():
+            yield
+
+
+test_stores: Final = TestStores()

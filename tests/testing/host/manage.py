@@ -1,0 +1,10 @@
+"""The commands of the host project; `python manage.py test` runs its tests."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,1 @@
+"""A project that has installed the app, and whose tests know nothing of it."""

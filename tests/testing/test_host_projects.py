@@ -1,0 +1,144 @@
+"""The tests of a project that has installed the app: unchanged, in sessions of their own, by Django's test runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.servers.postgres import postgres_server
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOST: Final = Path(__file__).parent / "host"
+SECONDS: Final = 120
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Project:
+    """The host project with a development database and settings of its own."""
+
+    def __init__(self, database: dict[str, Any], state: Path, store: str = "process") -> None:
+        self._command = [sys.executable, str(HOST / "manage.py")]
+        stores = {"default": {"KIND": store}}
+        self._environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "SHOP_DATABASE": json.dumps(database),
+            "SHOP_LIMITS": json.dumps({"STATE_DIR": str(state), "STORES": stores}),
+        }
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command."""
+        return subprocess.Popen(
+            [*self._command, *arguments],
+            env=self._environment | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> str:
+        """Run a command to its end and return its output; it must succeed."""
+        return output_of(self.start(*arguments))
+
+
+def output_of(command: subprocess.Popen[str]) -> str:
+    """Return the output of a command that must succeed."""
+    output, _ = command.communicate(timeout=SECONDS)
+    assert command.returncode == 0, output
+    return output
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Project:
+    """A project on SQLite with the default store, whose development database has its tables."""
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.sqlite3")}
+    project = Project(database, tmp_path / "state")
+    project.run("migrate", "--verbosity", "0")
+    return project
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project on PostgreSQL with its store there."""
+    with postgres_server() as server:
+        project = Project(server.settings, tmp_path_factory.mktemp("state"), store="database")
+        project.run("migrate", "--verbosity", "0")
+        yield project
+
+
+def test_suite_passes_again_and_again(sqlite: Project, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert "OK" in sqlite.run("test")
+    with sqlite3.connect(tmp_path / "shop.sqlite3") as connection:
+        for table in ("denial", "usagesnapshot", "codelimits"):
+            assert connection.execute(f"SELECT count(*) FROM limits_app_{table}").fetchone() == (0,)  # noqa: S608
+    assert not list((tmp_path / "state").glob("*"))
+
+
+def test_suite_passes_in_parallel_and_in_any_order(sqlite: Project) -> None:
+    assert "OK" in sqlite.run("test", "--parallel", "2", "--shuffle", "7")
+
+
+def test_suite_passes_on_a_database_store(postgres: Project) -> None:
+    # Django drops the test database at the end, which fails while a connection is open.
+    assert "OK" in postgres.run("test", "--noinput")
+    assert "OK" in postgres.run("test", "--noinput", "--parallel", "2")
+
+
+def test_two_runs_at_the_same_time_share_nothing(sqlite: Project, postgres: Project) -> None:
+    for output in map(output_of, [sqlite.start("test") for _ in range(2)] + [postgres.start("test", "--noinput")]):
+        assert "OK" in output
+
+
+@pytest.mark.parametrize("missing", ["host", "mail", "outbox", "setting"])
+def test_parts_of_a_test_environment_are_no_test_runner(missing: str, tmp_path: Path) -> None:
+    lines = {
+        "host": "settings.ALLOWED_HOSTS = ['testserver']",
+        "mail": "settings.EMAIL_BACKEND = 'django.core.mail.backends.locmem.EmailBackend'",
+        "outbox": "mail.outbox = []",
+    }
+    code = f"""
+import django
+from django.core import mail
+from django.conf import settings
+settings.configure(INSTALLED_APPS=['limits_app'], LIMITS={{'TESTING': {missing != "setting"}}})
+django.setup()
+{chr(10).join(line for name, line in lines.items() if name != missing)}
+from limits_app.conf import test_runner
+assert test_runner.current_test() is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_detected_test_runner_is_an_error_of_a_deployment(sqlite: Project) -> None:
+    code = "from django.test.utils import setup_test_environment as s; s(); from django.core.management import call_command as c; c('check', '--deploy', '--tag', 'limits_app')"
+    process = sqlite.start("shell", "-c", code)
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode != 0
+    assert "limits_app.E005" in output
+
+
+def test_what_tests_leave_is_never_written(sqlite: Project, tmp_path: Path) -> None:
+    code = """
+from django.test.utils import setup_test_environment, teardown_test_environment
+from limits_app import CallLimit, limits
+from limits_app.usage import denials
+setup_test_environment()
+limits.acquire("orders", default_limits=[CallLimit.per_hour(1)]).release()
+assert not limits.try_acquire("orders", default_limits=[CallLimit.per_hour(1)])
+assert denials.waiting == 1
+teardown_test_environment()
+denials.flush()
+"""
+    sqlite.run("shell", "-c", code)
+    with sqlite3.connect(tmp_path / "shop.sqlite3") as connection:
+        assert connection.execute("SELECT count(*) FROM limits_app_denial").fetchone() == (0,)
