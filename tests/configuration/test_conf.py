@@ -154,8 +154,8 @@ def test_several_bad_values_are_reported_together_in_the_order_of_their_ids() ->
     [
         ("UNKNOWN_KEY", "Did you mean 'UNKNOWN_KEYS'?"),
         ("state_dir", "Did you mean 'STATE_DIR'?"),
-        ("COLOUR", "The keys are ENABLED, STORE, "),
-        (7, "The keys are ENABLED, STORE, "),
+        ("COLOUR", "The keys are ENABLED, TESTING, STORE, "),
+        (7, "The keys are ENABLED, TESTING, STORE, "),
     ],
 )
 def test_an_unknown_key_is_reported_with_what_was_probably_meant(name: object, hint: str) -> None:

@@ -38,6 +38,7 @@ class Project:
         """Start a command."""
         return subprocess.Popen(
             [*self._command, *arguments],
+            cwd=HOST,
             env=self._environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -76,7 +77,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 def test_suite_passes_again_and_again(sqlite: Project, tmp_path: Path) -> None:
     for _ in range(2):
-        assert "OK" in sqlite.run("test")
+        assert "OK" in sqlite.run("test", "shop")
     with sqlite3.connect(tmp_path / "shop.sqlite3") as connection:
         for table in ("denial", "usagesnapshot", "codelimits"):
             assert connection.execute(f"SELECT count(*) FROM limits_app_{table}").fetchone() == (0,)  # noqa: S608
@@ -84,17 +85,19 @@ def test_suite_passes_again_and_again(sqlite: Project, tmp_path: Path) -> None:
 
 
 def test_suite_passes_in_parallel_and_in_any_order(sqlite: Project) -> None:
-    assert "OK" in sqlite.run("test", "--parallel", "2", "--shuffle", "7")
+    assert "OK" in sqlite.run("test", "shop", "--parallel", "2", "--shuffle", "7")
 
 
 def test_suite_passes_on_a_database_store(postgres: Project) -> None:
     # Django drops the test database at the end, which fails while a connection is open.
-    assert "OK" in postgres.run("test", "--noinput")
-    assert "OK" in postgres.run("test", "--noinput", "--parallel", "2")
+    assert "OK" in postgres.run("test", "shop", "--noinput")
+    assert "OK" in postgres.run("test", "shop", "--noinput", "--parallel", "2")
 
 
 def test_two_runs_at_the_same_time_share_nothing(sqlite: Project, postgres: Project) -> None:
-    for output in map(output_of, [sqlite.start("test") for _ in range(2)] + [postgres.start("test", "--noinput")]):
+    for output in map(
+        output_of, [sqlite.start("test", "shop") for _ in range(2)] + [postgres.start("test", "shop", "--noinput")]
+    ):
         assert "OK" in output
 
 
@@ -120,7 +123,12 @@ assert test_runner.current_test() is None
 
 
 def test_detected_test_runner_is_an_error_of_a_deployment(sqlite: Project) -> None:
-    code = "from django.test.utils import setup_test_environment as s; s(); from django.core.management import call_command as c; c('check', '--deploy', '--tag', 'limits_app')"
+    code = """
+from django.core.management import call_command
+from django.test.utils import setup_test_environment
+setup_test_environment()
+call_command("check", "--deploy", "--tag", "limits_app")
+"""
     process = sqlite.start("shell", "-c", code)
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode != 0
