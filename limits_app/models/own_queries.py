@@ -81,8 +81,7 @@ failures: Final = Failures()
 def read(using: str, query: Callable[[], T], default: T) -> T:
     """Return what `query` reads from a database; `default` where the tables of the app were never made.
 
-    Also `default` where a project's test may not use the database.
-
+    Also `default` where the test of a project may not use the database.
     Raises Unresolved for every other error of the database. No error ends a transaction of the site.
     """
     try:
