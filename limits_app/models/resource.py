@@ -14,6 +14,7 @@ from limits_app.core.limits import Blocked, Limit
 from limits_app.core.notation import limit_text, parse_limit
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
+from limits_app.models.in_tests import may_not_query
 from limits_app.models.own_queries import DATABASE_ERRORS, known_time_zones, read
 from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_store, validate_text
@@ -126,6 +127,9 @@ def note_code_limits(
                 rows.filter(pk__in=oldest).delete()
         except DATABASE_ERRORS as error:
             logger.warning("the limits that code sets on %s are not shown to administrators: %s", resource, error)
+        except Exception as error:
+            if not may_not_query(error):
+                raise
 
     transaction.on_commit(write, using=using)
 
