@@ -41,11 +41,6 @@ def is_empty_in_test(model: type[models.Model], using: str) -> bool:
             return False  # the query itself will fail too, and that is handled
 
 
-def may_not_query(error: BaseException) -> bool:
-    """Whether a test runner runs and its test may not use the database."""
-    return test_runner.current_test() is not None and is_forbidden(error)
-
-
 def is_forbidden(error: BaseException) -> bool:
     """Whether a test case of Django, or pytest-django, does not let the running test use the database."""
     from django.test.testcases import DatabaseOperationForbidden  # type: ignore[attr-defined]  # it is there since 4.2

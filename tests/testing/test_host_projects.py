@@ -136,7 +136,7 @@ def test_what_tests_leave_is_never_written(sqlite: Project, tmp_path: Path) -> N
     code = """
 from django.test.utils import setup_test_environment, teardown_test_environment
 from limits_app import CallLimit, limits
-from limits_app.usage import denials
+from limits_app.usage.denial_counter import denials
 setup_test_environment()
 limits.acquire("orders", default_limits=[CallLimit.per_hour(1)]).release()
 assert not limits.try_acquire("orders", default_limits=[CallLimit.per_hour(1)])
