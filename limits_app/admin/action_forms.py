@@ -17,8 +17,10 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.core.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
+from limits_app.services.boosts import check_boost_end
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
 
@@ -80,6 +82,10 @@ class BoostForm(RequiredReasonForm):
         until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
         if until <= timezone.now():
             raise ValidationError(gettext("The end must be in the future."))
+        try:
+            check_boost_end(until)
+        except InvalidLimit as error:
+            raise ValidationError(str(error)) from error
         return until
 
 

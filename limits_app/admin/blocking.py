@@ -20,6 +20,7 @@ from limits_app.admin.changelists import UsageListAdmin
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text
+from limits_app.services.rights import Action, may, to_create_entity
 
 
 class BlockingAdmin(UsageListAdmin):
@@ -38,7 +39,7 @@ class BlockingAdmin(UsageListAdmin):
         """Ask for confirmation, or block the entity; one that has no row gets one."""
         identifier = request.POST.get("entity") or request.GET.get("entity", "")
         entity = self._entity(identifier)
-        if not self.has_change_permission(request) or (entity.pk is None and not self.has_add_permission(request)):
+        if not may(request.user, Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
         form = ReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._blocked(request, entity, form):
@@ -51,7 +52,7 @@ class BlockingAdmin(UsageListAdmin):
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""
-        if not request.user.has_perm("limits_app.add_policy"):
+        if not may(request.user, Action.LIMIT_ENTITY):
             raise PermissionDenied
         identifier = request.GET.get("entity", "")
         entity = self._entity(identifier)

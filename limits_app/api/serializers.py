@@ -164,6 +164,17 @@ class RevertSerializer(StrictSerializer):
     force = serializers.BooleanField(required=False, default=False)
 
 
+def _plan_of_requests() -> Exact:
+    return Exact(
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        default=None,
+        max_length=MAX_PLAN_LENGTH,
+        help_text="The plan of its requests, where only PLAN_OF_REQUEST knows it; empty for none.",
+    )
+
+
 class _StateSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
     idempotency_key = serializers.CharField(
@@ -175,14 +186,7 @@ class _StateSerializer(StrictSerializer):
     )
     resource = Exact(max_length=64, allow_null=True, help_text="null: the totals over all resources.")
     entity = Exact(required=False, allow_null=True, default=None, max_length=255)
-    plan = Exact(
-        required=False,
-        allow_null=True,
-        allow_blank=True,
-        default=None,
-        max_length=MAX_PLAN_LENGTH,
-        help_text="The plan of its requests, where only PLAN_OF_REQUEST knows it; empty for none.",
-    )
+    plan = _plan_of_requests()
 
 
 class ResetSerializer(_StateSerializer):
@@ -207,10 +211,11 @@ class DoneSerializer(StrictSerializer):
 
 
 class BoostSerializer(StrictSerializer):
-    """Override the limits of an entity on an existing resource (null: on all) from now until a timestamp."""
+    """Raise limits of an entity on an existing resource (null: on all) from now until a timestamp."""
 
     entity = Exact(max_length=255)
     resource = Exact(max_length=64, required=False, allow_null=True, default=None)
+    plan = _plan_of_requests()
     limits = _parts(LimitSerializer, required=True, min_length=1)
     until = DateTimeField()
     reason = serializers.CharField(max_length=1000)

@@ -125,17 +125,14 @@ def state_now(event: AuditEvent) -> Snapshot | None:
     return None if found is None else found.state
 
 
-def permissions_to_revert(event: AuditEvent) -> list[str]:
-    """Return the permissions that reverting an event needs: for the log, and for the change of the object.
+def changed_by_revert(event: AuditEvent) -> tuple[str, Model]:
+    """What reverting an event does: add, change or delete, and the model of the object.
 
     Call it in the same `acting` block as the revert, because it depends on whether the object exists.
     Raises CannotRevert if the event is not about an object.
     """
     model = model_of(event)
-    verb = "delete" if event.before is None else "add" if _found(event, model) is None else "change"
-    return [
-        f"limits_app.{name}" for name in ("view_auditevent", "revert_auditevent", f"{verb}_{model._meta.model_name}")
-    ]
+    return "delete" if event.before is None else "add" if _found(event, model) is None else "change", model
 
 
 def _key(event: AuditEvent, model: Model) -> Any:

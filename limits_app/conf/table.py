@@ -122,6 +122,10 @@ METRICS: Final = Key[tuple[Exporter, ...]]("METRICS", (), "limits_app.E066", par
 """Metrics exporters to enable; each requires the extra of the same name."""
 ALERTS: Final = Key("ALERTS", False, "limits_app.E067", parsers.yes_or_no)
 """Whether this process records events for the alert rules of the admin."""
+MAX_BOOST_DAYS: Final = Key[int | None](
+    "MAX_BOOST_DAYS", 31, "limits_app.E081", parsers.or_none(parsers.whole_number(1, 36_600))
+)
+"""Longest duration of a boost, in days; None allows any. Who may add policies can set limits for longer."""
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from limits_app.resolver.policies import PolicyStatus
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, reset, top_up
+from limits_app.services.boosts import grant_boost
 from limits_app.services.candidates import (
     CandidateReport,
     candidates,
@@ -61,7 +62,6 @@ from limits_app.services.writing import (
     delete_resource_limits,
     delete_system_limits,
     end_boost,
-    grant_boost,
     set_entity,
     set_entity_limits,
     set_plan_limits,

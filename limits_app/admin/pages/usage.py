@@ -17,7 +17,6 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.formatting import FORMULA, amount, bar, moment, percent
 from limits_app.admin.pages.common import (
-    USAGE,
     bring_up_to_date,
     check,
     client_name,
@@ -29,6 +28,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use
 
@@ -89,7 +89,7 @@ def _date(text: str) -> datetime:
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show one limit at a time, because limits have different units; with `format=csv`, the table as a file."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     resource, entity, key = request.GET.get("resource") or None, entity_or_none(request), request.GET.get("key", "")
     first, last = request.GET.get("from", ""), request.GET.get("to", "")
     span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "day"
