@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any, ClassVar, Final, cast
 
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,7 @@ from limits_app.api.base import ApiView, ListView
 from limits_app.api.fields import validated
 from limits_app.api.permissions import changing, check, who
 from limits_app.api.problems import WrongQuery
+from limits_app.api.schema import extend_schema
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, StaleConfiguration

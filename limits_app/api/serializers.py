@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from django.db import models
 from rest_framework import serializers
@@ -31,11 +31,20 @@ from limits_app.services.definitions import FIELDS, MOST_PARTS
 C = TypeVar("C", bound=Configuration)
 
 
+_NUMBERS: Final = {
+    models.BigAutoField: serializers.IntegerField,
+    models.BigIntegerField: serializers.IntegerField,
+    models.AutoField: serializers.IntegerField,
+}
+"""Numbers are numbers, whatever COERCE_BIGINT_TO_STRING says."""
+
+
 class DefinitionSerializer(serializers.ModelSerializer[C]):
     """Represents a row; request bodies are validated by `services.definitions`, with defaults for PUT."""
 
     serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {
         ExactTextField: Exact,
+        **_NUMBERS,
         models.DateTimeField: DateTimeField,
         models.DecimalField: AmountField,
         models.JSONField: ObjectField,
@@ -146,6 +155,8 @@ class EndpointSerializer(DefinitionSerializer[Endpoint]):
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     """One change in the audit log."""
+
+    serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | _NUMBERS
 
     when = DateTimeField(read_only=True)
     before = serializers.JSONField(read_only=True, allow_null=True)

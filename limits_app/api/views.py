@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from django.db import router, transaction
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,7 @@ from limits_app.api.base import ApiView, ConfigurationView
 from limits_app.api.fields import validated
 from limits_app.api.permissions import reason_of, who
 from limits_app.api.problems import Problem
+from limits_app.api.schema import extend_schema
 from limits_app.api.serializers import (
     AuditEventSerializer,
     EndpointSerializer,
