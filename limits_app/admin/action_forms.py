@@ -48,6 +48,16 @@ class RequiredReasonForm(ReasonForm):
         self.fields["reason"].required = True
 
 
+class EraseForm(ReasonForm):
+    """Which identifier is erased, and whether its configuration is removed."""
+
+    entity = forms.CharField(label=_("Entity"), max_length=255, strip=False, validators=[validate_identifier])
+    with_policies = forms.BooleanField(
+        label=_("Remove its policies and the other configuration that names it too"), required=False
+    )
+    field_order = ["entity", "with_policies", "reason"]
+
+
 class RevertForm(ReasonForm):
     """The reason of a revert, and whether it also undoes later changes."""
 

@@ -12,7 +12,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -164,6 +164,7 @@ class StatePermissions:
     has_boost_policies_permission = _has(Action.BOOST_POLICIES)
     has_reset_permission = _has(Action.RESET)
     has_top_up_permission = _has(Action.TOP_UP)
+    has_erase_permission = _has(Action.ERASE)
 
 
 def _reset(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> None:
@@ -243,7 +244,23 @@ POLICY_ACTIONS: Final = [
     *_state_actions(RequiredReasonForm, TopUpForm),
 ]
 RESOURCE_ACTIONS: Final = _state_actions(RequiredReasonForm, TopUpForm)
-ENTITY_ACTIONS: Final = [
+
+
+def erase_entity(page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
+    """Lead to the page that erases one entity, because an erasure needs transactions of its own."""
+    rows = list(chosen[:2])
+    if len(rows) != 1:
+        page.message_user(request, gettext("Select one row for this action."), messages.ERROR)
+        return None
+    url = reverse(f"{page.admin_site.name}:limits_app_entity_erase", query={"entity": rows[0].identifier})
+    return HttpResponseRedirect(url)
+
+
+erase_entity.short_description = _("Erase the identifier")  # type: ignore[attr-defined]
+erase_entity.allowed_permissions = ["erase"]  # type: ignore[attr-defined]
+
+ENTITY_ACTIONS: Final[list[Any]] = [
+    erase_entity,
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=EntityBoostForm, do=_boost),
     *_state_actions(EntityResetForm, EntityTopUpForm),
 ]

@@ -37,7 +37,11 @@ _SOURCES: Final[Mapping[str, Any]] = {
     "import": _("import"),
     "service": _("app function"),
 }
-_OTHER_KINDS: Final[Mapping[str, Any]] = {"state": _("usage"), "auditevent": _("audit log")}
+_OTHER_KINDS: Final[Mapping[str, Any]] = {
+    "state": _("usage"),
+    "auditevent": _("audit log"),
+    "erasure": _("erased identifier"),
+}
 
 
 def source_in_words(source: str) -> str:

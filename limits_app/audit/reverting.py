@@ -12,6 +12,7 @@ from django.db import models
 from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
+from limits_app.audit.redacting import is_redacted
 from limits_app.core.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent
 from limits_app.models.recording import acting
@@ -146,6 +147,8 @@ def _found(event: AuditEvent, model: Model) -> Configuration | None:
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
     label = {"label": event.object_label}
+    if is_redacted(event):
+        raise CannotRevert(gettext("the event about %(label)s is redacted, so its old state is not known") % label)
     if _same(state, event.before):
         raise CannotRevert(gettext("%(label)s already is as it was before this event") % label)
     if not force and not _same(state, event.after):

@@ -22,6 +22,7 @@ from limits_app.services.candidates import (
     revert_candidates,
     set_candidate,
 )
+from limits_app.services.erasure import Erased, erase
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.listing import (
     get_entity_limits,
@@ -73,6 +74,7 @@ from limits_app.usage.reading import DenialCount
 __all__ = [
     "CandidateReport",
     "DenialCount",
+    "Erased",
     "Explanation",
     "LimitState",
     "NamedPool",
@@ -105,6 +107,7 @@ __all__ = [
     "discard_candidate",
     "emergency",
     "end_boost",
+    "erase",
     "explain",
     "get_entity_limits",
     "get_plan_limits",

@@ -26,6 +26,8 @@ class Action(StrEnum):
     RESET = "reset usage"
     TOP_UP = "top up a limit"
     BLOCK = "block an entity"
+    ERASE = "erase the identifier of an entity"
+    ERASE_POLICIES = "erase it, and remove its policies and other configuration"
     LIMIT_ENTITY = "limit an entity"
     LIMIT_SOMETHING = "use the page Limit something"
     VIEW_CANDIDATES = "view candidates"
@@ -61,6 +63,10 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.RESET: Permissions(("reset_resource",)),
     Action.TOP_UP: Permissions(("top_up_resource",)),
     Action.BLOCK: Permissions(("change_entity",)),
+    Action.ERASE: Permissions(("erase_entity",)),
+    Action.ERASE_POLICIES: Permissions(
+        ("erase_entity", "delete_entity", "change_entity", "delete_policy", "delete_alertrule", "change_endpoint")
+    ),
     Action.LIMIT_ENTITY: Permissions(("add_policy",)),
     Action.LIMIT_SOMETHING: Permissions(("add_policy", "add_resource", "add_endpoint")),
     Action.VIEW_CANDIDATES: Permissions(any_of=("view_candidate", "change_candidate")),

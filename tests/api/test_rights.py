@@ -79,6 +79,8 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             api("top-ups/", **entity, **credit),
         ],
         Action.BLOCK: [form("entity/block/", entity="user:1", reason="x")],
+        Action.ERASE: [form("entity/erase/", entity="user:1")],
+        Action.ERASE_POLICIES: [],  # test_configuration_is_removed_only_with_the_permissions_for_that
         Action.LIMIT_ENTITY: [get(f"{ADMIN}entity/limit/?entity=user:1")],
         Action.LIMIT_SOMETHING: [form("overview/limit/", **sentence)],
         Action.VIEW_CANDIDATES: [get(f"{ADMIN}candidate/"), get(f"{ROOT}candidates/")],
@@ -182,6 +184,16 @@ def test_an_entity_is_created_only_with_that_permission(name: str) -> None:
     permissions, ask = creating()[name]
     assert not outcome(person("ann", *permissions.split(), is_staff=True), ask)[1]
     assert outcome(person("bob", *permissions.split(), "add_entity", is_staff=True), ask) == (True, True)
+
+
+def test_configuration_is_removed_only_with_the_permissions_for_that(transactional_db: None) -> None:
+    needed = RIGHTS[Action.ERASE_POLICIES].all_of
+    for number, left_out in enumerate((*needed[1:], "")):
+        client = Client()
+        client.force_login(person(f"ann{number}", *{*needed} - {left_out}, is_staff=True))
+        response = client.post(f"{ADMIN}entity/erase/", {"entity": "user:1", "with_policies": "on", "reason": "x"})
+        assert response.status_code == 302
+        assert Entity.objects.filter(identifier="user:1").exists() is bool(left_out)
 
 
 def test_a_candidate_is_replaced_only_with_the_permission_to_delete_it() -> None:
