@@ -17,8 +17,10 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.core.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
+from limits_app.services.boosts import check_boost_end
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
 
@@ -44,6 +46,16 @@ class RequiredReasonForm(ReasonForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["reason"].required = True
+
+
+class EraseForm(ReasonForm):
+    """Which identifier is erased, and whether its configuration is removed."""
+
+    entity = forms.CharField(label=_("Entity"), max_length=255, strip=False, validators=[validate_identifier])
+    with_policies = forms.BooleanField(
+        label=_("Remove its policies and the other configuration that names it too"), required=False
+    )
+    field_order = ["entity", "with_policies", "reason"]
 
 
 class RevertForm(ReasonForm):
@@ -80,6 +92,10 @@ class BoostForm(RequiredReasonForm):
         until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
         if until <= timezone.now():
             raise ValidationError(gettext("The end must be in the future."))
+        try:
+            check_boost_end(until)
+        except InvalidLimit as error:
+            raise ValidationError(str(error)) from error
         return until
 
 

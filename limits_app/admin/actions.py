@@ -12,7 +12,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import router, transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -34,6 +34,7 @@ from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern
 from limits_app.services.dropped import dropped_by_each
 from limits_app.services.limit_words import limit_key, limit_name
+from limits_app.services.rights import Action, may
 
 MOST_ROWS: Final = 500
 """Maximum number of rows of an action: it is one transaction, and other writers wait for it."""
@@ -152,16 +153,18 @@ def _dropped(keys: Sequence[int]) -> Iterator[str]:
             yield from (f"{whose}{limit_name(key)} ({level})" for key, level in found)
 
 
-def _has(permission: str) -> Callable[[Any, HttpRequest], bool]:
-    return lambda _page, request: request.user.has_perm(permission)
+def _has(action: Action) -> Callable[[Any, HttpRequest], bool]:
+    return lambda _page, request: may(request.user, action)
 
 
 class StatePermissions:
-    """The custom permissions of the models: whether the user may grant boosts, reset usage, and top up limits."""
+    """Whether the user may grant boosts, reset usage, and top up limits."""
 
-    has_boost_permission = _has("limits_app.boost_policy")
-    has_reset_permission = _has("limits_app.reset_resource")
-    has_top_up_permission = _has("limits_app.top_up_resource")
+    has_boost_permission = _has(Action.BOOST)
+    has_boost_policies_permission = _has(Action.BOOST_POLICIES)
+    has_reset_permission = _has(Action.RESET)
+    has_top_up_permission = _has(Action.TOP_UP)
+    has_erase_permission = _has(Action.ERASE)
 
 
 def _reset(row: Policy | Resource | Entity, data: dict[str, Any], key: str) -> None:
@@ -237,11 +240,27 @@ POLICY_ACTIONS: Final = [
     _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=dropped_limits_warning),
     _enforcement("shadow_policies", _("Set to shadow mode"), Enforcement.SHADOW, note=_in_force),
     _enforcement("disable_policies", _("Disable"), Enforcement.OFF, note=_in_force),
-    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=_boost),
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost_policies", form=BoostForm, do=_boost),
     *_state_actions(RequiredReasonForm, TopUpForm),
 ]
 RESOURCE_ACTIONS: Final = _state_actions(RequiredReasonForm, TopUpForm)
-ENTITY_ACTIONS: Final = [
+
+
+def erase_entity(page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
+    """Lead to the page that erases one entity, because an erasure needs transactions of its own."""
+    rows = list(chosen[:2])
+    if len(rows) != 1:
+        page.message_user(request, gettext("Select one row for this action."), messages.ERROR)
+        return None
+    url = reverse(f"{page.admin_site.name}:limits_app_entity_erase", query={"entity": rows[0].identifier})
+    return HttpResponseRedirect(url)
+
+
+erase_entity.short_description = _("Erase the identifier")  # type: ignore[attr-defined]
+erase_entity.allowed_permissions = ["erase"]  # type: ignore[attr-defined]
+
+ENTITY_ACTIONS: Final[list[Any]] = [
+    erase_entity,
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=EntityBoostForm, do=_boost),
     *_state_actions(EntityResetForm, EntityTopUpForm),
 ]

@@ -16,6 +16,7 @@ from limits_app import conf
 from limits_app.admin.base import ReadOnly, RobustListAdmin
 from limits_app.alerts import NotDelivered, send_test
 from limits_app.models import Alert, AlertRule
+from limits_app.services.rights import Action, may
 
 _CONFIDENTIAL = ("target", "secret")
 
@@ -54,7 +55,7 @@ class AlertRuleAdmin(RobustListAdmin):
     def test_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Send a test alert of a rule as it is saved."""
         rule = self.get_object(request, str(object_id))
-        if not self.has_change_permission(request, rule):
+        if not may(request.user, Action.TEST_ALERT):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])

@@ -27,6 +27,7 @@ from limits_app.audit.reverting import MODELS
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import may_revert
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -36,7 +37,11 @@ _SOURCES: Final[Mapping[str, Any]] = {
     "import": _("import"),
     "service": _("app function"),
 }
-_OTHER_KINDS: Final[Mapping[str, Any]] = {"state": _("usage"), "auditevent": _("audit log")}
+_OTHER_KINDS: Final[Mapping[str, Any]] = {
+    "state": _("usage"),
+    "auditevent": _("audit log"),
+    "erasure": _("erased identifier"),
+}
 
 
 def source_in_words(source: str) -> str:
@@ -195,7 +200,7 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
     def _may_revert(self, request: HttpRequest, event: AuditEvent) -> bool:
         """Whether the user has the permissions that reverting this event needs."""
         try:
-            return request.user.has_perms(audit.permissions_to_revert(event))
+            return may_revert(request.user, event)
         except audit.CannotRevert:
             return False
 

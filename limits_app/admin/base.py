@@ -27,6 +27,7 @@ from django.utils.translation import gettext as _
 from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
 from limits_app.models.snapshots import snapshots
+from limits_app.services.rights import Action, may, may_change_rows
 
 _NUL = "\0"
 
@@ -125,7 +126,7 @@ class AuditedAdmin(RobustListAdmin):
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Show the events of the object, with the permission to view them: changes from elsewhere are among them."""
         response = super().history_view(request, object_id, extra_context)
-        if response.status_code != HTTPStatus.OK or not request.user.has_perm("limits_app.view_auditevent"):
+        if response.status_code != HTTPStatus.OK or not may(request.user, Action.VIEW_HISTORY):
             return response
         if self.model.part_of:  # its events are those of what it is a part of
             return response
@@ -194,11 +195,11 @@ def confirmation(
 class PartOf:
     """The permission to change an object of the model `whole` covers its parts."""
 
-    whole: str
+    whole: Any
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may view the object."""
-        return self._may(request, "view") or self._may(request, "change")
+        return self._may(request, "view")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may add such objects, or change an existing one."""
@@ -207,4 +208,4 @@ class PartOf:
     has_change_permission = has_delete_permission = has_add_permission
 
     def _may(self, request: HttpRequest, verb: str) -> bool:
-        return request.user.has_perm(f"limits_app.{verb}_{self.whole}")
+        return may_change_rows(request.user, verb, self.whole)

@@ -1,4 +1,4 @@
-"""Blocking and limiting an entity from where people look: pages about entities, and Django's own pages of users."""
+"""Blocking, limiting and erasing an entity from where people look: pages of entities, and Django's pages of users."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import router, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html_join
@@ -14,23 +15,28 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.action_forms import ReasonForm
+from limits_app import services
+from limits_app.admin.action_forms import EraseForm, ReasonForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
+from limits_app.core.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text
+from limits_app.services.rights import Action, may, to_create_entity
 
 
 class BlockingAdmin(UsageListAdmin):
-    """Entities, with a page that blocks one, and a link that limits one, by identifier."""
+    """Entities, with pages that block and erase one, and a link that limits one, by identifier."""
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the URLs of both."""
+        """Add the URLs of these pages."""
         view = self.admin_site.admin_view
+        own_transactions = transaction.non_atomic_requests(using=router.db_for_write(Entity))
         return [
             path("block/", view(self.block_view), name="limits_app_entity_block"),
             path("limit/", view(self.limit_view), name="limits_app_entity_limit"),
+            path("erase/", own_transactions(view(self.erase_view)), name="limits_app_entity_erase"),
             *super().get_urls(),
         ]
 
@@ -38,7 +44,7 @@ class BlockingAdmin(UsageListAdmin):
         """Ask for confirmation, or block the entity; one that has no row gets one."""
         identifier = request.POST.get("entity") or request.GET.get("entity", "")
         entity = self._entity(identifier)
-        if not self.has_change_permission(request) or (entity.pk is None and not self.has_add_permission(request)):
+        if not may(request.user, Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
         form = ReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._blocked(request, entity, form):
@@ -51,7 +57,7 @@ class BlockingAdmin(UsageListAdmin):
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Continue with the form of a new policy for the entity, or with that of the entity if it has no row."""
-        if not request.user.has_perm("limits_app.add_policy"):
+        if not may(request.user, Action.LIMIT_ENTITY):
             raise PermissionDenied
         identifier = request.GET.get("entity", "")
         entity = self._entity(identifier)
@@ -61,6 +67,42 @@ class BlockingAdmin(UsageListAdmin):
         message = gettext("Save this entity first, then add a policy for it.")
         self.message_user(request, message, messages.INFO)
         return HttpResponseRedirect(reverse(f"{name}:limits_app_entity_add", query={"identifier": identifier}))
+
+    def erase_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask for confirmation, or erase the identifier of an entity, which needs no row."""
+        if not may(request.user, Action.ERASE):
+            raise PermissionDenied
+        initial = {"entity": request.GET.get("entity", "")}
+        form = EraseForm(request.POST if request.method == "POST" else None, initial=initial)
+        if not may(request.user, Action.ERASE_POLICIES):
+            del form.fields["with_policies"]
+        if form.is_valid() and self._erased(request, form):
+            return HttpResponseRedirect(self.list_or_index(request))
+        request.current_app = self.admin_site.name
+        return confirmation(self, request, form, title=gettext("Erase an identifier"), back=self.list_or_index(request))
+
+    def _erased(self, request: HttpRequest, form: EraseForm) -> bool:
+        """Erase the identifier, in transactions of its own; errors are shown in the form."""
+        data = form.cleaned_data
+        try:
+            erased = services.erase(
+                data["entity"],
+                with_policies=data.get("with_policies", False),
+                reason=data["reason"],
+                actor=request.user.get_username(),
+                source="admin",
+            )
+        except LimitsError as error:
+            form.add_error(None, str(error))
+            return False
+        message = gettext("No row has this identifier.")
+        if erased.pseudonym:
+            message = gettext("The identifier was replaced with “%(pseudonym)s”, in %(count)s rows.")
+        self.message_user(request, message % {"pseudonym": erased.pseudonym, "count": erased.rows}, messages.SUCCESS)
+        if erased.configuration and not erased.removed:
+            kept = gettext("It is still configured: %(rows)s.") % {"rows": ", ".join(erased.configuration)}
+            self.message_user(request, kept, messages.WARNING)
+        return True
 
     def _entity(self, identifier: str) -> Entity:
         """The entity with this identifier, which need not have a row."""

@@ -20,6 +20,7 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.core.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
+from limits_app.services.rights import Action, may
 
 _DECISIONS: Final[Mapping[str, tuple[CandidateState, Any, Callable[[Policy], object]]]] = {
     "promote": (CandidateState.TESTING, _("Enforce now"), services.promote_candidate),
@@ -121,7 +122,7 @@ class CandidateAdmin(AuditedAdmin):
 
     def has_promote_permission(self, request: HttpRequest) -> bool:
         """Whether the user may change candidates and policies."""
-        return request.user.has_perms(["limits_app.change_candidate", "limits_app.change_policy"])
+        return may(request.user, Action.DECIDE_CANDIDATE)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether a candidate may be changed: one whose counts would be of other limits may not."""

@@ -19,6 +19,7 @@ from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.admin.forms import DateTimeField
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import EmergencySwitch, Enforcement
+from limits_app.services.rights import Action, may
 
 
 class EmergencyForm(ReasonForm):
@@ -46,9 +47,9 @@ class EmergencyAdmin(AuditedAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the switch, ask for confirmation, or set it."""
-        if not self.has_view_or_change_permission(request):
+        if not may(request.user, Action.VIEW_EMERGENCY):
             raise PermissionDenied
-        may_change = self.has_change_permission(request)
+        may_change = may(request.user, Action.SET_EMERGENCY)
         if request.method == "POST" and not may_change:
             raise PermissionDenied
         switch = services.emergency()

@@ -26,9 +26,6 @@ _NEAR: Final = 0.8
 _MANY: Final = 10
 """From how many units on thousandths are too much to read while they change."""
 
-FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""The first characters of formulas in spreadsheets."""
-
 
 LEVELS: Final[Mapping[str, Any]] = {
     ENTITY_FLAGS: _("entity itself"),

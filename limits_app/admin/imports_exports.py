@@ -27,11 +27,11 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.base import AuditedAdmin
-from limits_app.admin.formatting import FORMULA
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
+from limits_app.services.safe_text import csv_text, unguarded
 
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
 
@@ -239,28 +239,17 @@ TABLES: Final[Mapping[type[Any], type[Table]]] = {
 }
 
 
-_GUARD: Final = "'"
-
-
-def _is_formula(cell: object) -> bool:
-    return isinstance(cell, str) and cell.lstrip(_GUARD).startswith(FORMULA)
-
-
 class GuardedCSV(CSV):  # type: ignore[misc]
-    """CSV with an apostrophe before text that a spreadsheet would read as a formula; the import removes it."""
+    """CSV that a spreadsheet can open without executing anything; the import restores the text."""
 
     def export_data(self, dataset: Any, **options: Any) -> Any:
-        """Write the rows, with the apostrophe where a cell could be a formula."""
-        rows = [[_GUARD + cell if _is_formula(cell) else cell for cell in row] for row in dataset]
-        return super().export_data(Dataset(*rows, headers=dataset.headers), **options)
+        """Write the rows."""
+        return csv_text(dataset.headers, dataset)
 
     def create_dataset(self, in_stream: Any, **options: Any) -> Any:
-        """Read the rows, without the apostrophes that an export has put there."""
+        """Read the rows, with the text that was exported."""
         dataset = super().create_dataset(in_stream, **options)
-        rows = [
-            [cell[1:] if cell.startswith(_GUARD) and _is_formula(cell) else cell for cell in row] for row in dataset
-        ]
-        return Dataset(*rows, headers=dataset.headers)
+        return Dataset(*[[*map(unguarded, row)] for row in dataset], headers=dataset.headers)
 
 
 _FORMATS: Final = {"csv": GuardedCSV, "json": JSON}

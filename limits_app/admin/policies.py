@@ -33,6 +33,7 @@ from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect,
 from limits_app.resolver.resolution import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
 from limits_app.services.dropped import overriding_block
+from limits_app.services.rights import Action, may, to_create_entity
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
     "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
@@ -123,7 +124,7 @@ def _is_kept(form: Any) -> bool:
 class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """Limits belong to their policy: the permission to change the policy covers them."""
 
-    whole = "policy"
+    whole: type[Any] = Policy
     model = Limit
     form = LimitForm
     formset = PolicyLimitFormSet
@@ -248,6 +249,8 @@ class PolicyAdmin(StatePermissions, UsageListAdmin):
             raise PermissionDenied
         initial = {name: request.GET[name] for name in ("whom", "entity") if name in request.GET}
         form = GrantForm(request.POST if request.method == "POST" else None, initial=initial)
+        if not self.has_boost_policies_permission(request):
+            form.fields["whom"].choices = [(Boosted.ENTITY.value, Boosted.ENTITY.label)]  # type: ignore[attr-defined]
         boosts: list[PlannedBoost] = []
         if form.is_valid() and form.cleaned_data["whom"] != Boosted.ENTITY:
             data, rows = form.cleaned_data, form.policies()[: MOST_ROWS + 1]
@@ -291,6 +294,11 @@ class PolicyAdmin(StatePermissions, UsageListAdmin):
         plan = None if data["plan"] is None else data["plan"].name
         try:
             with self.acting(request):
+                if not may(request.user, Action.BOOST, *to_create_entity(data["entity"])):
+                    form.add_error(
+                        "entity", gettext("This entity has no row: you need the permission to add entities.")
+                    )
+                    return False
                 policy = services.boost(
                     data["entity"], resource, data["factor"], data["until"], data["reason"], plan=plan
                 )

@@ -69,7 +69,7 @@ def _definition(member: PoolMember, text: str) -> definitions.Definition:
 class MemberInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """The members of a pool with their limits as text; the page of a member has the limits as fields."""
 
-    whole = "pool"
+    whole = Pool
     model = PoolMember
     form = MemberForm
     fields = ["name", "limits_text", "order", "weight", "enabled", "config", "use"]
@@ -109,7 +109,7 @@ class MemberInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # ge
 class MemberLimitInline(LimitInline):
     """The limits of one member."""
 
-    whole = "pool"
+    whole = Pool
     formset = LimitFormSet  # type: ignore[assignment]  # those of a member may be none
     fields = tuple(tuple(name for name in line if name != "shared") for line in LIMIT_FIELDS)
 
@@ -139,7 +139,7 @@ class PoolAdmin(AuditedAdmin):
 class PoolMemberAdmin(PartOf, AuditedAdmin):
     """One member with its limits; reached from the page of its pool."""
 
-    whole = "pool"
+    whole = Pool
     list_display = ["pool", "name", "enabled"]
     list_select_related = ["pool"]
     search_fields = ["pool__name", "name"]

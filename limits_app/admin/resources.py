@@ -89,7 +89,7 @@ def _has_several_stores() -> bool:
 class PlanGroupInline(PartOf, admin.TabularInline):  # type: ignore[type-arg]  # generic only in its type stubs
     """The Django groups whose users are on a plan."""
 
-    whole = "plan"
+    whole = Plan
     model = PlanGroup
     fields = ["group"]
     extra = 1

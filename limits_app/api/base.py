@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import IO, Any, ClassVar, Final
 
 from django.conf import settings
@@ -15,13 +16,18 @@ from django.http import Http404
 from django.shortcuts import get_object_or_404
 from django.utils.http import parse_etags
 from django.utils.translation import gettext as _
-from drf_spectacular.views import SpectacularAPIView
-from rest_framework import filters, generics, pagination, serializers, viewsets
+from drf_spectacular.renderers import (
+    OpenApiJsonRenderer,
+    OpenApiJsonRenderer2,
+    OpenApiYamlRenderer,
+    OpenApiYamlRenderer2,
+)
+from drf_spectacular.types import OpenApiTypes
+from rest_framework import filters, generics, pagination, renderers, serializers, viewsets
 from rest_framework.exceptions import ParseError
-from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.parsers import JSONParser
 from rest_framework.permissions import BasePermission, IsAuthenticated
-from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -29,7 +35,7 @@ from rest_framework.views import APIView
 from limits_app.api import problems
 from limits_app.api.permissions import ModelPermission, Permission, changing
 from limits_app.api.queries import MAX_PAGE_SIZE, PageQuery, read
-from limits_app.api.schema import ApiSchema
+from limits_app.api.schema import ApiSchema, described, extend_schema
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 
@@ -56,6 +62,12 @@ class BoundedJSONParser(JSONParser):
                 _("The body must be valid JSON, without NaN, infinite numbers or invalid Unicode.")
             ) from error
         return parsed
+
+
+class JSONRenderer(renderers.JSONRenderer):
+    """Compact JSON in UTF-8, whatever the site prefers."""
+
+    compact, ensure_ascii, strict = True, False, True
 
 
 class AlwaysJSON(DefaultContentNegotiation):
@@ -102,8 +114,8 @@ class ApiView(LimitsMixin, APIView):
 
     permission_classes: Sequence[type[BasePermission]] = (Permission,)
     parser_classes = (BoundedJSONParser,)
-    renderer_classes = (JSONRenderer,)
-    content_negotiation_class = AlwaysJSON
+    renderer_classes: Sequence[type[renderers.BaseRenderer]] = (JSONRenderer,)
+    content_negotiation_class: type[BaseContentNegotiation] = AlwaysJSON
     throttle_classes = (ApiThrottle,)
     versioning_class = None
     metadata_class = None
@@ -139,15 +151,21 @@ class NotFoundView(ApiView):
         raise Http404
 
 
-class SchemaView(SpectacularAPIView):
+class _SchemaFormat(DefaultContentNegotiation):
+    settings = SimpleNamespace(URL_FORMAT_OVERRIDE="format")  # type: ignore[assignment]  # what it reads of them
+
+
+class SchemaView(ApiView):
     """The OpenAPI description, as JSON or YAML; errors are problem details."""
 
     permission_classes = (IsAuthenticated,)
-    throttle_classes = (ApiThrottle,)
+    renderer_classes = (OpenApiYamlRenderer, OpenApiYamlRenderer2, OpenApiJsonRenderer, OpenApiJsonRenderer2)
+    content_negotiation_class = _SchemaFormat
 
-    def get_exception_handler(self) -> Callable[..., Response | None]:
-        """Return the handler that renders problem details."""
-        return problems.answer
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request) -> Response:
+        """Describe this API in the format that `format` or the Accept header names."""
+        return Response(described(request))
 
     def handle_exception(self, exc: Exception) -> Response:
         """Render errors as JSON, whatever format was requested."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,8 +16,9 @@ from limits_app.api import live_serializers as live
 from limits_app.api import permissions, queries, serializers
 from limits_app.api.base import ApiView, ListView
 from limits_app.api.fields import validated
-from limits_app.api.permissions import changing, who
+from limits_app.api.permissions import changing, check, who
 from limits_app.api.problems import WrongQuery
+from limits_app.api.schema import extend_schema
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
@@ -29,6 +29,7 @@ from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
 from limits_app.services.amounts import known_amounts
 from limits_app.services.candidates import policy_of_id
+from limits_app.services.rights import Action, to_create_entity, to_replace_candidate
 from limits_app.services.usage import uses
 from limits_app.usage.reading import Use, denied
 
@@ -38,7 +39,7 @@ _DENIAL_FILTERS: Final = ("resource", "entity", "key", "since", "until")
 class StatusView(ApiView):
     """Current usage of the limits of a resource."""
 
-    permission = "limits_app.view_policy"
+    rights: ClassVar = {"GET": (Action.VIEW_LIMITS,)}
     query = queries.StatusQuery
 
     @extend_schema(responses=live.StatusSerializer)
@@ -51,7 +52,7 @@ class StatusView(ApiView):
 class ExplainView(ApiView):
     """Why a request would be allowed or rejected."""
 
-    permission = "limits_app.view_policy"
+    rights: ClassVar = {"GET": (Action.VIEW_LIMITS,)}
     query = queries.ExplainQuery
 
     @extend_schema(responses=live.ExplanationSerializer)
@@ -71,7 +72,10 @@ class ExplainView(ApiView):
 class CandidateView(ApiView):
     """Candidates of policies."""
 
-    permission = permissions.CANDIDATES
+    rights: ClassVar = {
+        "GET": (Action.VIEW_CANDIDATES,),
+        "POST": (Action.SET_CANDIDATE, Action.DECIDE_CANDIDATE),
+    }
 
     @extend_schema(responses=live.CandidateReportSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -88,7 +92,12 @@ class CandidateView(ApiView):
             raise ValidationError({"action": [_("Must be set, promote, revert or discard.")]})
         if (action is services.set_candidate) != ("limits" in given):
             raise ValidationError({"limits": [_("Required to set a candidate, and only then.")]})
+        is_set = action is services.set_candidate
         with changing(request):
+            if is_set:
+                check(request, Action.SET_CANDIDATE, *to_replace_candidate(policy))
+            else:
+                check(request, Action.DECIDE_CANDIDATE)
             action(policy, **given)
         return self.get(request)
 
@@ -104,7 +113,7 @@ _CANDIDATE_ACTIONS: Final[dict[str, Callable[..., object]]] = {
 class EmergencyView(ApiView):
     """The emergency switch."""
 
-    permission = permissions.EMERGENCY
+    rights: ClassVar = {"GET": (Action.VIEW_EMERGENCY,), "PUT": (Action.SET_EMERGENCY,)}
 
     @extend_schema(responses=live.EmergencySerializer)
     def get(self, request: Request) -> Response:
@@ -123,7 +132,7 @@ class EmergencyView(ApiView):
 class ShadowRefusalView(ApiView):
     """Requests that policies in shadow mode would have rejected."""
 
-    permission = "limits_app.view_policy"
+    rights: ClassVar = {"GET": (Action.VIEW_LIMITS,)}
 
     @extend_schema(responses=live.ShadowRefusalSerializer(many=True))
     def get(self, request: Request) -> Response:
@@ -146,7 +155,7 @@ class _LiveListView(ListView):
 class UsageView(_LiveListView):
     """Usage as of the last roll-up."""
 
-    permission = permissions.USAGE
+    rights: ClassVar = {"GET": (Action.VIEW_USAGE,)}
     queryset = UsageSnapshot.objects.all()
     serializer_class = live.UseSerializer
     query = queries.UsageQuery
@@ -162,7 +171,7 @@ class UsageView(_LiveListView):
 class DenialView(_LiveListView):
     """Rejected requests."""
 
-    permission = permissions.USAGE
+    rights: ClassVar = {"GET": (Action.VIEW_USAGE,)}
     queryset = Denial.objects.all()
     serializer_class = live.DenialSerializer
     query = queries.DenialQuery
@@ -199,7 +208,7 @@ class MeView(_LiveListView):
 class ResetView(ApiView):
     """Reset usage."""
 
-    permission = permissions.RESET
+    rights: ClassVar = {"POST": (Action.RESET,)}
 
     @extend_schema(request=serializers.ResetSerializer, responses=serializers.DoneSerializer)
     def post(self, request: Request) -> Response:
@@ -212,7 +221,7 @@ class ResetView(ApiView):
 class TopUpView(ApiView):
     """Give credit."""
 
-    permission = permissions.TOP_UP
+    rights: ClassVar = {"POST": (Action.TOP_UP,)}
 
     @extend_schema(request=serializers.TopUpSerializer, responses=serializers.DoneSerializer)
     def post(self, request: Request) -> Response:
@@ -223,9 +232,9 @@ class TopUpView(ApiView):
 
 
 class BoostView(ApiView):
-    """Override the limits of an entity temporarily."""
+    """Raise limits of an entity temporarily."""
 
-    permission = permissions.BOOST
+    rights: ClassVar = {"POST": (Action.BOOST,)}
     tagged = True
 
     @extend_schema(request=serializers.BoostSerializer, responses={201: serializers.PolicySerializer})
@@ -236,7 +245,9 @@ class BoostView(ApiView):
         if given["resource"] is not None:
             definitions.check_stored(Resource, given["resource"], ("resource",))
         with acting(**who(request)):  # without a reason: the boost has its own
-            policy = services.grant_boost(given["entity"], given["resource"], limits, given["until"], given["reason"])
+            check(request, Action.BOOST, *to_create_entity(given["entity"]))
+            how = given["until"], given["reason"]
+            policy = services.grant_boost(given["entity"], given["resource"], limits, *how, plan=given["plan"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
         return self.answered(request, serializers.PolicySerializer(granted).data, 201)
 

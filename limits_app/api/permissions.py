@@ -1,4 +1,4 @@
-"""Access by Django's model permissions, and the actor and reason of changes for the audit log."""
+"""Access by the table of rights, and the actor and reason of changes for the audit log."""
 
 from __future__ import annotations
 
@@ -6,56 +6,54 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from limits_app import conf
 from limits_app.audit import acting
 from limits_app.integrations.identity import entity_of_key
+from limits_app.services.rights import Action, may, may_change_rows
 
 SOURCE: Final = "api"
 REASON_HEADER: Final = "X-Reason"
 _LONGEST: Final = 1000
 
-RESET: Final = "limits_app.reset_resource"
-REVERT: Final = "limits_app.revert_auditevent"
-TOP_UP: Final = "limits_app.top_up_resource"
-BOOST: Final = "limits_app.boost_policy"
-CANDIDATES: Final = {"GET": "limits_app.view_policy", "POST": "limits_app.change_policy"}
-EMERGENCY: Final = {"GET": "limits_app.view_emergencyswitch", "PUT": "limits_app.change_emergencyswitch"}
-USAGE: Final = "limits_app.view_usagesnapshot"
-
-_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
-    "GET": ("view", "change"),
-    "HEAD": ("view", "change"),
-    "POST": ("add",),
-    "PUT": ("change",),
-    "PATCH": ("change",),
-    "DELETE": ("delete",),
+_VERBS: Final[Mapping[str, str]] = {
+    "GET": "view",
+    "HEAD": "view",
+    "POST": "add",
+    "PUT": "change",
+    "PATCH": "change",
+    "DELETE": "delete",
 }
 
 
 class ModelPermission(BasePermission):
-    """Reading requires the view or change permission; writing requires the permission of the action."""
+    """Requires the permission to view, add, change or delete rows of the model, as in the admin."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Check the permission for the model of the view."""
-        verbs = _VERBS.get(request.method or "")
-        if verbs is None:
-            return True  # the view answers with 405
-        model = view.queryset.model._meta.model_name
-        return any(_may(request, f"limits_app.{verb}_{model}") for verb in verbs)
+        verb = _VERBS.get(request.method or "")
+        return verb is None or may_change_rows(request.user, verb, view.queryset.model)  # None: it answers with 405
 
 
 class Permission(BasePermission):
-    """Requires the permission in the view's `permission` attribute."""
+    """Requires what the table of rights says about the actions of the view, which has them by verb as `rights`.
+
+    One of several actions is enough; the view then checks the one that the body names.
+    """
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Check that permission, or the one of the verb."""
-        permission = view.permission
-        if isinstance(permission, dict):
-            permission = permission.get("GET" if request.method == "HEAD" else request.method, "")
-        return _may(request, permission) or not permission  # the view answers other verbs with 405
+        """Check the rights of the verb."""
+        actions = view.rights.get("GET" if request.method == "HEAD" else request.method)
+        return actions is None or any(may(request.user, one) for one in actions)  # None: it answers with 405
+
+
+def check(request: Request, action: Action, *more: str) -> None:
+    """Raise PermissionDenied unless the user may do this; see `rights.may`."""
+    if not may(request.user, action, *more):
+        raise PermissionDenied
 
 
 class Callers(BasePermission):
@@ -66,11 +64,6 @@ class Callers(BasePermission):
         api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
         has_key = api_key_of_request is not None and bool(api_key_of_request(request))
         return has_key or (request.user is not None and request.user.is_authenticated)
-
-
-def _may(request: Request, permission: str) -> bool:
-    """Whether the user has a permission; REST framework can be configured to have no anonymous user (None)."""
-    return request.user is not None and bool(request.user.has_perm(permission))
 
 
 @contextmanager

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, TypeVar
 
+from drf_spectacular import utils
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
+from rest_framework.request import Request
 
 from limits_app.api.permissions import REASON_HEADER
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
 from limits_app.integrations.refusals import PROBLEM
 
 Schema = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 _ALWAYS: Final = (400, 401, 403, 429, 503)
 _CHANGES: Final = frozenset({"PUT", "PATCH", "DELETE"})
@@ -104,6 +110,42 @@ class Problems(AutoSchema):
 
 class ApiSchema(LimitsSchemaMixin, Problems):
     """The schema class of the views of the REST API, independent of the site's default."""
+
+
+def extend_schema(**options: Any) -> Callable[[F], F]:
+    """`extend_schema` of drf-spectacular for a method of a view of the API; by itself it extends the site's default."""
+
+    def decorate(method: F) -> F:
+        method.kwargs = {"schema": ApiSchema}  # type: ignore[attr-defined]
+        extended: F = utils.extend_schema(**options)(method)
+        return extended
+
+    return decorate
+
+
+_OF_A_VIEW: Final = ("SERVE_", "DEFAULT_GENERATOR_CLASS")
+"""The beginnings of settings that drf-spectacular takes from its own views only."""
+_SETTINGS: Final = {
+    **{name: value for name, value in SPECTACULAR_DEFAULTS.items() if not name.startswith(_OF_A_VIEW)},
+    "TITLE": "Limits",
+    "DESCRIPTION": "Read and change rate limits, quotas and concurrency limits.",
+    "VERSION": "1",
+    "PREPROCESSING_HOOKS": ["limits_app.api.schema.only_this_api"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "limits_app.api.schema.without_other_fields",
+    ],
+    "SCHEMA_PATH_PREFIX": "",
+}
+_DESCRIBING: Final = Lock()
+"""Two threads that replace the settings of drf-spectacular at the same time would leave ours behind."""
+
+
+def described(request: Request) -> Schema:
+    """The OpenAPI description of the REST API alone, whatever the settings of the site are."""
+    with _DESCRIBING, patched_settings(_SETTINGS):
+        found: Schema = SchemaGenerator().get_schema(request=request, public=True)  # type: ignore[no-untyped-call]
+    return found
 
 
 def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:

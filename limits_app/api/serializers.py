@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from django.db import models
 from rest_framework import serializers
@@ -31,11 +31,20 @@ from limits_app.services.definitions import FIELDS, MOST_PARTS
 C = TypeVar("C", bound=Configuration)
 
 
+_NUMBERS: Final = {
+    models.BigAutoField: serializers.IntegerField,
+    models.BigIntegerField: serializers.IntegerField,
+    models.AutoField: serializers.IntegerField,
+}
+"""Numbers are numbers, whatever COERCE_BIGINT_TO_STRING says."""
+
+
 class DefinitionSerializer(serializers.ModelSerializer[C]):
     """Represents a row; request bodies are validated by `services.definitions`, with defaults for PUT."""
 
     serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {
         ExactTextField: Exact,
+        **_NUMBERS,
         models.DateTimeField: DateTimeField,
         models.DecimalField: AmountField,
         models.JSONField: ObjectField,
@@ -147,6 +156,8 @@ class EndpointSerializer(DefinitionSerializer[Endpoint]):
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     """One change in the audit log."""
 
+    serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | _NUMBERS
+
     when = DateTimeField(read_only=True)
     before = serializers.JSONField(read_only=True, allow_null=True)
     after = serializers.JSONField(read_only=True, allow_null=True)
@@ -164,6 +175,17 @@ class RevertSerializer(StrictSerializer):
     force = serializers.BooleanField(required=False, default=False)
 
 
+def _plan_of_requests() -> Exact:
+    return Exact(
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        default=None,
+        max_length=MAX_PLAN_LENGTH,
+        help_text="The plan of its requests, where only PLAN_OF_REQUEST knows it; empty for none.",
+    )
+
+
 class _StateSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
     idempotency_key = serializers.CharField(
@@ -175,14 +197,7 @@ class _StateSerializer(StrictSerializer):
     )
     resource = Exact(max_length=64, allow_null=True, help_text="null: the totals over all resources.")
     entity = Exact(required=False, allow_null=True, default=None, max_length=255)
-    plan = Exact(
-        required=False,
-        allow_null=True,
-        allow_blank=True,
-        default=None,
-        max_length=MAX_PLAN_LENGTH,
-        help_text="The plan of its requests, where only PLAN_OF_REQUEST knows it; empty for none.",
-    )
+    plan = _plan_of_requests()
 
 
 class ResetSerializer(_StateSerializer):
@@ -207,10 +222,11 @@ class DoneSerializer(StrictSerializer):
 
 
 class BoostSerializer(StrictSerializer):
-    """Override the limits of an entity on an existing resource (null: on all) from now until a timestamp."""
+    """Raise limits of an entity on an existing resource (null: on all) from now until a timestamp."""
 
     entity = Exact(max_length=255)
     resource = Exact(max_length=64, required=False, allow_null=True, default=None)
+    plan = _plan_of_requests()
     limits = _parts(LimitSerializer, required=True, min_length=1)
     until = DateTimeField()
     reason = serializers.CharField(max_length=1000)

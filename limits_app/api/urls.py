@@ -19,20 +19,6 @@ _router.register("pools", views.PoolView)
 _router.register("endpoints", views.EndpointView)
 _router.register("audit-events", views.AuditEventView)
 
-_schema = SchemaView.as_view(
-    custom_settings={
-        "TITLE": "Limits",
-        "DESCRIPTION": "Read and change rate limits, quotas and concurrency limits.",
-        "VERSION": "1",
-        "PREPROCESSING_HOOKS": ["limits_app.api.schema.only_this_api"],
-        "POSTPROCESSING_HOOKS": [
-            "drf_spectacular.hooks.postprocess_schema_enums",
-            "limits_app.api.schema.without_other_fields",
-        ],
-        "SCHEMA_PATH_PREFIX": "",
-    }
-)
-
 _v1 = [
     *_router.urls,
     path("audit-events/<int:pk>/revert/", views.RevertView.as_view(), name="revert"),
@@ -43,7 +29,7 @@ _v1 = [
     path("explain/", live_views.ExplainView.as_view(), name="explain"),
     path("me/", live_views.MeView.as_view(), name="me"),
     path("resets/", live_views.ResetView.as_view(), name="reset"),
-    path("schema/", _schema, name="schema"),
+    path("schema/", SchemaView.as_view(), name="schema"),
     path("shadow-refusals/", live_views.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
     path("status/", live_views.StatusView.as_view(), name="status"),
     path("top-ups/", live_views.TopUpView.as_view(), name="top-up"),

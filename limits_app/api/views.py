@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import router, transaction
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from limits_app import audit
-from limits_app.api import permissions, queries
+from limits_app.api import queries
 from limits_app.api.base import ApiView, ConfigurationView
 from limits_app.api.fields import validated
 from limits_app.api.permissions import reason_of, who
 from limits_app.api.problems import Problem
+from limits_app.api.schema import extend_schema
 from limits_app.api.serializers import (
     AuditEventSerializer,
     EndpointSerializer,
@@ -32,6 +32,7 @@ from limits_app.api.serializers import (
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
 from limits_app.services.dropped import left_without
+from limits_app.services.rights import Action, may_revert
 
 
 class ResourceView(ConfigurationView):
@@ -112,7 +113,7 @@ class AuditEventView(ConfigurationView):
 class RevertView(ApiView):
     """Revert a change."""
 
-    permission = permissions.REVERT
+    rights: ClassVar = {"POST": (Action.REVERT,)}
     queryset = AuditEvent.objects.all()
     tagged = True
 
@@ -125,7 +126,7 @@ class RevertView(ApiView):
         event = get_object_or_404(events, pk=pk)
         with transaction.atomic(using=using):  # no other transaction appends to the log
             with audit.acting(reason=given["reason"] or reason_of(request), using=using, **who(request)):
-                if not request.user.has_perms(audit.permissions_to_revert(event)):
+                if not may_revert(request.user, event):
                     raise PermissionDenied
                 audit.revert(event, force=given["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]

@@ -2,6 +2,7 @@
 
 They are optional and created by `manage.py limits audit protect`, because the database user may lack the privilege.
 Events that the head records as pruned can still be deleted, and so can the head of a log without other events.
+Events can be redacted if the last event is that of an erasure and names them; their places in the chain stay.
 The head never moves backwards, and events are marked as pruned only if the last event records the pruning.
 """
 
@@ -45,15 +46,29 @@ _TAKEN: Final = (
     " OR idempotency_key = NEW.idempotency_key)"
 )
 
+_CHAINED: Final = ("id", "number", "previous", "digest", "when", "source", "verb", "object_type", "object_id")
+"""Columns that a redaction does not change."""
+
+
+def _redacts(quote: str, named: str) -> str:
+    """The condition under which an event may be changed; `named` says whether the last event, `e`, names it."""
+    columns = (f"{quote}{name}{quote}" for name in _CHAINED)
+    same = " AND ".join(f"NEW.{name} = OLD.{name}" for name in columns)
+    last = "SELECT 1 FROM limits_app_audithead h JOIN limits_app_auditevent e ON e.number = h.number"
+    return f"({same} AND EXISTS ({last} WHERE e.verb = 'erase' AND {named}))"
+
+
 _SQLITE_REFUSE: Final = f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+_SQLITE_REDACTS: Final = _redacts('"', "json_extract(e.after, '$.redacted.\"' || OLD.number || '\"') IS NOT NULL")
 _SQLITE: Final = {
-    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} {_SQLITE_REFUSE}",
+    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} WHEN NOT {_SQLITE_REDACTS} {_SQLITE_REFUSE}",
     _DELETE: f"BEFORE DELETE {_ON_EVENTS} WHEN {_KEPT} {_SQLITE_REFUSE}",
     _REPLACE: f"BEFORE INSERT {_ON_EVENTS} WHEN {_TAKEN} {_SQLITE_REFUSE}",
     _HEAD: f"BEFORE DELETE {_ON_HEAD} WHEN {_KEEPS} {_SQLITE_REFUSE}",
     _HEAD_UPDATE: f"BEFORE UPDATE {_ON_HEAD} WHEN {_SHORTENS} {_SQLITE_REFUSE}",
 }
 
+_POSTGRESQL_REDACTS: Final = _redacts('"', "jsonb_exists(e.after -> 'redacted', OLD.number::text)")
 _FUNCTION: Final = "limits_app_audit_append_only"
 _CREATE_FUNCTION: Final = f"""CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -63,6 +78,8 @@ _CREATE_FUNCTION: Final = f"""CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANG
             IF NOT {_KEEPS} THEN RETURN OLD; END IF;
         ELSIF TG_NAME = '{_HEAD_UPDATE}' THEN
             IF NOT {_SHORTENS} THEN RETURN NEW; END IF;
+        ELSIF TG_NAME = '{_UPDATE}' THEN
+            IF {_POSTGRESQL_REDACTS} THEN RETURN NEW; END IF;
         ELSIF TG_OP = 'DELETE' THEN
             IF NOT {_KEPT} THEN RETURN OLD; END IF;
         END IF;
@@ -79,8 +96,9 @@ _POSTGRESQL: Final = {
 }
 
 _MYSQL_REFUSE: Final = f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{_REFUSAL}'"
+_MYSQL_REDACTS: Final = _redacts("`", "JSON_EXTRACT(e.after, CONCAT('$.redacted.\"', OLD.number, '\"')) IS NOT NULL")
 _MYSQL: Final = {
-    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} FOR EACH ROW {_MYSQL_REFUSE}",
+    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} FOR EACH ROW IF NOT {_MYSQL_REDACTS} THEN {_MYSQL_REFUSE}; END IF",
     _DELETE: f"BEFORE DELETE {_ON_EVENTS} FOR EACH ROW IF {_KEPT} THEN {_MYSQL_REFUSE}; END IF",
     _HEAD: f"BEFORE DELETE {_ON_HEAD} FOR EACH ROW IF {_KEEPS} THEN {_MYSQL_REFUSE}; END IF",
     _HEAD_UPDATE: f"BEFORE UPDATE {_ON_HEAD} FOR EACH ROW IF {_SHORTENS} THEN {_MYSQL_REFUSE}; END IF",

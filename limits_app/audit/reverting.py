@@ -12,6 +12,7 @@ from django.db import models
 from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
+from limits_app.audit.redacting import is_redacted
 from limits_app.core.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent
 from limits_app.models.recording import acting
@@ -125,17 +126,14 @@ def state_now(event: AuditEvent) -> Snapshot | None:
     return None if found is None else found.state
 
 
-def permissions_to_revert(event: AuditEvent) -> list[str]:
-    """Return the permissions that reverting an event needs: for the log, and for the change of the object.
+def changed_by_revert(event: AuditEvent) -> tuple[str, Model]:
+    """What reverting an event does: add, change or delete, and the model of the object.
 
     Call it in the same `acting` block as the revert, because it depends on whether the object exists.
     Raises CannotRevert if the event is not about an object.
     """
     model = model_of(event)
-    verb = "delete" if event.before is None else "add" if _found(event, model) is None else "change"
-    return [
-        f"limits_app.{name}" for name in ("view_auditevent", "revert_auditevent", f"{verb}_{model._meta.model_name}")
-    ]
+    return "delete" if event.before is None else "add" if _found(event, model) is None else "change", model
 
 
 def _key(event: AuditEvent, model: Model) -> Any:
@@ -149,6 +147,8 @@ def _found(event: AuditEvent, model: Model) -> Configuration | None:
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
     label = {"label": event.object_label}
+    if is_redacted(event):
+        raise CannotRevert(gettext("the event about %(label)s is redacted, so its old state is not known") % label)
     if _same(state, event.before):
         raise CannotRevert(gettext("%(label)s already is as it was before this event") % label)
     if not force and not _same(state, event.after):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,7 @@ from django.db import router, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from limits_app.audit.redacting import is_redacted, redactions
 from limits_app.audit.reverting import MODELS
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Verb
@@ -51,6 +52,7 @@ class BrokenLink:
 class Report:
     """The result: the number of valid events, the number and digest of the last one, and the broken link, if any.
 
+    `redacted` is how many of the events have another content than when they were written, because an entity was erased.
     The number and digest can be recorded elsewhere and passed as `known` later.
     """
 
@@ -58,6 +60,7 @@ class Report:
     number: int
     digest: str
     broken: BrokenLink | None = None
+    redacted: int = 0
 
     @property
     def ok(self) -> bool:
@@ -65,7 +68,8 @@ class Report:
         return self.broken is None
 
     def __str__(self) -> str:
-        return f"{self.events} events in order" + ("" if self.broken is None else f", then {self.broken}")
+        redacted = f", {self.redacted} of them redacted" if self.redacted else ""
+        return f"{self.events} events in order{redacted}" + ("" if self.broken is None else f", then {self.broken}")
 
 
 class _Place(NamedTuple):
@@ -124,18 +128,22 @@ def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
 
 
 def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
-    last, count = begin, 0
+    last, count, redacted = begin, 0, 0
+    digests = redactions(using)
     events = AuditEvent.objects.using(using).filter(number__lte=end.number).order_by("number")
     for event in events.iterator(chunk_size=_CHUNK):
-        broken = _broken(last, event, using) or _unknown(event, known)
+        has_changed = is_redacted(event)
+        broken = _broken(last, event, using, digests if has_changed else None) or _unknown(event, known)
         if broken is not None:
-            return Report(count, last.number, last.digest, broken)
-        last, count = _Place(event.number, event.digest), count + 1
-    return Report(count, last.number, last.digest, _broken_end(last, end, known) or _forgotten(begin, known))
+            return Report(count, last.number, last.digest, broken, redacted)
+        last, count, redacted = _Place(event.number, event.digest), count + 1, redacted + has_changed
+    broken = _broken_end(last, end, known) or _forgotten(begin, known)
+    return Report(count, last.number, last.digest, broken, redacted)
 
 
-def _broken(last: _Place, event: AuditEvent, using: str) -> BrokenLink | None:
-    if digest_of(event.previous, event.content) != event.digest:
+def _broken(last: _Place, event: AuditEvent, using: str, digests: Mapping[int, str] | None) -> BrokenLink | None:
+    """What is wrong with an event; `digests` are those of redacted events, None for one with its own content."""
+    if digests is not None and digests.get(event.number) != digest_of(event.digest, event.content):
         return BrokenLink(Fault.CHANGED, event.number, "its content does not match its digest")
     if event.previous != last.digest:
         return _misplaced(last, event, using)
@@ -210,7 +218,8 @@ def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
     """Yield each object that was changed, created or deleted outside this app, for example with SQL.
 
     Keeps the keys of all objects and a few hundred objects in memory.
-    Objects that have only pruned events, and references to renamed objects, are not compared.
+    Objects that have only pruned events, or whose last event is redacted, and references to renamed objects, are not
+    compared.
     """
     using = using or router.db_for_write(AuditEvent)
     events = AuditEvent.objects.using(using).filter(object_type__in=MODELS).order_by("number")
@@ -226,11 +235,12 @@ def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
 
 
 def _differing(kind: str, events: Any, using: str) -> Iterator[Unrecorded]:
-    told = {MODELS[kind]._meta.pk.to_python(key): after for key, after in events.values_list("object_id", "after")}
+    written = {MODELS[kind]._meta.pk.to_python(event.object_id): event for event in events}
+    told = {key: event.after for key, event in written.items()}
     found = snapshots(MODELS[kind], told, using)
     for key, state in told.items():
         stands = found[key].state if key in found else None
-        if not _is_so(kind, state, stands, using):
+        if not (_is_so(kind, state, stands, using) or (stands is not None and is_redacted(written[key]))):
             yield Unrecorded(kind, str(key), state, stands)
 
 

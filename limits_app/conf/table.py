@@ -127,6 +127,10 @@ ALERTS: Final = Key("ALERTS", False, "limits_app.E067", parsers.yes_or_no)
 """Whether this process records events for the alert rules of the admin."""
 ALERT_PRIVATE_TARGETS: Final = Key("ALERT_PRIVATE_TARGETS", False, "limits_app.E070", parsers.yes_or_no)
 """Whether webhooks of alert rules may be in private, loopback and link-local networks."""
+MAX_BOOST_DAYS: Final = Key[int | None](
+    "MAX_BOOST_DAYS", 31, "limits_app.E081", parsers.or_none(parsers.whole_number(1, 36_600))
+)
+"""Longest duration of a boost, in days; None allows any. Who may add policies can set limits for longer."""
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

@@ -183,6 +183,7 @@ class Verb(models.TextChoices):
     RESET = "reset", _("reset")
     TOP_UP = "top_up", _("top-up")
     PRUNE = "prune", _("prune")
+    ERASE = "erase", _("erase")
 
 
 class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
@@ -208,7 +209,7 @@ class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
 
 
 class AuditEvent(models.Model):
-    """One change of one object; appended in the transaction of the change, and never changed or deleted."""
+    """One change of one object; appended in the transaction of the change, and then only pruned or redacted."""
 
     number = models.BigIntegerField(_("number"), unique=True, editable=False)
     previous = models.CharField(_("digest of the previous event"), max_length=64, blank=True, editable=False)

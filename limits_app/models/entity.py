@@ -91,6 +91,7 @@ class Entity(Configuration):
         verbose_name = _("entity")
         verbose_name_plural = _("entities")
         ordering = ["identifier"]
+        permissions = [("erase_entity", "Can erase the identifier of an entity")]
         constraints = [
             models.CheckConstraint(
                 name="limits_app_entity_fields", condition=~Q(identifier="") & (Q(unlimited=False) | Q(blocked=False))

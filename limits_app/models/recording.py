@@ -151,6 +151,10 @@ class Unit:
         """Append the event of a pruning immediately."""
         self._append(Verb.PRUNE, "auditevent", "audit log", after=pruned)
 
+    def record_erasure(self, pseudonym: str, erased: Snapshot) -> None:
+        """Append the event of an erasure immediately."""
+        self._append(Verb.ERASE, "erasure", pseudonym, after=erased)
+
     def _append(self, verb: Verb, kind: str, label: str, **fields: Any) -> None:
         author = _author.get() or _CODE
         event = AuditEvent(verb=verb, object_type=kind, object_label=label, **fields)
@@ -164,7 +168,7 @@ class Unit:
         return AuditEvent.objects.using(self._using).filter(idempotency_key=idempotency_key).first()
 
     def write(self) -> None:
-        """Append the events of all changed objects, in the order of their first change."""
+        """Append the events of all objects that changed since the last time, in the order of their first change."""
         if transaction.get_rollback(self._using):
             return
         for model, there in self._keys().items():
@@ -179,6 +183,7 @@ class Unit:
         ]
         if events:
             AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
+        self._before.clear()
 
     def _keys(self) -> dict[Model, list[Any]]:
         """The primary keys of all changed objects."""

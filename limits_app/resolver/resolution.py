@@ -35,6 +35,7 @@ from limits_app.models import (
     code_limits,
     emergency,
 )
+from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.policy_lookup import policies_for, policies_of_each
 from limits_app.models.policy_values import PolicyChain, Subject
@@ -218,6 +219,7 @@ def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None)
     `plan` is as in `resolve`.
     """
     check_plan(plan)
+    now = aware(now)
     subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
     while some := list(islice(subjects, _BATCH)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from limits_app.resolver.policies import PolicyStatus
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, reset, top_up
+from limits_app.services.boosts import grant_boost
 from limits_app.services.candidates import (
     CandidateReport,
     candidates,
@@ -21,6 +22,7 @@ from limits_app.services.candidates import (
     revert_candidates,
     set_candidate,
 )
+from limits_app.services.erasure import Erased, erase
 from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.listing import (
     get_entity_limits,
@@ -61,7 +63,6 @@ from limits_app.services.writing import (
     delete_resource_limits,
     delete_system_limits,
     end_boost,
-    grant_boost,
     set_entity,
     set_entity_limits,
     set_plan_limits,
@@ -73,6 +74,7 @@ from limits_app.usage.reading import DenialCount
 __all__ = [
     "CandidateReport",
     "DenialCount",
+    "Erased",
     "Explanation",
     "LimitState",
     "NamedPool",
@@ -105,6 +107,7 @@ __all__ = [
     "discard_candidate",
     "emergency",
     "end_boost",
+    "erase",
     "explain",
     "get_entity_limits",
     "get_plan_limits",

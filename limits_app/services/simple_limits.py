@@ -143,6 +143,13 @@ def save(
     return row
 
 
+def entity_of(limit: SimpleLimit) -> str:
+    """The identifier or pattern of the entity that a limit is for, whose row `save` makes; empty without one."""
+    if limit.what == What.URL:
+        return ""
+    return _PATTERNS.get(limit.who) or (limit.entity if limit.who == Who.ENTITY else "")
+
+
 def conflict(limit: SimpleLimit) -> Endpoint | Policy | None:
     """The rule or policy that exists for the same URL and count, or for the same scope."""
     if limit.what == What.URL:
@@ -220,7 +227,7 @@ def _scope(limit: SimpleLimit) -> dict[str, Any]:
     """The fields of a policy that say what it is for."""
     return {
         "resource": limit.resource if limit.what == What.RESOURCE else None,
-        "entity": _PATTERNS.get(limit.who) or (limit.entity if limit.who == Who.ENTITY else None),
+        "entity": entity_of(limit) or None,
         "plan": limit.plan if limit.who == Who.PLAN else None,
         "counted": Counted.TOTAL if limit.what == What.EVERYTHING else Counted.EACH,
     }

@@ -32,7 +32,8 @@ from limits_app.resolver.policies import Choice
 from limits_app.resolver.resolution import choose_each, switch_in_force, write_alias
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
-from limits_app.services.writing import checked_datetime, grant_boost
+from limits_app.services.boosts import check_boost_end, grant_boost
+from limits_app.services.writing import checked_datetime
 
 _THOUSANDTH: Final = Decimal("0.001")
 
@@ -64,7 +65,7 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
         raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
     if limits == before:
         raise InvalidRequest(f"a boost by {factor} changes no limit of {entity} on {on}: amounts are rounded down")
-    return grant_boost(entity, resource, limits, until, reason, actor=actor)
+    return grant_boost(entity, resource, limits, until, reason, plan=plan, actor=actor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ def boost_policies(
 
     Each boost is a temporary policy of the same scope. Raises InvalidRequest with everything that is impossible.
     """
+    check_boost_end(until)
     plans = planned_boosts(policies, factor, until)
     if problems := [f"{one.policy}: {one.problem}" for one in plans if one.problem]:
         raise InvalidRequest("; ".join(problems))

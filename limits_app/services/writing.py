@@ -135,21 +135,6 @@ def _entity_or_stored(model: type[Configuration], name: str) -> Configuration:
     return definitions.find_or_new(model, name) if model is Entity else definitions.find_stored(model, name)
 
 
-def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
-    entity: str | Account, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
-) -> Policy:
-    """Give an entity other limits on a resource (None: on all) from now until a moment.
-
-    Limits that are not named stay as they are. InvalidLimit where another boost overlaps, or the end has passed.
-    """
-    now = timezone.now()
-    if checked_datetime("until", until) <= now:
-        raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
-    return set_entity_limits(
-        entity, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason, actor=actor
-    )
-
-
 def checked_datetime(name: str, value: object) -> datetime:
     """Return a datetime in the site's time zone; raises InvalidDefinition with the name for other values."""
     try:

@@ -318,7 +318,7 @@ def test_a_resource_that_cannot_be_is_asked_for_again(key: str, admin_client: Cl
 
 
 def test_dates_are_in_the_time_zone_that_the_form_names(admin_client: Client, policy: Policy, settings: Any) -> None:
-    settings.TIME_ZONE = "Europe/Berlin"
+    settings.TIME_ZONE, settings.LIMITS = "Europe/Berlin", settings.LIMITS | {"MAX_BOOST_DAYS": None}
     assert "In the time zone Europe/Berlin." in act(admin_client, "boost_entities", policy).content.decode()
     act(admin_client, "boost_entities", policy, confirmed="yes", reason="launch", factor="2", until="2999-01-01T13:00")
     until = Policy.objects.get(valid_until__isnull=False).valid_until
@@ -331,3 +331,19 @@ def test_a_question_tells_rows_about_the_same_apart(admin_client: Client) -> Non
     asked = act(admin_client, "reset_state", always, dated).content.decode()
     assert "<li>resource api</li>" in asked
     assert "<li>resource api (mon 09:00-17:00 " in asked
+
+
+def test_one_entity_is_erased_on_a_page_of_its_own(admin_client: Client, policy: Policy) -> None:
+    entity, other = Entity.objects.get(), Entity.objects.create(identifier="user:2")
+    assert said(act(admin_client, "erase_entity", entity, other)) == ["Select one row for this action."]
+    page = act(admin_client, "erase_entity", entity)
+    assert (page.status_code, page.headers["location"]) == (302, f"{address('entity_erase')}?entity=user%3A1")
+    assert 'value="user:1"' in admin_client.get(page.headers["location"]).content.decode()
+    kept = admin_client.post(address("entity_erase"), {"entity": "user:1", "reason": "asked"})
+    assert "It is still configured: policy entity user:1 on api, entity user:1." in said(kept)
+    admin_client.post(address("entity_erase"), {"entity": "user:1", "with_policies": "on"})
+    assert [*Entity.objects.values_list("identifier", flat=True)] == ["user:2"]
+    assert said(admin_client.post(address("entity_erase"), {"entity": "user:1"}))[-1] == "No row has this identifier."
+    wrong = admin_client.post(address("entity_erase"), {"entity": "user:*"})
+    assert "is a pattern: name one entity" in wrong.content.decode()
+    assert AuditEvent.objects.filter(verb="erase", source="admin", actor="admin").count() == 2

@@ -87,6 +87,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "view_emergencyswitch", "emergencyswitch_changelist"
     yield "change_emergencyswitch", "emergencyswitch_changelist"
     yield "reset_resource top_up_resource", ""
+    yield "erase_entity", "entity_erase"
 
 
 def addresses() -> Iterator[tuple[str, str]]:

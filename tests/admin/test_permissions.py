@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
-from limits_app.models import AuditEvent, Policy
+from limits_app.models import AuditEvent, Entity, Policy
 from tests.admin.browsing import act, address
 
 TPM = RateLimit("tpm", 1000, 60)
@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "viewer": ("view_policy", "view_resource", "view_entity", "view_auditevent"),
     "editor": ("view_policy", "add_policy", "change_policy", "delete_policy"),
     "booster": ("view_policy", "boost_policy"),
+    "booster of many": ("view_policy", "boost_policy", "add_policy"),
     "resetter": ("view_policy", "reset_resource"),
     "giver": ("view_policy", "top_up_resource"),
 }
@@ -32,7 +33,7 @@ ACTIONS: dict[str, tuple[set[str], dict[str, str]]] = {
     "shadow_policies": ({"editor"}, {}),
     "disable_policies": ({"editor"}, {}),
     "delete_selected": ({"editor"}, {"post": "yes"}),
-    "boost_entities": ({"booster"}, {"factor": "2"}),
+    "boost_entities": ({"booster of many"}, {"factor": "2"}),
     "reset_state": ({"resetter"}, {}),
     "top_up_state": ({"giver"}, {"key": "tpm", "amount": "1"}),
 }
@@ -62,7 +63,7 @@ def test_each_kind_of_staff_is_offered_what_it_may_do(kind: str, visitor: Any, p
     page = visitor(*KINDS[kind]).get(address("policy_changelist")).content.decode()
     offered = {action for action in ACTIONS if f'value="{action}"' in page}
     assert offered == {action for action, (kinds, _says) in ACTIONS.items() if kind in kinds}
-    assert (address("policy_boost") in page) is (kind == "booster")
+    assert (address("policy_boost") in page) is ("boost_policy" in KINDS[kind])
     assert (address("policy_import") in page) is (kind == "editor")
 
 
@@ -79,6 +80,10 @@ def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor
     assert address("policy_changelist") not in page
     until = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
     says = {"whom": "entity", "entity": "user:9", "factor": "2", "until": until, "reason": "a test"}
+    assert client.post(address("policy_boost"), says).context["form"].errors.keys() == {"entity"}
+    everybody = client.post(address("policy_boost"), says | {"whom": "everybody", "listed": "1"})
+    assert everybody.context["form"].errors.keys() == {"whom"}
+    Entity.objects.create(identifier="user:9")
     done = client.post(address("policy_boost"), says)
     assert (done.status_code, done.headers["location"]) == (302, "/admin/limits_app/")
     for more in ("view_resource", "change_resource"):

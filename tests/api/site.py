@@ -11,14 +11,13 @@ from django.contrib.contenttypes.models import ContentType
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.api.permissions import BOOST, RESET, TOP_UP
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Endpoint, Entity, Limit, Period, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]
 
 ROOT: Final = "/limits/api/v1/"
-_OWN: Final = {BOOST: Policy, RESET: Resource, TOP_UP: Resource}
+_OWN: Final = {"boost_policy": Policy, "reset_resource": Resource, "top_up_resource": Resource}
 
 
 def person(name: str, *allowed: str, **fields: Any) -> User:
@@ -32,7 +31,7 @@ def allow(user: User, *allowed: str) -> None:
     """Give permissions, such as `view_policy`."""
     for own, model in _OWN.items():
         kind = ContentType.objects.get_for_model(model)
-        Permission.objects.get_or_create(codename=own.partition(".")[2], content_type=kind, defaults={"name": own})
+        Permission.objects.get_or_create(codename=own, content_type=kind, defaults={"name": own})
     found = Permission.objects.filter(content_type__app_label="limits_app", codename__in=allowed)
     assert {one.codename for one in found} == {*allowed}
     user.user_permissions.add(*found)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.filters import SearchFilter
+from rest_framework.settings import DEFAULTS
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, services
 from limits_app.models import AuditEvent, Policy, Resource
+from tests.api.other_settings import REST_FRAMEWORK
 from tests.api.site import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+SCHEMA = f"{Path(__file__).parent / 'test_schema.py'}::test_the_api_describes_itself_alone_where_it_is_mounted"
 LIMIT = {"kind": "call", "capacity": 5, "window_seconds": 60}
 
 
@@ -83,3 +90,24 @@ def test_a_policy_may_hold_from_or_to_the_end_of_the_calendar(begins: str, ends:
     assert root.delete(f"{ROOT}policies/{made.data['id']}/", headers={"If-Match": made["ETag"]}).status_code == 204
     assert not Policy.objects.exists()
     assert timezone.is_naive(timezone.now())
+
+
+def test_no_view_depends_on_a_setting_of_the_framework_that_the_site_chose() -> None:
+    """The tests of the API in another process, since classes read settings of the framework when they are made."""
+    changed = {name for name, value in DEFAULTS.items() if REST_FRAMEWORK.get(name, value) != value}
+    assert changed == {*DEFAULTS}
+    folder = Path(__file__).parent
+    files = [str(folder / f"test_{name}.py") for name in ("configuration", "permissions", "reverting", "state")]
+    run_with("other_settings", *files, SCHEMA)
+
+
+def test_the_description_needs_no_schema_class_of_the_site() -> None:
+    run_with("bare_settings", SCHEMA, f"{SCHEMA.partition('::')[0]}::test_the_description_is_refused_as_all_else_is")
+
+
+def run_with(settings: str, *tests: str) -> None:
+    """Run tests in another process with the settings in a module of this folder."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-cov", "-p", "no:randomly", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": f"tests.api.{settings}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:]

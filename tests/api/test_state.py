@@ -295,6 +295,7 @@ def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
     assert [one["pointer"] for one in wrong.data["errors"]] == ["#/limits/1/window_seconds"]
     assert boost(root, until="2000-01-01T00:00:00Z").status_code == 400
     assert Policy.objects.count() == 2
+    services.set_entity_limits("user:1", [CallLimit(3, 60)])
     assert boost(root, resource=None).data["scope"] == "entity"
 
 

@@ -18,12 +18,15 @@ import pytest
 import yaml
 from django.core.management import call_command
 from django.core.management.base import CommandError, OutputWrapper
+from hypothesis import given
+from hypothesis import strategies as st
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
 from limits_app.management.limits import output
 from limits_app.management.limits.output import Format, Output, Table, cell
-from tests.commands.running import run
+from limits_app.services.safe_text import csv_text, guarded, unguarded
+from tests.commands.running import run, run_words
 
 TABLE = Table(("name", "count", "of"), [("a", 1, ["x", "y"]), ("longer", 1000, ["z"])], "None.")
 
@@ -98,6 +101,64 @@ def test_identifiers_of_strangers_cannot_draw_on_the_terminal() -> None:
 )
 def test_a_cell_is_what_people_read(value: object, text: str) -> None:
     assert cell(value) == text
+
+
+EVIL = "a\x1b[2J\x9b1m\u202e\x7fb\r=1+1"
+"""Clears the screen, changes colours and the direction of writing, and begins a line with a formula."""
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "yaml"])
+def test_no_output_has_control_characters_from_data(form: str) -> None:
+    limits.set_entity_limits(EVIL, [RateLimit("rpm", 5, 60)], reason=f"={EVIL}")
+    limits.set_entity(EVIL, name=EVIL)
+    lines = [["entity", "list"], ["entity", "get", EVIL], ["audit", "list"], ["status", "api", "--entity", EVIL]]
+    lines += [["explain", "api", "--entity", EVIL], ["boost", EVIL, "--end", "--yes"], ["doctor"]]
+    lines += [["reset", "api", "--entity", EVIL], ["simulate", "rpm=5/min", "--csv", EVIL], ["alerts", "test", EVIL]]
+    for words in lines:
+        ended = run_words(*words, *([] if words[0] == "alerts" else ["--format", form]))
+        for text in (ended.out, ended.err):
+            assert all(one.isprintable() or one in "\n\u202e" for one in text), (words, text)
+
+
+def test_a_limits_file_in_json_has_no_control_characters_from_data() -> None:
+    limits.set_entity(EVIL, name="Zoë")
+    file = run("export --format json").out
+    assert all(one.isprintable() or one == "\n" for one in file)
+    assert "Zoë" in file
+    assert EVIL in json.loads(file)["entities"]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        (" =1+1", "' =1+1"),
+        ("＝1+1", "'＝1+1"),  # noqa: RUF001 - the full-width sign
+        ("\n=1+1", "'\n=1+1"),
+        ("\t=1+1", "'\t=1+1"),
+        ("a\rb", "'a\\rb"),
+        ("=a\\b\x1b", "'=a\\\\b\\x1b"),
+        ("a\\b", "a\\b"),
+        ("'=a", "''=a"),
+        ("''a\x1b", "'''a\\x1b"),
+        ("'a", "'a"),
+        ("a\r\nb", "a\r\nb"),
+        ("", ""),
+    ],
+)
+def test_a_cell_of_a_csv_file_can_be_read_back(text: str, written: str) -> None:
+    assert guarded(text) == written
+    assert unguarded(written) == text
+    file = csv_text([text], [[text, -5, None]])
+    assert [*csv.reader(io.StringIO(file, newline=""))] == [[written], [written, "-5", ""]]
+
+
+@given(st.text(st.sampled_from("'=\\ abx0d\r\n\t\x1b\x9bnrtuU"), max_size=8))
+def test_every_text_of_a_csv_file_can_be_read_back(text: str) -> None:
+    written = guarded(text)
+    assert unguarded(written) == text
+    assert written.lstrip()[:1] not in {"=", "+", "-", "@"}
+    assert "\x1b" not in written
 
 
 def test_on_a_terminal_tables_are_drawn_by_rich() -> None:

@@ -46,7 +46,7 @@ def test_a_dry_run_says_the_same_as_the_run_and_leaves_no_trace() -> None:
         "system set calls=5/min --extends --enforcement shadow --rollout 10",
         "entity set user:1 unlimited --on api --from 2026-01-31 --until 2026-02-28T12:00+01:00",
         "pool set claude --no-failover --description 'a pool' --serves claude",
-        "boost user:2 rpm=5/min --until 2099-01-01 --reason x",
+        "entity set user:2 rpm=5/min --until 2099-01-01 --reason x",
     ]
     for line in lines:
         dry = run(f"{line} --dry-run --format csv")
@@ -190,12 +190,13 @@ def test_who_has_no_name_acts_by_number_or_on_a_system_without_numbers_by_login(
 
 def test_a_site_without_time_zones_is_given_moments_of_its_own(settings: Settings) -> None:
     settings.USE_TZ = False
-    assert run("boost user:1 rpm=5/min --until 2099-01-31 --reason x").code == 0
+    run("system set rpm=4/min")
+    assert run("boost user:1 rpm=5/min --for 2d --reason x").code == 0
     assert run("resource set api rpm=5/min --from 2099-01-31T12:00+01:00").code == 0
     assert [policy.valid_from or policy.valid_until for policy in Policy.objects.filter(resource__isnull=False)] == [
         datetime(2099, 1, 31, 11)  # noqa: DTZ001 - as the site has it
     ]
-    assert len(json.loads(run("audit list --since 1h --format json").out)) == 4
+    assert len(json.loads(run("audit list --since 1h --format json").out)) == 5
     assert run("usage --since 2026-01-31").code == 0
 
 

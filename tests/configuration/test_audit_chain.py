@@ -21,10 +21,12 @@ from pytest_django import DjangoDbBlocker, Settings
 from limits_app.audit import (
     BrokenLink,
     Fault,
+    Identifier,
     acting,
     is_protected,
     protect,
     prune,
+    redact,
     sign,
     unprotect,
     unrecorded,
@@ -411,3 +413,60 @@ def test_changes_by_sql_are_found(events: list[AuditEvent]) -> None:
         "resource was created without an event",
         "resource was deleted without an event",
     ]
+
+
+def erase(identifier: str, using: str = ALIAS) -> int:
+    with acting(using=using) as changes:
+        return redact(Identifier(identifier, f"erased:{identifier[::-1]}"), changes, using=using, usage=1)
+
+
+def test_events_are_redacted_and_keep_their_places(events: list[AuditEvent]) -> None:
+    Entity.objects.using(ALIAS).create(identifier="tenant:zoë", name="Zoë", metadata={"mail": "z@example.net"})
+    Entity.objects.using(ALIAS).update(blocked=True)
+    before = verify(using=ALIAS)
+    assert erase("tenant:zoë") == 2
+    report = verify(using=ALIAS, known=(before.number, before.digest))
+    assert (report.ok, report.events, report.redacted) == (True, 8, 2)
+    assert "Zoë" not in str([*AuditEvent.objects.using(ALIAS).values()])
+    assert list(unrecorded(using=ALIAS)) == []
+    assert prune(timezone.now(), batch=6, using=ALIAS) == 6
+    assert verify(using=ALIAS).ok
+
+
+FORGED = [
+    "UPDATE {events} SET actor = 'mallory' WHERE number = 6",
+    "UPDATE {events} SET source = 'x' WHERE number = 7",
+    "UPDATE {events} SET digest = 'x' WHERE number = 7",
+    "UPDATE {events} SET verb = 'delete' WHERE number = 7",
+    "UPDATE {events} SET number = 70 WHERE number = 7",
+    "DELETE FROM {events} WHERE number = 7",
+]
+
+
+def test_only_named_events_can_be_changed_and_only_their_contents(events: list[AuditEvent]) -> None:
+    for name in ("a", "b"):
+        Entity.objects.using(ALIAS).create(identifier=f"user:{name}")
+    assert erase("user:b") == 1
+    for statement in FORGED:
+        with pytest.raises(DatabaseError, match="append-only"):
+            sql(statement.format(events=EVENTS))
+    assert verify(using=ALIAS).ok
+    sql(f"UPDATE {EVENTS} SET reason = 'forged' WHERE number = 7")  # the last event allows it until there is another
+    assert broken_link().fault is Fault.CHANGED
+    assert broken_link().number == 7
+
+
+def test_after_another_event_nothing_can_be_redacted(events: list[AuditEvent]) -> None:
+    Entity.objects.using(ALIAS).create(identifier="user:a")
+    erase("user:a")
+    Resource.objects.using(ALIAS).create(name="after")
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(f"UPDATE {EVENTS} SET reason = 'forged' WHERE number = 6")
+
+
+def test_an_erasure_that_fails_leaves_everything_as_it_was(events: list[AuditEvent]) -> None:
+    Entity.objects.using(ALIAS).create(identifier="user:a")
+    with acting(using=ALIAS) as changes:
+        redact(Identifier("user:a", "erased:1"), changes, using=ALIAS)
+        transaction.set_rollback(True, using=ALIAS)
+    assert (verify(using=ALIAS).redacted, verify(using=ALIAS).events) == (0, 6)

@@ -38,6 +38,7 @@ class Site:
         self._count = 0
         self.policy = limits.set_system_limits([CallLimit(1, 60)])
         limits.set_resource_limits("limits_app.api", [], effect="unlimited")
+        limits.set_resource_limits("boosted", [CallLimit(1, 60)])
 
     def change(self) -> int:
         """Change something, and say how many objects that concerned."""
@@ -144,7 +145,7 @@ class Site:
 
     def boost(self) -> int:
         until = timezone.now() + timedelta(days=1)
-        limits.grant_boost(f"boosted:{self._count}", None, [CallLimit(5, 60)], until, "launch")
+        limits.grant_boost(f"boosted:{self._count}", "boosted", [CallLimit(10**6, 60)], until, "launch")
         return 2
 
     def reverted(self) -> int:

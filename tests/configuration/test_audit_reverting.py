@@ -9,9 +9,9 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from limits_app import audit
 from limits_app.audit import CannotRevert, Change, Difference, acting, differences, revert, snapshot, unrecorded, verify
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.services import rights
 from tests.configuration.rows import permits, quota, rate, staff
 
 pytestmark = pytest.mark.django_db
@@ -218,8 +218,8 @@ def test_permissions_are_checked_again(client: Client, api: Resource, monkeypatc
     Resource.objects.update(description="x")
     event = last()
     visitor = staff(client, READ, REVERT, "change_resource")
-    needed = iter([["limits_app.change_resource"], ["limits_app.add_resource"]])  # as after somebody has deleted it
-    monkeypatch.setattr(audit, "permissions_to_revert", lambda _event: next(needed))
+    needed = iter([("change", Resource), ("add", Resource)])  # as after somebody has deleted it
+    monkeypatch.setattr(rights, "changed_by_revert", lambda _event: next(needed))
     assert visitor.post(page(event)).status_code == 403
     assert Resource.objects.get().description == "x"
 

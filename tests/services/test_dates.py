@@ -272,6 +272,7 @@ def test_a_boost_raises_what_it_names_until_it_ends(wall: Wall) -> None:
 
 def test_a_second_boost_at_the_same_time_is_refused() -> None:
     until = timezone.now() + HOUR
+    limits.set_system_limits([CallLimit(1, 60)])
     limits.grant_boost("user:1", None, [CallLimit(3, 60)], until, "one")
     with pytest.raises(InvalidLimit, match="overlaps"):
         limits.grant_boost("user:1", None, [CallLimit(4, 60)], until, "two")

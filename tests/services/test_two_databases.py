@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
@@ -90,7 +92,13 @@ def test_the_api_reads_and_writes_where_it_is_written(django_user_model: Any) ->
     assert client.patch(where, {"store": ""}, format="json", headers=tag).status_code == 412
     limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
     assert client.post(f"{ROOT}policies/", {"resource": "api", "limits": [limit]}, format="json").status_code == 201
-    boost = {"entity": "user:1", "resource": "api", "limits": [limit], "until": "2999-01-01T00:00:00Z", "reason": "x"}
+    boost = {
+        "entity": "user:1",
+        "resource": "api",
+        "limits": [limit],
+        "until": str(timezone.now() + timedelta(days=1)),
+        "reason": "x",
+    }
     assert client.post(f"{ROOT}boosts/", boost, format="json").json()["limits"][0]["capacity"] == 3
     pool = client.post(f"{ROOT}pools/", {"name": "p", "members": [{"name": "m"}]}, format="json")
     changed = {"members": [{"name": "m", "weight": 2, "limits": [limit]}]}

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.urls import URLPattern, path
 
 from limits_app.admin.base import ReadOnly
-from limits_app.admin.pages.common import EXPLAIN, USAGE, View, may
+from limits_app.admin.pages.common import View
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
@@ -19,6 +19,7 @@ from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
 from limits_app.models import Denial, Explain, Live, Overview, UsageSnapshot
+from limits_app.services.rights import Action, may
 
 
 class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
@@ -26,8 +27,8 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
 
     pages: tuple[tuple[str, str, View], ...]
     """The route, the name of the URL and the view of each."""
-    permissions: tuple[str, ...] = USAGE
-    """Of these one is needed to view them; rejections are a part of usage."""
+    action: Action = Action.VIEW_USAGE
+    """What viewing them is in the table of rights; rejections are a part of usage."""
 
     def get_urls(self) -> list[URLPattern]:
         """The pages; the rows of the model cannot be edited."""
@@ -36,7 +37,7 @@ class PagesAdmin(ReadOnly, admin.ModelAdmin):  # type: ignore[type-arg]  # gener
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whether the user may view the pages."""
-        return may(request, self.permissions)
+        return may(request.user, self.action)
 
 
 _OVERVIEW: Final = (("", "overview_changelist", overview_page), ("limit/", "limit", limit_page))
@@ -47,4 +48,4 @@ admin.site.register(Overview, PagesAdmin, pages=_OVERVIEW)
 admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
 admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
 admin.site.register(Live, PagesAdmin, pages=_LIVE)
-admin.site.register(Explain, PagesAdmin, pages=(("", "explain_changelist", explain_page),), permissions=EXPLAIN)
+admin.site.register(Explain, PagesAdmin, pages=(("", "explain_changelist", explain_page),), action=Action.VIEW_LIMITS)

@@ -16,24 +16,17 @@ from django.utils.translation import gettext
 
 from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnapshot
 from limits_app.models.validators import validate_text
+from limits_app.services.rights import Action, may
 from limits_app.services.usage import roll_up
 
 View = Callable[[AdminSite, HttpRequest], HttpResponse]
 
-EXPLAIN: Final = ("limits_app.view_policy", "limits_app.change_policy")
-USAGE: Final = ("limits_app.view_usagesnapshot",)
-
 _TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain)
 
 
-def may(request: HttpRequest, permissions: tuple[str, ...]) -> bool:
-    """Whether one of these permissions is there."""
-    return any(map(request.user.has_perm, permissions))
-
-
-def check(request: HttpRequest, permissions: tuple[str, ...]) -> None:
-    """Raise PermissionDenied without any of these permissions."""
-    if not may(request, permissions):
+def check(request: HttpRequest, action: Action, *more: str) -> None:
+    """Raise PermissionDenied unless the user may do this; see `rights.may`."""
+    if not may(request.user, action, *more):
         raise PermissionDenied
 
 

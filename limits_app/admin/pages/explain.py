@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, amount, bar, moment, percent
-from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
+from limits_app.admin.pages.common import check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
@@ -23,6 +23,7 @@ from limits_app.models import Plan, PolicyEffect, PolicyValue, Resource
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_in_words, limit_name
+from limits_app.services.rights import Action
 from limits_app.usage.reading import never_used
 
 _MOST_RESOURCES: Final = 200
@@ -41,7 +42,7 @@ _MEMBERS: Final[Mapping[MemberStanding, Any]] = {
 
 def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form and the effective limits; with `fragment`, only the effective limits."""
-    check(request, EXPLAIN)
+    check(request, Action.VIEW_LIMITS)
     resource, entity = request.GET.get("resource", "").strip(), entity_or_none(request)
     plan = request.GET.get("plan") or None
     context: dict[str, Any] = {"resource": resource, "entity": entity, "plan": plan}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.formatting import percent
 from limits_app.admin.forms import is_primary_key
-from limits_app.admin.pages.common import page
+from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.notation import Noted, parse_limit
@@ -28,6 +28,7 @@ from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits
 from limits_app.services.definitions import InvalidDefinition
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action, to_create_entity, to_replace_row
 from limits_app.services.simple_limits import Amount, SimpleLimit, What, Who
 from limits_app.services.simulation.forecast import DAYS, forecast
 from limits_app.services.site_urls import SiteUrls
@@ -184,8 +185,7 @@ class SimpleLimitForm(forms.Form):
 def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the form; preview or save the limit."""
     instance = _instance(request)
-    if not request.user.has_perms(_required_permissions(instance)):
-        raise PermissionDenied
+    check(request, Action.LIMIT_SOMETHING, *to_replace_row(instance))
     if request.method == "POST":
         form = SimpleLimitForm(request.POST)
         if form.is_valid() and "_preview" not in request.POST and _save(site, request, form, instance):
@@ -207,17 +207,10 @@ def limit_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     return page(site, request, "limit", title=title, context=context)
 
 
-def _required_permissions(instance: Endpoint | Policy | None) -> list[str]:
-    """The permissions for the page; saving deletes the instance where a rule becomes a policy, or a policy a rule."""
-    names = ["limits_app.add_policy", "limits_app.add_resource", "limits_app.add_endpoint"]
-    if instance is not None:
-        names += [f"limits_app.{one}_{instance._meta.model_name}" for one in ("change", "delete")]
-    return names
-
-
 def _save(site: AdminSite, request: HttpRequest, form: SimpleLimitForm, instance: Endpoint | Policy | None) -> bool:
     """Save the limit, and show messages about it; False where errors are shown in the form."""
     limit = form.limit
+    check(request, Action.LIMIT_SOMETHING, *to_create_entity(simple_limits.entity_of(limit) or None))
     try:
         row = simple_limits.save(limit, instance, actor=request.user.get_username(), reason=form.cleaned_data["reason"])
     except InvalidDefinition as error:

@@ -13,11 +13,12 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from limits_app.admin.formatting import bar_of
-from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, page
+from limits_app.admin.pages.common import bring_up_to_date, check, page
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.resolver.resolution import Pair
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action
 from limits_app.services.status import overview
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use
@@ -30,7 +31,7 @@ _MOST_SHOWN: Final = 10
 
 def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the page, which asks for the state by itself."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     settings = {
         "url": reverse(f"{site.name}:limits_app_live_state"),
         "labels": {
@@ -51,7 +52,7 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
 
     Two of these make a rate. What the stores have counted is rolled up first, at most once a second.
     """
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     stores_down = bring_up_to_date()
     since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     hours = {"period": "hour", "since": since - timedelta(hours=1)}

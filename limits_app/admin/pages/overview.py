@@ -16,13 +16,14 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.formatting import amount, moment
-from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, client_name, may, page
+from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
 from limits_app.models import Bucket, Enforcement, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
 from limits_app.services.temporary import emergency
 from limits_app.usage.reading import most_rejected
@@ -44,7 +45,7 @@ _INSTEAD: Final = {
 
 def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the state of the site at a glance."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, known = tightest_limits(_MOST)
@@ -54,7 +55,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "by_client": [_row(site, midnight, one) for one in most_rejected("entity", since=midnight, most=_MOST)],
         "tightest": tightest,
         "known": known,
-        "ending": list(_ending(site)) if may(request, EXPLAIN) else None,
+        "ending": list(_ending(site)) if may(request.user, Action.VIEW_LIMITS) else None,
         "is_new": not Policy.objects.order_by().exists(),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)

@@ -14,11 +14,12 @@ from django.utils.translation import gettext
 
 from limits_app.admin.formatting import amount, moment, percent
 from limits_app.admin.forms import is_primary_key
-from limits_app.admin.pages.common import USAGE, check, page
+from limits_app.admin.pages.common import check, page
 from limits_app.core.amounts import MILLI
 from limits_app.core.notation import Noted
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action
 from limits_app.services.simulation.forecast import DAYS, MOST, STEP_SECONDS, Consumer, Forecast, forecast
 
 _HOUR_SECONDS: Final = 3600
@@ -26,7 +27,7 @@ _HOUR_SECONDS: Final = 3600
 
 def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show whom the policy in the submitted form would have rejected; saves nothing."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     if request.method != "POST":
         return HttpResponseRedirect(_form_address(site, request))
     policies = site.get_model_admin(Policy)

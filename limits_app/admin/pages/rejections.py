@@ -12,12 +12,13 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
 from limits_app.admin.formatting import amount, moment
-from limits_app.admin.pages.common import USAGE, check, page, problem_with
+from limits_app.admin.pages.common import check, page, problem_with
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_keys, limit_name
 from limits_app.services.rejections import Rejection, rejections
+from limits_app.services.rights import Action
 
 _PER_PAGE: Final = 100
 _LAST_PAGE: Final = 100
@@ -29,7 +30,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show the rejections of a time, the latest first."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     asked = {name: request.GET.get(name, "").strip() for name in (*_FIELDS, "request_id", "from", "to")}
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -15,9 +14,8 @@ from django.utils.dateparse import parse_date
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.formatting import FORMULA, amount, bar, moment, percent
+from limits_app.admin.formatting import amount, bar, moment, percent
 from limits_app.admin.pages.common import (
-    USAGE,
     bring_up_to_date,
     check,
     client_name,
@@ -29,6 +27,8 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_name
+from limits_app.services.rights import Action
+from limits_app.services.safe_text import csv_text
 from limits_app.services.usage import usage
 from limits_app.usage.reading import Use
 
@@ -89,7 +89,7 @@ def _date(text: str) -> datetime:
 
 def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Show one limit at a time, because limits have different units; with `format=csv`, the table as a file."""
-    check(request, USAGE)
+    check(request, Action.VIEW_USAGE)
     resource, entity, key = request.GET.get("resource") or None, entity_or_none(request), request.GET.get("key", "")
     first, last = request.GET.get("from", ""), request.GET.get("to", "")
     span = request.GET.get("span", "") if request.GET.get("span") in _SPANS else "day"
@@ -117,15 +117,14 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 
 def _csv(context: dict[str, Any]) -> HttpResponse:
-    """The clients, or the resources of one client, as a file; no cell can be read as a formula."""
-    file = HttpResponse(content_type="text/csv; charset=utf-8")
+    """The clients, or the resources of one client, as a file."""
+    columns = ["resource" if context["entity"] else "client", "name", "limit", "allowed", "rejections"]
+    rows = [
+        [(use.resource if context["entity"] else use.entity) or "", name, use.key, use.admitted, use.refused]
+        for use, name in context["table"]
+    ]
+    file = HttpResponse(csv_text(columns, rows), content_type="text/csv; charset=utf-8")
     file["Content-Disposition"] = 'attachment; filename="usage.csv"'
-    rows = csv.writer(file)
-    rows.writerow(["resource" if context["entity"] else "client", "name", "limit", "allowed", "rejections"])
-    for use, name in context["table"]:
-        label = use.resource if context["entity"] else use.entity
-        cells = [label or "", name, use.key, use.admitted, use.refused]
-        rows.writerow([f"'{cell}" if str(cell).startswith(FORMULA) else cell for cell in cells])
     return file
 
 

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import audit_log, boosts, files, policies, pools, state, usage
+from limits_app.management.limits import audit_log, boosts, erasing, files, policies, pools, state, usage
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -39,6 +39,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "snapshot": usage.snapshot,
     "prune": usage.prune,
     "audit": audit_log.AUDIT,
+    "erase": erasing.erase,
     "alerts": usage.ALERTS,
     "apply": files.apply,
     "export": files.export,

@@ -163,9 +163,10 @@ UNTIL: Final = (
     argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d"),
     argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00"),
 )
+PLAN: Final = argument("--plan", help="the plan of the request, for an entity without one")
 WHOM: Final = (
     argument("--entity", type=entity_name, help="such as user:42; without it, the site itself"),
-    argument("--plan", help="the plan of the request, for an entity without one"),
+    PLAN,
 )
 REQUESTED: Final = argument(
     "requested",

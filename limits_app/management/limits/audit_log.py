@@ -77,8 +77,9 @@ def _verify(options: Namespace, out: Output) -> ExitCode:
         report = audit.verify(known=options.known)
         strange = [*map(str, audit.unrecorded())] if options.unrecorded and report.ok else None
     broken = None if report.broken is None else str(report.broken)
-    head = ("ok", "events", "number", "digest", "broken", "unrecorded")
-    row = (report.ok and not strange, report.events, report.number, report.digest, broken, strange)
+    head = ("ok", "events", "redacted", "number", "digest", "broken", "unrecorded")
+    counts = (report.events, report.redacted, report.number)
+    row = (report.ok and not strange, *counts, report.digest, broken, strange)
     table = Table(head, [row])
     out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange or ())]))
     if strange is None:

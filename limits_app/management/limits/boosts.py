@@ -11,6 +11,7 @@ from limits_app.core.outcome import TOTAL_PREFIX
 from limits_app.management.limits.arguments import (
     ENTITY,
     ON,
+    PLAN,
     UNTIL,
     WHOM,
     argument,
@@ -40,11 +41,12 @@ _CANDIDATE: Final = ("policy_id", "policy", "limits", "state", "percent", "evalu
 
 
 @subcommand(
-    "override the limits of an entity temporarily, or end the override",
+    "raise limits of an entity temporarily, or end that",
     ENTITY,
     argument("limits", nargs="*", default=[], metavar="LIMIT", help="limits that are not named stay unchanged"),
     one_of(*UNTIL, argument("--end", action="store_true", help="end the active boost"), required=True),
     ON,
+    PLAN,
     examples=(
         "boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",
         "boost user:42 --on openai/gpt-4 --end --yes",
@@ -61,7 +63,8 @@ def boost(options: Namespace, out: Output) -> None:
     if not options.reason:
         fail("--reason is required for a boost.", ExitCode.USAGE)
     with changing(options, out):
-        limits.grant_boost(options.entity, options.resource, options.limits, options.until, options.reason)
+        how = options.until, options.reason
+        limits.grant_boost(options.entity, options.resource, options.limits, *how, plan=options.plan)
 
 
 def _end_boost(options: Namespace, out: Output) -> None:

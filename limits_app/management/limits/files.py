@@ -11,11 +11,12 @@ from shlex import quote
 from typing import Any, Final
 
 from limits_app.management.limits.arguments import AGES, age, argument, limit, positive, resource_name
-from limits_app.management.limits.output import Format, Output, Table, bar, cell, printable
+from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import CandidateState
 from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
+from limits_app.services.safe_text import json_text
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import Report, replay
@@ -78,7 +79,7 @@ def _show(planned: Plan, out: Output) -> None:
     out.show(Table(_HEAD, rows, "No changes."), data=data, text="\n".join(lines) or None)
     if out.form in (Format.TABLE, Format.CSV):
         for warning in planned.warnings[:_MOST_WARNINGS]:
-            out.note(printable(f"warning: {warning}."))
+            out.note(f"warning: {warning}.")
         if more := planned.warnings[_MOST_WARNINGS:]:
             out.note(f"warning: and {len(more)} more; --format json has all of them.")
     out.note(", ".join(f"{count} {change}" for change, count in planned.counts().items()))
@@ -117,14 +118,14 @@ def export(options: Namespace, out: Output) -> None:
         out.write(json.dumps(limits_file.schema(), indent=2))
         return
     if out.form is Format.JSON:
-        out.write(json.dumps(limits_file.exported(name=options.name), indent=2, ensure_ascii=False))
+        out.write(json_text(limits_file.exported(name=options.name)))
     else:
         try:
             out.write(limits_file.export(name=options.name))
         except ImportError:
             fail("YAML requires PyYAML: pip install 'limits-app[yaml]', or use --format json.")
     for name, count in limits_file.left_out(name=options.name).items():
-        out.note(printable(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}."))
+        out.note(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}.")
     if any(one.state == CandidateState.TESTING for one in candidates()):
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
 

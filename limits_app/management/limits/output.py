@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +15,7 @@ from typing import Final, TypeVar, assert_never
 from django.core.management.base import CommandError, OutputWrapper
 
 from limits_app.services.limit_words import limit_name
+from limits_app.services.safe_text import csv_text, json_text, printable
 
 T = TypeVar("T")
 
@@ -85,11 +84,11 @@ class Output:
             case Format.TABLE:
                 self._show_to_people(table, text)
             case Format.JSON:
-                self.write(json.dumps(table.as_data() if data is None else data, default=_plain, indent=2))
+                self.write(json_text(table.as_data() if data is None else data, default=_plain, ensure_ascii=True))
             case Format.YAML:
                 self.write(_as_yaml(table.as_data() if data is None else data))
             case Format.CSV:
-                self.write(_as_csv(table))
+                self.write(csv_text(table.columns, [[*map(_csv_cell, row)] for row in table.rows]))
             case _:
                 assert_never(self.form)
 
@@ -98,8 +97,8 @@ class Output:
         self._stdout.write(text)
 
     def note(self, text: str) -> None:
-        """Write a message to stderr."""
-        self._stderr.write(text, style_func=str)
+        """Write a message to stderr, of one or more lines."""
+        self._stderr.write(printable(text, but="\n"), style_func=str)
 
     def track(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Iterate over `steps` with a progress bar on stderr, if that is a terminal."""
@@ -127,8 +126,8 @@ class Output:
         if yes:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{question} stdin is not a terminal; pass --yes to confirm.", returncode=2)
-        self._stderr.write(f"{question} [y/N] ", style_func=str, ending="")
+            raise CommandError(f"{printable(question)} stdin is not a terminal; pass --yes to confirm.", returncode=2)
+        self._stderr.write(f"{printable(question)} [y/N] ", style_func=str, ending="")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise CommandError("Nothing was changed.", returncode=1)
 
@@ -158,7 +157,7 @@ class Output:
 
     def _show_to_people(self, table: Table, text: str | None) -> None:
         if text is not None:
-            self.write("\n".join(map(printable, text.split("\n"))))
+            self.write(printable(text, but="\n"))
         elif not table.rows:
             self.note(table.nothing)
         elif self.is_rich:
@@ -180,14 +179,6 @@ def _plainly(table: Table) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def _as_csv(table: Table) -> str:
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([_csv_cell(value) for value in row] for row in table.rows)
-    return written.getvalue()
 
 
 def _csv_cell(value: object) -> object:
@@ -228,11 +219,6 @@ def cell(value: object) -> str:
             return " ".join(map(cell, value))
         case _:
             return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Escape control characters, because identifiers come from untrusted clients."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def bar(amount: float, most: float, hatched: float = 0) -> str:

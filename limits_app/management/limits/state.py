@@ -16,7 +16,7 @@ from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import LimitStatus, Outcome, Stats
 from limits_app.integrations.endpoints import rules_for_path
 from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
-from limits_app.management.limits.output import Output, Table, printable
+from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.resolver.resolution import Pair, latest_code_limits
@@ -246,9 +246,7 @@ def _counted(number: int, severity: Severity) -> str:
 
 
 def _told(finding: Finding) -> str:
-    return (
-        printable(f"{finding.severity.upper()} {finding.id}: {finding.message}") + f"\n    {printable(finding.advice)}"
-    )
+    return f"{finding.severity.upper()} {finding.id}: {finding.message}\n    {finding.advice}"
 
 
 _RULES: Final = ("rule", "resource", "counted_by", "amounts", "exempts_some", "stop")

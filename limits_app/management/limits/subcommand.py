@@ -19,6 +19,7 @@ from limits_app.management.limits.output import Format, Output, Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_rules import noted_in
 from limits_app.models.patterns import is_pattern
+from limits_app.services.safe_text import printable
 from limits_app.usage.reading import never_used
 
 
@@ -78,7 +79,7 @@ def subcommand(
 
 def fail(message: str, code: ExitCode = ExitCode.ERROR) -> NoReturn:
     """End the command with a message on stderr."""
-    raise CommandError(message, returncode=code)
+    raise CommandError(printable(message, but="\n"), returncode=code)
 
 
 SOURCE: Final = "command"

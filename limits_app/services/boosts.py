@@ -1,0 +1,137 @@
+"""Granting boosts: higher limits for one entity until a time, which never lower a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from django.utils import timezone
+
+from limits_app import audit, conf
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.keys import Account, check_entity, check_resource, entity_name
+from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
+from limits_app.core.notation import limit_text
+from limits_app.models import Entity, Policy, Resource
+from limits_app.models.patterns import is_pattern
+from limits_app.resolver.policies import Choice
+from limits_app.resolver.resolution import choose_each, write_alias
+from limits_app.services.adjust import check_plan_known
+from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
+
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+_PERIODS: Final = {
+    QuotaPeriod.HOUR: (_HOUR, _HOUR),
+    QuotaPeriod.DAY: (_DAY - _HOUR, _DAY + _HOUR),
+    QuotaPeriod.WEEK: (7 * _DAY - _HOUR, 7 * _DAY + _HOUR),
+    QuotaPeriod.MONTH: (28 * _DAY - _HOUR, 31 * _DAY + _HOUR),
+}
+"""The seconds of the shortest and of the longest period, with the hour of daylight saving time."""
+
+
+def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
+    entity: str | Account,
+    resource: str | None,
+    limits: Limits,
+    until: datetime,
+    reason: str,
+    *,
+    plan: str | None = None,
+    actor: str = "",
+) -> Policy:
+    """Raise limits of an entity on a resource (None: on all) from now until a time; the others stay as they are.
+
+    `plan` is as for `top_up`. A boost is for one entity, ends within `LIMITS["MAX_BOOST_DAYS"]`, and never lowers a
+    limit, also none of a resource on which the entity has higher limits than on others.
+    Raises InvalidLimit (a ValueError) if it would, or if it overlaps another boost; then nothing has changed.
+    """
+    name = check_entity(entity_name(entity))
+    if is_pattern(name):
+        raise InvalidLimit(f"a boost is for one entity, and {name!r} is a pattern: name one entity, or set a policy")
+    check_boost_end(until)
+    check_plan_known(name, plan)
+    now = timezone.now()
+    with audit.acting(actor=actor, source="service", reason=reason):
+        before = _choices(name, resource, now, plan)
+        policy = set_entity_limits(
+            name, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason
+        )
+        after = _choices(name, resource, now, plan)
+        for place, choice in before.items():
+            if problem := next(_lowered(choice, after[place]), ""):
+                where = "" if place is None else f" on {place}"
+                raise InvalidLimit(f"a boost only raises limits{problem}{where}: set a policy instead")
+    return policy
+
+
+def check_boost_end(until: object) -> None:
+    """Raise InvalidLimit unless a boost may end then: in the future, and within `LIMITS["MAX_BOOST_DAYS"]`."""
+    end, now, most = checked_datetime("until", until), timezone.now(), conf.get(conf.MAX_BOOST_DAYS)
+    if end <= now:
+        raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
+    if most is not None and end > now + timedelta(days=most):
+        raise InvalidLimit(
+            f"a boost until {until} is too long: LIMITS['MAX_BOOST_DAYS'] allows {most} days; set a policy instead"
+        )
+
+
+def _choices(entity: str, resource: str | None, now: datetime, plan: str | None) -> dict[str | None, Choice]:
+    """The effective policies of the entity on each resource that the boost is about; None: on those without a row."""
+    rows: list[Resource | None] = [None, *Resource.objects.using(write_alias()).only("name")]
+    if resource is not None:
+        rows = [Resource(name=check_resource(resource))]
+    found = choose_each([(row, Entity(identifier=entity)) for row in rows], now, plan)
+    return {None if row is None else row.name: choice for row, choice in zip(rows, found, strict=True)}
+
+
+def _lowered(before: Choice, after: Choice) -> Iterator[str]:
+    """What a boost lowers, as the rest of a sentence."""
+    old = {one.limit.key: one.limit for one in before.limits}
+    if Blocked.key in old:
+        return
+    for one in after.limits:
+        key, new = one.limit.key, one.limit
+        if key not in old:
+            yield f", and {before.entity} has no limit {key}"
+        elif _is_lower(new, old[key]):
+            yield f", and {before.entity} has {_text(old[key])}, which {_text(new)} would lower"
+
+
+def _is_lower(new: AnyLimit, old: AnyLimit) -> bool:
+    """Whether a limit may reject what another one would allow: at one time or in the long run."""
+    if new.soft or old.soft:
+        return not new.soft
+    if isinstance(new, ResourceLimit) or isinstance(old, ResourceLimit):
+        return not _holds_as_much(new, old)
+    if new.ceiling < old.ceiling:
+        return True
+    if isinstance(new, QuotaLimit) and isinstance(old, QuotaLimit) and new.period == old.period is not None:
+        return False  # periods of the same length, and the ceiling is the capacity
+    return _decimal(new.capacity) * _seconds(old)[0] < _decimal(old.capacity) * _seconds(new)[1]
+
+
+def _holds_as_much(new: AnyLimit, old: AnyLimit) -> bool:
+    if not (isinstance(new, ResourceLimit) and isinstance(old, ResourceLimit)) or new.capacity < old.capacity:
+        return False
+    longest, needed = new.max_hold_seconds, old.max_hold_seconds
+    return longest is None or (needed is not None and longest >= needed)
+
+
+def _seconds(limit: AnyLimit) -> tuple[Decimal, Decimal]:
+    """The least and the most seconds in which the capacity becomes available again."""
+    if isinstance(limit, QuotaLimit) and limit.period is not None:
+        shortest, longest = _PERIODS[QuotaPeriod(limit.period)]
+        return Decimal(shortest), Decimal(longest)
+    seconds = _decimal(getattr(limit, "session_seconds", None) or limit.window_seconds)  # type: ignore[union-attr]
+    return seconds, seconds
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(str(number))
+
+
+def _text(limit: AnyLimit) -> str:
+    return limit.key if isinstance(limit, Blocked) else limit_text(limit)
