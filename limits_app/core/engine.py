@@ -201,6 +201,22 @@ def restored_at(record: Record, now: int) -> int:
     return latest
 
 
+def is_nearly_restored(record: Record, now: int, part: int) -> bool:
+    """Return whether at most one part in `part` of the time is left until the record equals an unused one.
+
+    The time begins when its use began to return. Without this record a limit recovers that much earlier, also when it
+    is forgotten again and again. Never while permits are held, nor before the end of the period of a quota.
+    """
+    if any(lease.expires_at > now for lease in record.leases.values()):
+        return False
+    uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
+    for rule, state in uses:
+        restored = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
+        if restored > now and (restored - now) * part > (restored - rule.recovers_since(state)):
+            return False
+    return True
+
+
 def close_usage(record: Record, until: int = 0) -> None:
     """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
     record.finished = record.finished + _usage_of(record)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock, get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import finalize
 
 import lmdb
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreFull, StoreUnavailable
 from limits_app.core.runtime import around_fork
 from limits_app.stores.process import files
 from limits_app.stores.process.presence import Presence, is_alive
@@ -29,7 +29,10 @@ else:
 A = TypeVar("A")
 T = TypeVar("T")
 
-_CROWDED: Final = 7 / 8
+_WRITES_PER_CHECK: Final = 16
+"""How often it is checked whether the file may still grow."""
+TIGHT: Final = 15 / 16
+"""The share of the map beyond which no step may use more pages: without free ones, nothing could be changed."""
 
 _INHERITED: Final[list[object]] = []
 """The files of parent processes: to close them here would drop locks of this process."""
@@ -70,8 +73,11 @@ class StateFile:
         self.presence: Presence | None = None
         self.fork_lock = RLock()
         """Held during every step, so that no transaction is open when the process forks; never taken twice."""
+        self._is_tight = False
+        """Whether more than TIGHT was in use at the last check."""
         self._steps: dict[int, Txn | None] = {}
         """The threads that are in a step, and their transactions as far as they have begun."""
+        self._writes = 0
         self._later: deque[Callable[[], None]] = deque()
         self._makes_calls = False
         """Whether a thread is making the calls that were deferred."""
@@ -102,12 +108,11 @@ class StateFile:
         """Close the file and remove the files of this process; the next step opens it again."""
         self._alone(self._leave)
 
-    def is_crowded(self) -> bool:
-        """Whether so much of the map is in use that the rest is needed for changes of stored records."""
+    def fullness(self) -> float:
+        """The share of the map that is in use."""
         environment = self.environment or self._open()
         stat = environment.stat()
-        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return pages * stat["psize"] > environment.info()["map_size"] * _CROWDED
+        return _pages(stat) * stat["psize"] / environment.info()["map_size"]
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
@@ -142,7 +147,8 @@ class StateFile:
 
         When it was not committed, whatever the reason, `undo` is called with the same argument. When the file is
         full, damaged, or was made larger by another process, it is prepared and the step is called once more.
-        Raises StoreUnavailable when that does not help, and InStep in the middle of another step of the same thread.
+        Raises StoreUnavailable when that does not help, StoreFull when there is no room, and InStep in the middle of
+        another step of the same thread.
         """
         thread = get_ident()
         if thread in self._steps:
@@ -156,6 +162,8 @@ class StateFile:
             self._check_size()
             txn = self._steps[thread] = environment.begin(None, None, write)
             done = step(txn, argument)
+            if write:
+                self._check_growth(environment, txn)
             txn.commit()
             lock.release()
             del self._steps[thread]
@@ -223,6 +231,14 @@ class StateFile:
         if os.lseek(self._data, 0, os.SEEK_END) < self._size:
             raise lmdb.CorruptedError("another program has truncated it")
 
+    def _check_growth(self, environment: lmdb.Environment, txn: Txn) -> None:
+        """Raise MapFullError when a step uses more pages although almost all are in use."""
+        self._writes += 1
+        if self._is_tight or self._writes % _WRITES_PER_CHECK == 0:
+            self._is_tight = self.fullness() > TIGHT
+            if self._is_tight and _pages(txn.stat(environment.open_db())) > _pages(environment.stat()):
+                raise lmdb.MapFullError("the last pages are needed for changes of stored records")
+
     def _close(self) -> None:
         """Close the file; the next step opens it, or the one that has replaced it."""
         self.environment = None
@@ -257,7 +273,7 @@ class StateFile:
         elif possible and isinstance(error, files.UNREADABLE):
             self._alone(lambda: self._replace(error))
         elif isinstance(error, lmdb.MapFullError):
-            raise StoreUnavailable(
+            raise StoreFull(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
             ) from error
         else:
@@ -287,6 +303,12 @@ class StateFile:
                     self._later.remove(call)
         finally:
             self._makes_calls = False
+
+
+def _pages(stat: Mapping[str, Any]) -> int:
+    """The pages that a database uses."""
+    pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages
 
 
 def _has_ended(txn: Txn) -> bool:
