@@ -14,7 +14,7 @@ from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.permits import may_have_expired
-from limits_app.core.algorithms.rule import NEVER_US, Rule
+from limits_app.core.algorithms.rule import NEVER_US, Rule, carried_parts
 from limits_app.core.counting import hour_ends, hour_of, is_in_hour
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
@@ -147,6 +147,20 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     migrated.kept, migrated.kept_changed = record.kept, record.kept_changed
     _keep(migrated, left)
     return migrated
+
+
+def merge(record: Record, other: Record, now: int) -> None:
+    """Add the use and the leases that another record of the same scope has; counted usage is not added."""
+    uses = {rule.key: (rule, state) for rule, state in zip(other.schema.rules, other.states, strict=True)}
+    record.leases.update(other.leases)
+    for index, rule in enumerate(record.schema.rules):
+        state, use = record.states[index], uses.get(rule.key)
+        if rule.is_permit:
+            record.states[index] = _counted_permits(rule, state, record, 0)
+        elif use is not None:
+            used = carried_parts(use[0], use[1], now, rule.parts_per_unit)
+            record.states[index] = rule.settle(state, now, used)
+    record.changed = True
 
 
 def peek(claim: Claim, records: list[Record], now: int) -> None:

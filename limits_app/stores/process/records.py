@@ -21,6 +21,8 @@ from limits_app.stores.process.state_file import Txn
 
 SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
+WATCHED: Final = b"watch"
+"""What the keys of waiting processes begin with."""
 _HOLDER_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
@@ -161,6 +163,18 @@ class Records:
         """Delete the record, the logs and the leases of a scope."""
         for key, _ in list(entries(txn, scope)):
             txn.delete(key)
+
+    def transfer(self, old: Txn, new: Txn, now: int) -> None:
+        """Add the content of a file to that of another one; waiters of the former are not woken, but look again."""
+        both = {key for key, _ in entries(old, b"") if len(key) == SCOPE_LENGTH and new.get(key) is not None}
+        for key, value in entries(old, b""):
+            if key[:SCOPE_LENGTH] not in both and not key.startswith(WATCHED):
+                new.put(key, value, overwrite=False)
+        for scope in both:
+            record, other = self.find(new, scope), self.find(old, scope)
+            if record is not None and other is not None:
+                engine.merge(record, other, now)
+                self.put(new, scope, record)
 
     def _define(self, txn: Txn, codec: Codec) -> None:
         """Write the definitions of a schema. It counts as defined when they are read, since a step may be undone."""

@@ -61,7 +61,13 @@ class ProcessStore:
         self._map_megabytes = map_megabytes
         self._records = Records()
         self._usage = Usage(self._records)
-        self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.forget_definitions)
+        self._file = StateFile(
+            self.directory,
+            map_megabytes,
+            self._make_room,
+            on_open=self._records.forget_definitions,
+            transfer=self._transfer,
+        )
         self._housekeeping = Housekeeping(self._records, self._usage, self._file.fullness, self.directory)
         self._waking = Waking(self._file)
         self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
@@ -248,6 +254,11 @@ class ProcessStore:
         """Delete what gives way, now that the file is full."""
         self._file.forget_dead_readers()
         self._housekeeping.make_room(partial(self._file.transact, mending=False), self._now)
+
+    def _transfer(self, deleted: Txn, present: Txn) -> None:
+        """Add the content of a file that was deleted to the one that has replaced it."""
+        self._records.forget_definitions()
+        self._records.transfer(deleted, present, self._now())
 
 
 def _undecide(claim: Claim) -> None:
