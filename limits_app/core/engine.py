@@ -163,15 +163,18 @@ def merge(record: Record, other: Record, now: int) -> None:
     record.changed = True
 
 
-def peek(claim: Claim, records: list[Record], now: int) -> None:
-    """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
+def peek(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> None:
+    """Fill in the time and the states of a claim, without expired leases; changes nothing else.
+
+    With `is_gone`, leases of ended processes are left out too.
+    """
     claim.decided_at = now
     states: list[State] = []
     for limit in claim.plan.limits:
         record, rule = records[limit.scope_index], limit.rule
         state = rule.current(record.states[limit.index], now)
-        expired = rule.is_permit and may_have_expired(state, now)
-        states.append(_counted_permits(rule, state, record, now) if expired else state)
+        recounts = rule.is_permit and state[0] and (is_gone is not None or may_have_expired(state, now))
+        states.append(_counted_permits(rule, state, record, now, is_gone=is_gone) if recounts else state)
     claim.states = states
 
 
@@ -342,11 +345,14 @@ def _leased(record: Record, key: str, now: int) -> int:
     return sum([lease.amount for lease_id, lease in leases if lease_id[0] == key and lease.expires_at > now])
 
 
-def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:
-    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept."""
+def _counted_permits(rule: Rule, state: State, record: Record, now: int, *, is_gone: IsGone | None = None) -> State:
+    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
+
+    With `is_gone`, without those whose holder is gone.
+    """
     held = holders = earliest = 0
     for lease_id, lease in record.leases.items():
-        if lease_id[0] == rule.key and lease.expires_at > now:
+        if lease_id[0] == rule.key and lease.expires_at > now and not (is_gone is not None and is_gone(lease_id[1])):
             held += lease.amount
             holders += 1
             earliest = min(earliest, lease.expires_at) if earliest else lease.expires_at

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
-from limits_app.core.clock import Clock, as_clock, monotonic_us
+from limits_app.core.clock import Clock, as_clock, lasts, monotonic_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
@@ -217,7 +217,7 @@ class ResilientStore:
     @property
     def is_full(self) -> bool:
         """Whether the store had no room for a request in the last minute; the circuit breaker counts none of them."""
-        return self._full_at is not None and 0 <= self._clock() - self._full_at < _FULL_US
+        return self._full_at is not None and lasts(self._full_at, _FULL_US, self._clock())
 
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim when the store is available again; see `PendingWork`."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from threading import local
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from limits_app.core.backoff import RetryAlgorithm, delay, jittered
+from limits_app.core.clock import lasts
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.core.record import Record
@@ -186,7 +188,7 @@ class Housekeeping:
         self._position = os.urandom(16)
         """Random, so that processes do not look at the same rows."""
         self._counted_hour = self._cleaned_hour = 0
-        self._search_due = 0.0
+        self._searched_at = -inf
 
     def note(self, transaction: Transaction) -> None:
         """Note the rows and counts that a transaction has added."""
@@ -223,9 +225,9 @@ class Housekeeping:
         if counts:
             connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(counts))})", counts)  # noqa: S608
             return True
-        if monotonic() < self._search_due:
+        if lasts(self._searched_at, _SECONDS_BETWEEN_SEARCHES, monotonic()):
             return False
-        self._search_due, clock = monotonic() + _SECONDS_BETWEEN_SEARCHES, transaction.clock()
+        self._searched_at, clock = monotonic(), transaction.clock()
         deleted = 0
         for _ in range(2):  # the second time from the beginning, where there are few rows behind the position
             rows = transaction.lock_next(self._position, _ROWS_THAT_GIVE_WAY)

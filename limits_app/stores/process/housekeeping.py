@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import lmdb
 
+from limits_app.core.clock import lasts
 from limits_app.core.engine import is_nearly_restored
 from limits_app.core.record import Record
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
@@ -95,7 +96,7 @@ class Housekeeping:
 
     def make_room(self, transact: Callable[[Callable[[Txn, int], int], int], int], now: Callable[[], int]) -> None:
         """Delete what gives way, in steps that `transact` makes: usage, or else some of the scopes."""
-        if transact(self._usage.give_way, _USAGE_BATCH) or 0 <= now() - self._ended_at < self._pause_us:
+        if transact(self._usage.give_way, _USAGE_BATCH) or lasts(self._ended_at, self._pause_us, now()):
             return
         began_at = now()
         for _ in range(_BATCHES):

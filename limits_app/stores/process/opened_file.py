@@ -9,6 +9,7 @@ from weakref import finalize
 
 import lmdb
 
+from limits_app.core.clock import lasts
 from limits_app.stores.process import files
 
 
@@ -26,7 +27,7 @@ class OpenedFile:
         self._descriptor = os.open(files.data_file(state), os.O_RDONLY)
         self.close = finalize(self, os.close, self._descriptor)
         self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
-        self._check_due = monotonic() + files.SECONDS_BETWEEN_CHECKS
+        self._checked_at = monotonic()
 
     def check_size(self) -> None:
         """Raise CorruptedError when another program has truncated the file: the kernel ends a process that reads on."""
@@ -42,9 +43,9 @@ class OpenedFile:
         if self.is_deleted():
             raise DeletedError("the state file was deleted")
         now = monotonic()
-        if now < self._check_due:
+        if lasts(self._checked_at, files.SECONDS_BETWEEN_CHECKS, now):
             return False
-        self._check_due = now + files.SECONDS_BETWEEN_CHECKS
+        self._checked_at = now
         if files.file_numbers(self._state) != self._numbers:
             raise DeletedError("the state file was moved, or the file with its locks was deleted")
         return True

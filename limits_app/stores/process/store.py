@@ -139,8 +139,12 @@ class ProcessStore:
         if len(self._reclaimed_at) >= _MOST_RECLAIMED:
             self._reclaimed_at.clear()
         self._reclaimed_at[scopes] = time
+        return engine.charge(claim, records, now, self._is_gone())
+
+    def _is_gone(self) -> engine.IsGone:
+        """Returns whether the process of a holder has ended, and looks once for each process."""
         is_gone = cache(self._file.is_gone)
-        return engine.charge(claim, records, now, lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH]))
+        return lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH])
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if not claim.settled:
@@ -202,14 +206,15 @@ class ProcessStore:
         return lost
 
     def peek(self, claim: Claim) -> None:
-        self._file.transact(self._peek, claim, write=False)
+        is_gone = self._is_gone() if claim.plan.permits else None
+        self._file.transact(partial(self._peek, is_gone=is_gone), claim, write=False)
 
-    def _peek(self, txn: Txn, claim: Claim) -> None:
+    def _peek(self, txn: Txn, claim: Claim, is_gone: engine.IsGone | None = None) -> None:
         plan = prepared(claim.plan)
         if claim.plan.version is not None:
             _check_version(txn, plan)
         now = self._now()
-        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now)
+        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now, is_gone)
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
