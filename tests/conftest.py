@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
         directory = TemporaryDirectory(prefix="limits-turns-")
         config.add_cleanup(directory.cleanup)
         os.environ[_TURNS_VARIABLE] = directory.name
+        # Where process stores without a directory of their own keep their state.
+        os.environ["XDG_STATE_HOME"] = directory.name
     config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
 
 

@@ -23,7 +23,7 @@ from django.utils.module_loading import import_string
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings, test_runner
 from limits_app.integrations.refusals import TEMPLATE
-from limits_app.stores.registry import is_redis_cache
+from limits_app.stores.registry import is_redis_cache, state_directory
 
 _APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
@@ -397,10 +397,14 @@ def _memory_store() -> Iterator[CheckMessage]:
 
 
 def _temporary_directory() -> Iterator[CheckMessage]:
+    from limits_app.stores.process.files import is_temporary
+
     for alias, chosen in _stores(StoreKind.PROCESS):
-        if chosen.state_dir is None:
+        directory = state_directory() if chosen.state_dir is None else chosen.state_dir
+        if is_temporary(directory):
             yield Warning(
-                f"the store {alias!r} uses the temporary directory, which may be cleaned up or private to each process",
+                f"the store {alias!r} keeps its state in {directory}, a temporary directory, which may be cleaned up "
+                "or private to each process",
                 hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site can access.",
                 id="limits_app.W045",
             )

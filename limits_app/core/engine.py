@@ -14,7 +14,7 @@ from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.permits import may_have_expired
-from limits_app.core.algorithms.rule import NEVER_US, Rule
+from limits_app.core.algorithms.rule import NEVER_US, Rule, carried_parts
 from limits_app.core.counting import hour_ends, hour_of, is_in_hour
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
@@ -149,15 +149,32 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     return migrated
 
 
-def peek(claim: Claim, records: list[Record], now: int) -> None:
-    """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
+def merge(record: Record, other: Record, now: int) -> None:
+    """Add the use and the leases that another record of the same scope has; counted usage is not added."""
+    uses = {rule.key: (rule, state) for rule, state in zip(other.schema.rules, other.states, strict=True)}
+    record.leases.update(other.leases)
+    for index, rule in enumerate(record.schema.rules):
+        state, use = record.states[index], uses.get(rule.key)
+        if rule.is_permit:
+            record.states[index] = _counted_permits(rule, state, record, 0)
+        elif use is not None:
+            used = carried_parts(use[0], use[1], now, rule.parts_per_unit)
+            record.states[index] = rule.settle(state, now, used)
+    record.changed = True
+
+
+def peek(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> None:
+    """Fill in the time and the states of a claim, without expired leases; changes nothing else.
+
+    With `is_gone`, leases of ended processes are left out too.
+    """
     claim.decided_at = now
     states: list[State] = []
     for limit in claim.plan.limits:
         record, rule = records[limit.scope_index], limit.rule
         state = rule.current(record.states[limit.index], now)
-        expired = rule.is_permit and may_have_expired(state, now)
-        states.append(_counted_permits(rule, state, record, now) if expired else state)
+        recounts = rule.is_permit and state[0] and (is_gone is not None or may_have_expired(state, now))
+        states.append(_counted_permits(rule, state, record, now, is_gone=is_gone) if recounts else state)
     claim.states = states
 
 
@@ -199,6 +216,22 @@ def restored_at(record: Record, now: int) -> int:
     for rule, state in record.kept.values():
         latest = max(latest, rule.restored_at(rule.current(state, now)))
     return latest
+
+
+def is_nearly_restored(record: Record, now: int, part: int) -> bool:
+    """Return whether at most one part in `part` of the time is left until the record equals an unused one.
+
+    The time begins when its use began to return. Without this record a limit recovers that much earlier, also when it
+    is forgotten again and again. Never while permits are held, nor before the end of the period of a quota.
+    """
+    if any(lease.expires_at > now for lease in record.leases.values()):
+        return False
+    uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
+    for rule, state in uses:
+        restored = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
+        if restored > now and (restored - now) * part > (restored - rule.recovers_since(state)):
+            return False
+    return True
 
 
 def close_usage(record: Record, until: int = 0) -> None:
@@ -312,11 +345,14 @@ def _leased(record: Record, key: str, now: int) -> int:
     return sum([lease.amount for lease_id, lease in leases if lease_id[0] == key and lease.expires_at > now])
 
 
-def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:
-    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept."""
+def _counted_permits(rule: Rule, state: State, record: Record, now: int, *, is_gone: IsGone | None = None) -> State:
+    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept.
+
+    With `is_gone`, without those whose holder is gone.
+    """
     held = holders = earliest = 0
     for lease_id, lease in record.leases.items():
-        if lease_id[0] == rule.key and lease.expires_at > now:
+        if lease_id[0] == rule.key and lease.expires_at > now and not (is_gone is not None and is_gone(lease_id[1])):
             held += lease.amount
             holders += 1
             earliest = min(earliest, lease.expires_at) if earliest else lease.expires_at

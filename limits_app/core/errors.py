@@ -119,6 +119,10 @@ class RecordUnavailable(StoreBlocked):
     """The store cannot use what is stored for one scope; other scopes are not affected, so no circuit breaker opens."""
 
 
+class StoreFull(StoreBlocked):
+    """The store has no room for a new scope, or for more state of one; scopes that fit are decided as usual."""
+
+
 class StaleConfiguration(LimitsError):
     """The limits of the request were compiled before the latest change; resolve them again."""
 

@@ -136,7 +136,7 @@ class Recovery:
             self._fallback.advance_version()  # requests that wait there go back to the store if it is available
         if breaker.state is BreakerState.CLOSED and not breaker.has_recent_failures():
             self._target.failing = False  # calls bypass the circuit breaker from now on
-        if self._target.failing or self.pending:
+        if self._target.failing or self._target.is_full or self.pending:
             return self._pause_us
         self._fallback = None
         return None

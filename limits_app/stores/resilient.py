@@ -25,9 +25,9 @@ from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
-from limits_app.core.clock import Clock, as_clock, monotonic_us
+from limits_app.core.clock import Clock, as_clock, lasts, monotonic_us
 from limits_app.core.counting import Batch
-from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import at_end, on_fork
 from limits_app.core.store import RemoteStore, Store, is_remote
@@ -41,6 +41,8 @@ logger = logging.getLogger("limits_app")
 _SECOND: Final = 1_000_000
 _RETURN_US: Final = 100_000
 """When the background task first looks for slices to return, after one was taken."""
+_FULL_US: Final = 60_000_000
+"""How long a store counts as full after it had no room for a request."""
 _UNOPENED: Final = MemoryStore()
 """Gives a resilient store its attributes until the real store is opened; it never decides."""
 
@@ -89,6 +91,9 @@ class ResilientStore:
             successes=5,
         )
         self.breaker = CircuitBreaker(policy, clock=time, on_change=self._state_changed)
+        self._clock = time
+        self._full_at: int | None = None
+        """When the store last had no room for a request."""
         self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
         self.is_retired = False
         """Whether another object has replaced this one, because the settings have changed."""
@@ -209,6 +214,11 @@ class ResilientStore:
         """The number of releases that wait for the store."""
         return len(self._recovery.pending)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the store had no room for a request in the last minute; the circuit breaker counts none of them."""
+        return self._full_at is not None and lasts(self._full_at, _FULL_US, self._clock())
+
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim when the store is available again; see `PendingWork`."""
         if not self.unsettled:
@@ -234,7 +244,9 @@ class ResilientStore:
         """The error for callers whose request the store did not answer, because of `cause` or of the last failure."""
         cause = cause or self.error
         error = StoreUnavailable(f"the store {self.alias!r} is down: {cause}", retry_after=self.probe_seconds)
-        if isinstance(cause, StoreBlocked):
+        if isinstance(cause, StoreFull):
+            error = StoreFull(f"the store {self.alias!r} is full: {cause}", retry_after=self.probe_seconds)
+        elif isinstance(cause, StoreBlocked):
             error = StoreBlocked(str(cause))
         error.__cause__ = cause
         return error
@@ -305,9 +317,13 @@ class ResilientStore:
 
     def _note_failure(self, error: StoreUnavailable) -> bool:
         """Keep and log a failure; returns whether the circuit breaker counts it: not StoreBlocked, nor once retired."""
-        if not self.failing:
-            logger.warning("the store %r could not answer: %s", self.alias, error)
+        is_full, was_full = isinstance(error, StoreFull), self.is_full
+        if not self.failing and not (is_full and was_full):
+            logger.warning("the store %r %s: %s", self.alias, "is full" if is_full else "could not answer", error)
         self.error = error
+        if is_full:
+            self._full_at = self._clock()
+            self._recovery.start()
         if isinstance(error, StoreBlocked):
             return False
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,16 @@ def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
     reported = run_checks(tags=["limits_app"], include_deployment_checks=True, databases=[])
     assert [report.id for report in reported] == [f"limits_app.{name}" for name in found]
     assert run_checks(tags=["limits_app"], databases=[]) == []
+
+
+def test_a_temporary_directory_is_reported_whatever_chose_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    for default, given, found in (("state", {}, []), ("temporary", {}, ["W045"]), ("state", "temporary", ["W045"])):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / default))
+        settings.LIMITS = given and {"STATE_DIR": str(tmp_path / str(given) / "shop")}
+        assert [name for name in ids(checks.check_deployment()) if name == "W045"] == found
 
 
 def test_nothing_is_asked_unless_databases_may_be(settings: Settings) -> None:

@@ -140,6 +140,46 @@ def test_a_record_is_never_restored_while_permits_are_held() -> None:
     assert engine.restored_at(scope.record, NOW) <= NOW
 
 
+@pytest.mark.parametrize("part", [16, 64])
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_a_record_is_nearly_restored_when_one_part_of_its_time_is_left(
+    algorithm: RateLimitAlgorithm, part: int
+) -> None:
+    scope = OneScope(RateLimit("key", 6, 60, algorithm))
+    scope.charge(key=6)
+    last_part = 60 * SECOND - 60 * SECOND // part
+    assert not engine.is_nearly_restored(scope.record, NOW + last_part - 1, part)
+    assert engine.is_nearly_restored(scope.record, NOW + last_part, part)
+
+
+@pytest.mark.parametrize("limit", [DB, QuotaLimit.per_month("db", 10), QuotaLimit.per_session("db", 10, 60)], ids=repr)
+def test_permits_and_quotas_are_never_nearly_restored(limit: AnyLimit) -> None:
+    scope = OneScope(limit)
+    scope.charge(db=1)
+    restored_at = NOW + LEASE_US if limit is DB else scope.record.schema.rules[0].restored_at(scope.record.states[0])
+    assert not engine.is_nearly_restored(scope.record, restored_at - 1, 16)
+
+
+def test_use_of_an_absent_limit_and_its_leases_are_not_nearly_restored() -> None:
+    scope = OneScope(WINDOW, DB)
+    scope.charge(window=10, db=1)
+    scope.change(CALLS)
+    assert not engine.is_nearly_restored(scope.record, NOW + 56 * SECOND, 16)
+    assert not engine.is_nearly_restored(scope.record, NOW + LEASE_US - 1, 1)
+    scope.record.leases.clear()
+    assert engine.is_nearly_restored(scope.record, NOW + 57 * SECOND, 16)
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_what_is_forgotten_when_nearly_restored_adds_a_fifteenth_at_most(algorithm: RateLimitAlgorithm) -> None:
+    scope, admitted = OneScope(RateLimit("key", 32, 32, algorithm)), 0
+    for now in range(0, 960 * SECOND, SECOND // 8):
+        admitted += bool(scope.charge(at=now, key=1).admitted)
+        if engine.is_nearly_restored(scope.record, NOW + now, 16):
+            scope = OneScope(RateLimit("key", 32, 32, algorithm))
+    assert admitted <= 32 + 960 * 16 / 15
+
+
 def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None:
     scope = OneScope(DB, TPM)
     scope.charge(tpm=1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreFull, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import collected, counting
 from tests.stores.support import count_entries, limits_of, used
 
 HOUR = 3600
@@ -119,3 +122,77 @@ def test_a_reset_and_a_new_version_are_told_when_there_is_no_room(tiny: ProcessS
     assert tiny.advance_version() == tiny.version() > before
     tiny.reset([scope(tiny, 0).scoped[0].scope.key])
     assert used(scope(tiny, 0)) == 0
+
+
+def flood(store: ProcessStore, attempts: int, *, limits: tuple[AnyLimit, ...] = (CallLimit(5, HOUR),)) -> int:
+    """Send one request for each of many new scopes, which count usage; returns how many of them found room."""
+    admitted = 0
+    for number in range(attempts):
+        with suppress(StoreFull):
+            admitted += bool(counting(store, *limits, entity=f"new {number}").try_acquire())
+    return admitted
+
+
+def test_counted_usage_gives_way_first_and_scopes_in_use_never(
+    tiny: ProcessStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    drained = RateLimit("x", 7, 1000, RateLimitAlgorithm.TOKEN_BUCKET)
+    known = [counting(tiny, drained, QuotaLimit("q", 9, "month"), entity=f"known {number}") for number in range(20)]
+    for number, limits in enumerate(known):
+        assert limits.try_acquire({"x": 1 + number % 7, "q": 2})
+    held = limits_of(tiny, ResourceLimit("db", 2), entity="holder").try_acquire()
+    admitted = flood(tiny, 15_000)
+    # An entry for usage is larger than the scope, so that there would be room for less than half as many with both.
+    assert 6000 < admitted < 15_000
+    assert len(collected(tiny)) < 30
+    assert [used(limits, "x") for limits in known] == [1 + number % 7 for number in range(20)]
+    assert [used(limits, "q") for limits in known] == [2] * 20
+    assert all(limits.try_acquire({"q": 7}) for limits in known)
+    assert not any(limits.try_acquire({"q": 1}) for limits in known)
+    held.release()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert ["is 75 % full: raise" in warnings[0], "is full (87 %): counted usage" in warnings[1]] == [True, True]
+    assert len(warnings) == 2
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_scopes_give_way_when_a_sixteenth_of_their_time_is_left(
+    tiny: ProcessStore, clock: FakeClock, algorithm: RateLimitAlgorithm
+) -> None:
+    limit = RateLimit("x", 4, 160, algorithm)
+    scopes = count()
+
+    def admits() -> bool:
+        """Whether a new scope finds room, after the pauses between searches for some."""
+        clock.advance(0.2)
+        with suppress(StoreFull):
+            return bool(limits_of(tiny, limit, entity=f"{next(scopes)}").try_acquire({"x": 4}))
+        return False
+
+    started = clock() + 200_000
+    with suppress(StoreFull):
+        while limits_of(tiny, limit, entity=f"{next(scopes)}").try_acquire({"x": 4}):
+            pass
+    clock.advance(149.5)
+    assert not any(admits() for _ in range(2))
+    clock.advance((started + 150_200_000 - clock()) / 1e6)
+    assert any(admits() for _ in range(100))
+
+
+def test_a_file_that_known_scopes_have_filled_has_room_again(tiny: ProcessStore, clock: FakeClock) -> None:
+    growing = RateLimit("x", 10**6, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
+    new = count()
+    with suppress(StoreFull):
+        while limits_of(tiny, growing, entity=f"{next(new)}").try_acquire({"x": 1}):
+            pass
+    without_room = 0
+    for number in range(4500):
+        clock.advance(0.2)
+        try:
+            assert limits_of(tiny, growing, entity=f"{number % 200}").try_acquire({"x": 1})
+        except StoreFull:
+            without_room += 1
+    assert without_room > 10
+    assert used(limits_of(tiny, growing, entity="7"), "x") > 10
+    clock.advance(2 * HOUR)
+    assert limits_of(tiny, growing, entity="one more").try_acquire({"x": 1})

@@ -155,6 +155,20 @@ class TestAKilledHolder:
             holder.kill()
         assert limits.try_acquire()
 
+    def test_its_permits_are_no_longer_shown_as_held(self, process_store: ProcessStore) -> None:
+        three = ResourceLimit("db", 3)
+        mine = limits_of(process_store, three).try_acquire()
+        with (
+            running(holding, process_store.directory, three) as killed,
+            running(holding, process_store.directory, three) as living,
+        ):
+            assert killed.hear()
+            assert living.hear()
+            assert holders(limits_of(process_store, three)) == 3
+            killed.kill()
+            assert holders(limits_of(process_store, three)) == 2
+        assert mine
+
     def test_those_who_live_keep_theirs(self, process_store: ProcessStore) -> None:
         three = ResourceLimit("db", 3)
         mine = limits_of(process_store, three).try_acquire()

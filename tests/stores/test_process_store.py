@@ -177,7 +177,7 @@ class ClosedMeanwhile(StateFile):
 
 
 def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
-    file = ClosedMeanwhile(tmp_path, 1, lambda: None)
+    file = ClosedMeanwhile(tmp_path, 1, lambda: None, on_open=lambda: None, transfer=lambda *_: None)
     line, waiter = Waking(file).line, ThreadWaiter()
     line.enqueue(waiter, [("scope", "key")])
     assert line.scopes() == ["scope"]

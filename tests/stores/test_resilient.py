@@ -13,7 +13,7 @@ import pytest
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerState
-from limits_app.core.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreUnavailable
+from limits_app.core.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Claim
@@ -273,6 +273,34 @@ def test_a_store_that_its_caller_blocks_counts_no_failure(site: Site, near: Near
         site.store.record_failure(gone())
         near.error = StoreBlocked("locked by the caller")
     assert site.store.breaker.state is CLOSED
+
+
+def test_a_full_store_is_no_failure_and_is_logged_once(
+    site: Site, near: Near, caplog: pytest.LogCaptureFixture
+) -> None:
+    near.error = StoreFull("no room")
+    for _ in range(30):
+        with pytest.raises(StoreFull, match="the store 'far' is full: no room") as caught:
+            site.limits.try_acquire()
+    assert caught.value.retry_after == site.store.probe_seconds
+    assert (site.store.failing, site.store.breaker.state) == (False, CLOSED)
+    assert [record.getMessage() for record in caplog.records] == ["the store 'far' is full: no room"]
+    near.error = None
+    assert site.limits.try_acquire()
+
+
+def test_the_fallback_lasts_while_a_store_is_full(site: Site, near: Near) -> None:
+    near.error = StoreFull("no room")
+    fallback = site.store.fallback()
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            site.limits.try_acquire()
+        site.clock.advance(59)
+        assert site.store.is_full
+        assert site.store.fallback() is fallback
+    site.clock.advance(1 + site.store.probe_seconds)
+    assert not site.store.is_full
+    assert site.store.fallback() is not fallback
 
 
 def test_one_failure_is_forgotten_after_the_interval(site: Site, near: Near) -> None:

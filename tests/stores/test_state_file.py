@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import pwd
 import resource
 import shutil
 import stat
@@ -23,7 +24,8 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, Res
 from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, default_process_store
-from limits_app.stores.process.files import default_directory
+from limits_app.stores.process import files as files_module
+from limits_app.stores.process.files import default_directory, is_temporary
 from limits_app.stores.process.state_file import Txn
 from limits_app.testing.conformance.contract import taken
 from tests.stores.support import MULTI_THREADED_FORK, limits_of, running, used
@@ -367,10 +369,34 @@ class TestTheDirectory:
         assert stat.S_IMODE(mine.stat().st_mode) == 0o755
         assert list(mine.iterdir()) == []
 
-    def test_the_default_is_below_that_for_temporary_files_and_of_the_user(
+    def test_the_default_is_in_the_first_directory_that_can_be_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        writable = {"state": tmp_path / "state", "/var/lib": Path("/var/lib"), "temporary": tmp_path / "temporary"}
+        monkeypatch.setattr(tempfile, "tempdir", str(writable["temporary"]))
+        monkeypatch.setenv("XDG_STATE_HOME", str(writable["state"] / "not made"))
+        monkeypatch.setattr(files_module.os, "access", lambda path, _: Path(path) in writable.values())
+        writable["state"].mkdir()
+        for name in list(writable):
+            directory = default_directory()
+            assert directory.is_relative_to(writable[name])
+            assert is_temporary(directory) is (name == "temporary")
+            del writable[name]
+
+    @pytest.mark.parametrize("value", [None, "", "relative/path"])
+    def test_without_a_variable_the_default_is_in_the_home_of_the_user(
+        self, monkeypatch: pytest.MonkeyPatch, value: str | None
+    ) -> None:
+        monkeypatch.delenv("XDG_STATE_HOME")
+        if value is not None:
+            monkeypatch.setenv("XDG_STATE_HOME", value)
+        monkeypatch.setenv("HOME", "/elsewhere")
+        monkeypatch.setattr(files_module.os, "access", lambda *_: True)
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir).resolve()
+        assert default_directory().parent == home / ".local" / "state"
+
+    def test_the_default_is_of_the_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         directory = default_directory()
         assert directory.parent == tmp_path
         assert str(os.geteuid()) in directory.name

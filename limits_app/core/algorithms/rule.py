@@ -100,6 +100,13 @@ class Rule(ABC):
     def restored_at(self, state: State) -> int:
         """Return the time from which the state equals an unused one."""
 
+    def recovers_since(self, state: State) -> int:
+        """Return the time from which the use in a state has been returning; never where it returns all at one time.
+
+        A full store may forget a use of which almost all has returned.
+        """
+        return NEVER_US
+
     @abstractmethod
     def carry(self, old: Rule, state: State, now: int) -> State:
         """Return the same use, recorded by another rule, as a state of this rule, rounded up."""

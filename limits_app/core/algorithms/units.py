@@ -61,6 +61,10 @@ class DrainingRule(Rule):
         last = max(now // self._tick_us, state[-1])
         return (last - (-excess // self._rate)) * self._tick_us - now
 
+    def recovers_since(self, state: State) -> int:
+        last: int = state[-1]
+        return last * self._tick_us
+
     def _next_tick(self, now: int) -> int:
         """Return the first whole tick that is not before now."""
         return -(-now // self._tick_us)

@@ -76,6 +76,10 @@ class FixedWindow(Rule):
     def restored_at(self, state: State) -> int:
         return state[0] + self._window_us if state[1] else 0
 
+    def recovers_since(self, state: State) -> int:
+        start: int = state[0]
+        return start
+
     def carry(self, old: Rule, state: State, now: int) -> State:
         if isinstance(old, FixedWindow):
             return state
@@ -136,6 +140,10 @@ class SlidingWindow(Rule):
 
     def restored_at(self, state: State) -> int:
         return state[3] + self._window_us if state[1] > state[0] else 0
+
+    def recovers_since(self, state: State) -> int:
+        last: int = state[3]
+        return last
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         if isinstance(old, SlidingWindow):

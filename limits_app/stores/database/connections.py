@@ -74,6 +74,7 @@ class Failure(NamedTuple):
     `transient`: it may succeed now. `lost`: the connection is closed or useless. `silent`: the server did not
     reply in time, and another try would wait as long. `unmigrated`: a table or a column of the store is missing.
     `pooled`: the session is that of another client, since a pooler gives each transaction any of its connections.
+    `full`: there is no space for more rows.
     """
 
     transient: bool
@@ -81,6 +82,7 @@ class Failure(NamedTuple):
     silent: bool = False
     unmigrated: bool = False
     pooled: bool = False
+    full: bool = False
 
 
 class StoreConnection(ABC):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from threading import local
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from limits_app.core.backoff import RetryAlgorithm, delay, jittered
+from limits_app.core.clock import lasts
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.core.record import Record
 from limits_app.core.runtime import on_fork
 from limits_app.stores.database import commit_log
@@ -40,6 +42,10 @@ _FIRST_PAUSE: Final = 0.001
 """Seconds."""
 _FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
 _NEW_ROWS_PER_ROUND: Final = 16
+_OLDEST_COUNTS: Final = "SELECT id FROM limits_app_count ORDER BY hour, id LIMIT %s"
+_ROWS_THAT_GIVE_WAY: Final = 256
+_SECONDS_BETWEEN_SEARCHES: Final = 0.1
+"""In a full database."""
 
 
 class _ThreadState(local):
@@ -88,7 +94,7 @@ class TransactionRunner:
         try:
             thread.is_running = True
             with self._pool.turn:
-                result = self._attempts(work, claims, verb)
+                result = self._with_room(work, claims, verb)
         finally:
             thread.is_running = False
             while thread.later:
@@ -97,6 +103,15 @@ class TransactionRunner:
             with suppress(StoreUnavailable):  # it is due again with the next new rows
                 self.run(self._housekeeping.clean)
         return result
+
+    def _with_room(self, work: Work[T], claims: Sequence[Claim], verb: str) -> T:
+        """Return the result of `work`, which is called again when the database was full and has made room."""
+        try:
+            return self._attempts(work, claims, verb)
+        except StoreFull:
+            if not self._attempts(self._housekeeping.make_room, (), ""):
+                raise
+        return self._attempts(work, claims, verb)
 
     def _attempts(self, work: Work[T], claims: Sequence[Claim], verb: str) -> T:
         failure: Exception | None = None
@@ -141,6 +156,8 @@ class TransactionRunner:
                 raise StoreUnavailable(f"the database {alias!r} does not reply: {error}") from error
             return
         self._pool.give(connection)
+        if failure.full:
+            raise StoreFull(f"the database {alias!r} has no space for more state: {error}") from error
         if not failure.transient:
             advice = f"; run `manage.py migrate --database {alias}`" if failure.unmigrated else ""
             if failure.pooled:
@@ -171,6 +188,7 @@ class Housekeeping:
         self._position = os.urandom(16)
         """Random, so that processes do not look at the same rows."""
         self._counted_hour = self._cleaned_hour = 0
+        self._searched_at = -inf
 
     def note(self, transaction: Transaction) -> None:
         """Note the rows and counts that a transaction has added."""
@@ -199,6 +217,28 @@ class Housekeeping:
             # States that were written before the clock was set back are idle some time after they were moved.
             moved = [transaction.change(stored) for key, stored in rows if stored is not None and key not in idle]
             connection.commit([*filter(None, moved), *([(remove, idle)] if idle else [])])
+
+    def make_room(self, transaction: Transaction) -> bool:
+        """Delete the oldest counts, or where there are none the next idle rows; returns whether there were any."""
+        connection = transaction.connection
+        counts = [row[0] for row in connection.execute(_OLDEST_COUNTS, (_ROWS_THAT_GIVE_WAY,))]
+        if counts:
+            connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(counts))})", counts)  # noqa: S608
+            return True
+        if lasts(self._searched_at, _SECONDS_BETWEEN_SEARCHES, monotonic()):
+            return False
+        self._searched_at, clock = monotonic(), transaction.clock()
+        deleted = 0
+        for _ in range(2):  # the second time from the beginning, where there are few rows behind the position
+            rows = transaction.lock_next(self._position, _ROWS_THAT_GIVE_WAY)
+            self._position = rows[-1][0] if len(rows) == _ROWS_THAT_GIVE_WAY else b""
+            idle = [key for key, stored in rows if stored is None or is_idle(stored.record, clock, grace_us=0)]
+            remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
+            connection.commit([(remove, idle)] if idle else [])
+            deleted += len(idle)
+            if self._position:
+                break
+        return deleted > 0
 
 
 def _is_unused(record: Record, now: int) -> bool:

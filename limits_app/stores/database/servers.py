@@ -34,12 +34,17 @@ _PG_MISSING: Final = {"42P01", "42703"}
 _PG_POOLED: Final = {"26000", "42P05"}
 """A prepared statement is missing, or is there although this connection has not prepared it."""
 
+_PG_FULL: Final = "53100"
+"""Disk full."""
+
 _MYSQL_TRANSIENT: Final = {1020, 1213}
 """A row that has changed since it was read, and deadlock."""
 _MYSQL_CLIENT_ERRORS: Final = range(2000, 3000)
 """Errors of the client library: the server is gone, or was not reached."""
 _MYSQL_MISSING: Final = {1054, 1146}
 """Unknown column and unknown table."""
+_MYSQL_FULL: Final = {1021, 1114}
+"""Disk full and table full."""
 _MYSQL_SHUTTING_DOWN: Final = {1053, 1927, 4031}
 
 
@@ -136,6 +141,7 @@ class PostgreSQLConnection(StoreConnection):
             silent=self._is_late,
             unmigrated=code in _PG_MISSING,
             pooled=code in _PG_POOLED,
+            full=code == _PG_FULL,
         )
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
@@ -214,4 +220,5 @@ class MySQLConnection(StoreConnection):
             lost=number == 0 or number in _MYSQL_CLIENT_ERRORS or number in _MYSQL_SHUTTING_DOWN,
             silent=isinstance(error.__context__, TimeoutError),
             unmigrated=number in _MYSQL_MISSING,
+            full=number in _MYSQL_FULL,
         )

@@ -52,7 +52,9 @@ class SQLiteConnection(StoreConnection):
 
     def failure(self, error: Exception) -> Failure:
         """A file is never lost and needs no retry; the text of the error names a missing table."""
-        return Failure(transient=False, lost=False, unmigrated=_MISSING.search(str(error)) is not None)
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        is_unmigrated = _MISSING.search(str(error)) is not None
+        return Failure(transient=False, lost=False, unmigrated=is_unmigrated, full=is_full)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Execute one statement, for up to `lock_timeout` seconds while other connections have locked the file."""

@@ -44,15 +44,51 @@ def _module(name: str) -> ModuleType | None:
         return None
 
 
-fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
+fcntl, msvcrt, pwd = _module("fcntl"), _module("msvcrt"), _module("pwd")
 
 _SECONDS_BETWEEN_TRIES: Final = 0.01
+SECONDS_BETWEEN_CHECKS: Final = 1.0
+"""How often a process checks whether its files were deleted."""
 _CHUNK: Final = bytes(_MEGABYTE)
 
 
 def default_directory() -> Path:
-    """A directory for the current user below the system's directory for temporary files."""
-    return Path(tempfile.gettempdir()).resolve() / f"limits_app-{_user_name()}"
+    """A directory for the current user that the system does not clean up, as far as there is one.
+
+    It is in the directory for state (`XDG_STATE_HOME`, or that in the home of the user), else in `/var/lib`, or where
+    neither can be written, in that for temporary files.
+    """
+    bases = [base for base in (_state_home(), Path("/var/lib")) if base is not None and _can_be_written(base)]
+    base = bases[0] if bases else Path(tempfile.gettempdir())
+    return base.resolve() / f"limits_app-{_user_name()}"
+
+
+def is_temporary(directory: Path) -> bool:
+    """Whether a directory is in that for temporary files."""
+    return Path(tempfile.gettempdir()).resolve() in directory.resolve().parents
+
+
+def _state_home() -> Path | None:
+    """Where programs of the current user keep state; None where that is unknown.
+
+    Without the variable it does not depend on HOME, which may differ between the processes of a user.
+    """
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if configured.is_absolute():
+        return configured
+    user = _user_id()
+    if pwd is None or user is None:
+        return None
+    try:
+        return Path(pwd.getpwuid(user).pw_dir) / ".local" / "state"
+    except KeyError:  # a container may run under a number that no user has
+        return None
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Whether a directory can be written or made."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def private_directory(directory: Path) -> Path:
@@ -110,6 +146,11 @@ def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environm
     """
     with exclusively(state):
         size = _size(state)
+        if not size:
+            _new_lock(state)
+        elif not (state / _LOCK).exists():
+            # Another program has deleted it. Processes that use the old one notice that within a second.
+            time.sleep(SECONDS_BETWEEN_CHECKS + 0.1)
         megabytes = max(map_megabytes, size // _MEGABYTE)
         try:
             try:
@@ -172,16 +213,44 @@ def data_file(state: Path) -> Path:
     return state / _DATA
 
 
-def file_number(state: Path) -> int:
-    """The inode of the file, which differs when another file has replaced it."""
-    return data_file(state).stat().st_ino
+def _new_lock(state: Path) -> None:
+    """Make the file with the locks of a new data file; processes that use a deleted one still have the old locks."""
+    (state / _LOCK).unlink(missing_ok=True)
+    (state / _LOCK).touch(0o600)
+
+
+def file_numbers(state: Path) -> tuple[int, int]:
+    """The inodes of the file and of its lock, which differ when other files have replaced them; 0 for one without."""
+    return _number(state / _DATA), _number(state / _LOCK)
+
+
+def _number(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def set_aside(state: Path, error: Exception, number: int) -> None:
     """Rename the damaged file with this inode, unless another process has already replaced it."""
     with exclusively(state):
-        if file_number(state) == number:
+        if _number(state / _DATA) == number:
             _set_aside(state, error)
+
+
+def copy_if_missing(state: Path, environment: lmdb.Environment) -> bool:
+    """Copy an environment whose files were deleted, unless another process has made new ones; returns whether it was.
+
+    The calling thread may be in a transaction, which is not copied.
+    """
+    with exclusively(state):
+        if (state / _DATA).exists():
+            return False
+        _new_lock(state)
+        # Without compaction LMDB would wait for the transaction to end.
+        environment.copy(str(state), compact=True)
+        (state / _DATA).chmod(0o600)
+        return True
 
 
 def _set_aside(state: Path, error: Exception) -> None:
@@ -201,15 +270,19 @@ def _size(state: Path) -> int:
 @contextmanager
 def exclusively(state: Path) -> Iterator[None]:
     """While in the block, no other process opens or replaces the file, or adds or removes files of processes."""
-    try:
-        descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise unusable(state, error) from error
-    try:
-        lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
+    is_current = False
+    while not is_current:  # another program may delete the file while it is waited for
+        try:
+            descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise unusable(state, error) from error
+        try:
+            lock(descriptor)
+            is_current = os.fstat(descriptor).st_ino == _number(state / _OPENING)
+            if is_current:
+                yield
+        finally:
+            os.close(descriptor)
 
 
 def can_lock() -> bool:

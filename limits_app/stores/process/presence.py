@@ -13,9 +13,10 @@ import re
 import secrets
 import selectors
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from time import time
 from typing import Final
 
 from limits_app.core.errors import StoreUnavailable
@@ -24,6 +25,8 @@ from limits_app.stores.process.files import can_lock, exclusively, lock, make_pi
 
 ID_LENGTH: Final = 8
 MESSAGE_LENGTH: Final = 16
+_ENDED_SECONDS: Final = 3600
+"""How long it is noted that a process has ended."""
 _IDENTITY: Final = re.compile(f"[0-9a-f]{{{2 * ID_LENGTH}}}")
 
 logger = logging.getLogger("limits_app")
@@ -44,9 +47,21 @@ class Presence:
         if can_lock():
             with _errors_reported(directory), exclusively(directory):
                 _remove_dead(directory)
-                # This process never opens the file again: to close a second descriptor would drop the lock.
-                self._alive = os.open(_alive_file(directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                lock(self._alive)
+                self._show()
+
+    def restore(self) -> None:
+        """Make the file of this process again if another program has deleted it; not thread safe."""
+        alive = self._alive
+        if alive is not None and not _alive_file(self._directory, self.identity).exists():
+            with _errors_reported(self._directory), exclusively(self._directory):
+                self._show()
+            os.close(alive)
+
+    def _show(self) -> None:
+        # This process never opens the file again: to close a second descriptor would drop the lock.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        self._alive = os.open(_alive_file(self._directory, self.identity), flags, 0o600)
+        lock(self._alive)
 
     def listen(self, receive: Callable[[bytes], None]) -> bool:
         """From now on, call `receive` with each message of 16 bytes that another process sends.
@@ -78,7 +93,8 @@ class Presence:
 def is_alive(directory: Path, identity: bytes) -> bool:
     """Whether another process still lives, which must not be the calling one; removes the files of a dead process.
 
-    Where files cannot be locked, every process counts as alive.
+    Where files cannot be locked, or the file of a process was deleted by another program, it counts as alive: its
+    permits are free when their leases end.
     """
     if not can_lock():
         return True
@@ -86,7 +102,7 @@ def is_alive(directory: Path, identity: bytes) -> bool:
         try:
             descriptor = os.open(_alive_file(directory, identity), os.O_RDWR)
         except FileNotFoundError:
-            return False
+            return not _ended_file(directory, identity).exists()
         try:
             is_dead = try_lock(descriptor)
         finally:
@@ -130,6 +146,9 @@ def _receive(pipe: int, receive: Callable[[bytes], None]) -> None:
 
 def _remove_dead(directory: Path) -> None:
     """Remove the files of processes that ended without removing them; other files stay."""
+    for path in directory.glob("*.ended"):
+        if path.stat().st_mtime < time() - _ENDED_SECONDS:
+            path.unlink(missing_ok=True)
     for path in directory.glob("*.alive"):
         if _IDENTITY.fullmatch(path.stem):
             is_alive(directory, bytes.fromhex(path.stem))
@@ -138,13 +157,21 @@ def _remove_dead(directory: Path) -> None:
 
 
 def _remove_files(directory: Path, identity: bytes) -> None:
+    """Remove the files of a process, and note for a while that it has ended."""
+    alive, ended = _alive_file(directory, identity), _ended_file(directory, identity)
     with _errors_reported(directory):
-        for path in (_alive_file(directory, identity), _pipe_file(directory, identity)):
-            path.unlink(missing_ok=True)
+        _pipe_file(directory, identity).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            alive.replace(ended)
+            os.utime(ended)
 
 
 def _alive_file(directory: Path, identity: bytes) -> Path:
     return directory / f"{identity.hex()}.alive"
+
+
+def _ended_file(directory: Path, identity: bytes) -> Path:
+    return directory / f"{identity.hex()}.ended"
 
 
 def _pipe_file(directory: Path, identity: bytes) -> Path:

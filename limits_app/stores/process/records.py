@@ -6,12 +6,10 @@ holder` a lease, `scope k` the kept use of other limits. `d name` are the defini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
-
-import lmdb
 
 from limits_app.core import engine
 from limits_app.core.algorithms.window_log import Log
@@ -20,10 +18,11 @@ from limits_app.core.plan import Plan, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
-from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
 
-_SCOPE_LENGTH: Final = 16
+SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
+WATCHED: Final = b"watch"
+"""What the keys of waiting processes begin with."""
 _HOLDER_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
@@ -32,11 +31,6 @@ _KEPT: Final = b"k"
 _LEASE_FORM: Final = Struct("=3q")
 _REQUIRED: Final = object()
 _CODECS: Final = Codecs(Codec)
-_ENTRIES_PER_SCOPE: Final = 8
-_BATCH: Final = 64
-
-CloseUsage = Callable[[Txn, bytes, Record, int], object]
-"""Keeps all that the record of a scope has counted, before it is deleted; see `Usage.close`."""
 
 
 class StoredLeases(MutableMapping[LeaseId, Lease]):
@@ -170,63 +164,24 @@ class Records:
         for key, _ in list(entries(txn, scope)):
             txn.delete(key)
 
+    def transfer(self, old: Txn, new: Txn, now: int) -> None:
+        """Add the content of a file to that of another one; waiters of the former are not woken, but look again."""
+        both = {key for key, _ in entries(old, b"") if len(key) == SCOPE_LENGTH and new.get(key) is not None}
+        for key, value in entries(old, b""):
+            if key[:SCOPE_LENGTH] not in both and not key.startswith(WATCHED):
+                new.put(key, value, overwrite=False)
+        for scope in both:
+            record, other = self.find(new, scope), self.find(old, scope)
+            if record is not None and other is not None:
+                engine.merge(record, other, now)
+                self.put(new, scope, record)
+
     def _define(self, txn: Txn, codec: Codec) -> None:
         """Write the definitions of a schema. It counts as defined when they are read, since a step may be undone."""
         if txn.get(_DEFINITIONS + codec.name) is None:
             txn.put(_DEFINITIONS + codec.name, codec.definitions)
         else:
             self._defined.add(codec.name)
-
-
-class Housekeeping:
-    """Deletes scopes whose records equal unused ones, in rounds: a few entries of the file for every new scope."""
-
-    def __init__(self, records: Records, close_usage: CloseUsage, is_crowded: Callable[[], bool]) -> None:
-        self._records = records
-        self._close_usage = close_usage
-        self._is_crowded = is_crowded
-        self._next = b""
-
-    def step(self, txn: Txn, now: int) -> None:
-        """Look at the next scopes, and delete those that have been idle for a minute.
-
-        Raises MapFullError while there is still room for deletions: in a map without any room nothing can be changed.
-        """
-        if self._is_crowded():
-            raise lmdb.MapFullError("too few free pages")
-        self._go(txn, now, most=CHECKS_PER_NEW_SCOPE, grace_us=GRACE_US)
-
-    def make_room(self, txn: Txn, now: int) -> bool:
-        """Delete scopes that are idle now, a batch of them; False when the round is complete."""
-        self._go(txn, now, most=_BATCH, grace_us=0)
-        return bool(self._next)
-
-    def start_over(self) -> None:
-        """Begin the round with the first scope."""
-        self._next = b""
-
-    def _go(self, txn: Txn, now: int, *, most: int, grace_us: int) -> None:
-        scopes, self._next = _scopes_from(txn, self._next, most)
-        for scope in scopes:
-            record = self._records.find(txn, scope)
-            if record is None:
-                self._records.remove(txn, scope)
-            elif is_idle(record, now, grace_us=grace_us):
-                self._close_usage(txn, scope, record, now)
-                self._records.remove(txn, scope)
-            elif record.changed:
-                self._records.put(txn, scope, record)
-
-
-def _scopes_from(txn: Txn, start: bytes, most: int) -> tuple[list[bytes], bytes]:
-    """Up to `most` scopes that have records, from a key on, and the key to go on with (empty: from the beginning)."""
-    scopes: list[bytes] = []
-    for step, (key, _) in enumerate(entries(txn, b"", start)):
-        if len(scopes) == most or step == most * _ENTRIES_PER_SCOPE:
-            return scopes, key
-        if len(key) == _SCOPE_LENGTH:
-            scopes.append(key)
-    return scopes, b""
 
 
 def _read(txn: Txn, scope: bytes, stored: bytes) -> Record | None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock, get_ident
-from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import finalize
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreFull, StoreUnavailable
 from limits_app.core.runtime import around_fork
 from limits_app.stores.process import files
+from limits_app.stores.process.opened_file import DeletedError, OpenedFile
 from limits_app.stores.process.presence import Presence, is_alive
 from limits_app.stores.steps import InStep, acquire_patiently
 
@@ -29,7 +28,13 @@ else:
 A = TypeVar("A")
 T = TypeVar("T")
 
-_CROWDED: Final = 7 / 8
+_WRITES_PER_CHECK: Final = 16
+"""How often it is checked whether the file may still grow."""
+TIGHT: Final = 15 / 16
+"""The share of the map beyond which no step may use more pages: without free ones, nothing could be changed."""
+
+_MOVED: Final = b"moved"
+"""The key that a deleted file has when its content was written into another one."""
 
 _INHERITED: Final[list[object]] = []
 """The files of parent processes: to close them here would drop locks of this process."""
@@ -44,6 +49,8 @@ class StateFile:
 
     Everything happens in steps: one thread at a time, each in one transaction. `on_open` is called whenever the
     file was opened, since it may be another one. `make_room` is called, outside of a step, when the file is full.
+    When another program has deleted the file it is written again. Where another process has made a new one meanwhile,
+    `transfer` is called, with transactions of the deleted file and of the new one, to add the content of the former.
 
     An exception that a signal handler raises can come at any point of a step. It leaves the file unlocked and the
     transaction either complete or without effect.
@@ -54,24 +61,27 @@ class StateFile:
         directory: Path,
         map_megabytes: int,
         make_room: Callable[[], None],
-        on_open: Callable[[], None] = lambda: None,
+        *,
+        on_open: Callable[[], None],
+        transfer: Callable[[Txn, Txn], None],
     ) -> None:
+        self._parent = directory
         self.directory = files.private_directory(directory)
-        self._path = files.data_file(self.directory)
-        self._data = -1
-        """The descriptor by which the size of the file is read."""
         self._close_data: Callable[[], object] = lambda: None
-        self._size = 0
         self._map_megabytes = map_megabytes
         self._make_room = make_room
         self._on_open = on_open
+        self._transfer = transfer
         self.environment: lmdb.Environment | None = None
         self._opened: list[lmdb.Environment] = []
         self.presence: Presence | None = None
         self.fork_lock = RLock()
         """Held during every step, so that no transaction is open when the process forks; never taken twice."""
+        self._is_tight = False
+        """Whether more than TIGHT was in use at the last check."""
         self._steps: dict[int, Txn | None] = {}
         """The threads that are in a step, and their transactions as far as they have begun."""
+        self._writes = 0
         self._later: deque[Callable[[], None]] = deque()
         self._makes_calls = False
         """Whether a thread is making the calls that were deferred."""
@@ -102,12 +112,11 @@ class StateFile:
         """Close the file and remove the files of this process; the next step opens it again."""
         self._alone(self._leave)
 
-    def is_crowded(self) -> bool:
-        """Whether so much of the map is in use that the rest is needed for changes of stored records."""
+    def fullness(self) -> float:
+        """The share of the map that is in use."""
         environment = self.environment or self._open()
         stat = environment.stat()
-        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return pages * stat["psize"] > environment.info()["map_size"] * _CROWDED
+        return _pages(stat) * stat["psize"] / environment.info()["map_size"]
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
@@ -142,7 +151,8 @@ class StateFile:
 
         When it was not committed, whatever the reason, `undo` is called with the same argument. When the file is
         full, damaged, or was made larger by another process, it is prepared and the step is called once more.
-        Raises StoreUnavailable when that does not help, and InStep in the middle of another step of the same thread.
+        Raises StoreUnavailable when that does not help, StoreFull when there is no room, and InStep in the middle of
+        another step of the same thread.
         """
         thread = get_ident()
         if thread in self._steps:
@@ -153,9 +163,11 @@ class StateFile:
             if not lock.acquire(False):
                 acquire_patiently(lock)
             environment = self.environment or self._open()
-            self._check_size()
+            self._data.check_size()
             txn = self._steps[thread] = environment.begin(None, None, write)
+            self._check_place()
             done = step(txn, argument)
+            self._check_growth(environment, txn, write=write)
             txn.commit()
             lock.release()
             del self._steps[thread]
@@ -207,21 +219,55 @@ class StateFile:
         if self.environment is None:
             self._close()  # an environment that an interrupted call has left open
             self._on_open()
+            files.private_directory(self._parent)
             files.open_environment(self.directory, self._map_megabytes, self._opened)
-            self._file_number = files.file_number(self.directory)
-            self._data = os.open(self._path, os.O_RDONLY)
-            self._close_data = finalize(self, os.close, self._data)
-            self._size = os.lseek(self._data, 0, os.SEEK_END)
+            self._data = OpenedFile(self.directory)
+            self._close_data = self._data.close
             self.environment = self._opened[0]
         return self.environment
 
-    def _check_size(self) -> None:
-        """Raise CorruptedError when another program has truncated the file: the kernel ends a process that reads on.
+    def _check_place(self) -> None:
+        """See `OpenedFile.check_place`; when a second has passed, the files of this process are made again too."""
+        if self._data.check_place() and self.presence is not None:
+            self.presence.restore()
 
-        A file that was deleted stays as it is for the processes that have opened it.
-        """
-        if os.lseek(self._data, 0, os.SEEK_END) < self._size:
-            raise lmdb.CorruptedError("another program has truncated it")
+    def _restore(self) -> None:
+        """Go on with the file in the directory, which gets the content of this one if that was deleted."""
+        deleted = self.environment
+        files.private_directory(self._parent)
+        if deleted is not None and self._data.is_deleted():
+            with deleted.begin(write=True) as old:  # other processes wait, and notice then
+                if old.get(_MOVED) is None:
+                    self._move(deleted, old)
+                    old.put(_MOVED, b"")
+        self._close()
+        if self.presence is not None:
+            self.presence.restore()
+
+    def _move(self, deleted: lmdb.Environment, old: Txn) -> None:
+        """Write the content of a deleted file into the one in the directory, which is made if there is none."""
+        if not files.copy_if_missing(self.directory, deleted):
+            opened: list[lmdb.Environment] = []
+            try:
+                files.open_environment(self.directory, self._map_megabytes, opened)
+                with opened[0].begin(write=True) as new:
+                    self._transfer(old, new)
+            finally:
+                for environment in opened:
+                    environment.close()
+        logger.warning(
+            "the files in %s were deleted while they were in use: they were written again, and no limit has changed; "
+            "set LIMITS['STATE_DIR'] to a directory that nothing cleans up",
+            self.directory,
+        )
+
+    def _check_growth(self, environment: lmdb.Environment, txn: Txn, *, write: bool) -> None:
+        """Raise MapFullError when a step uses more pages although almost all are in use."""
+        self._writes += write
+        if self._is_tight or self._writes % _WRITES_PER_CHECK == 0:
+            self._is_tight = self.fullness() > TIGHT
+            if self._is_tight and _pages(txn.stat(environment.open_db())) > _pages(environment.stat()):
+                raise lmdb.MapFullError("the last pages are needed for changes of stored records")
 
     def _close(self) -> None:
         """Close the file; the next step opens it, or the one that has replaced it."""
@@ -245,7 +291,7 @@ class StateFile:
     def _replace(self, error: Exception) -> None:
         """Begin with a new file, because this one is damaged."""
         self._close()
-        files.set_aside(self.directory, error, self._file_number)
+        files.set_aside(self.directory, error, self._data.number)
 
     def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
         """Prepare the file for another attempt, or raise what its error means to the caller."""
@@ -254,10 +300,12 @@ class StateFile:
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
             self._alone(self._close)  # another process has made it larger
+        elif possible and isinstance(error, DeletedError):
+            self._alone(self._restore)
         elif possible and isinstance(error, files.UNREADABLE):
             self._alone(lambda: self._replace(error))
         elif isinstance(error, lmdb.MapFullError):
-            raise StoreUnavailable(
+            raise StoreFull(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
             ) from error
         else:
@@ -287,6 +335,12 @@ class StateFile:
                     self._later.remove(call)
         finally:
             self._makes_calls = False
+
+
+def _pages(stat: Mapping[str, Any]) -> int:
+    """The pages that a database uses."""
+    pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages
 
 
 def _has_ended(txn: Txn) -> bool:

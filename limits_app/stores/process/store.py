@@ -19,15 +19,15 @@ from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Record, lease_us_of
 from limits_app.core.store import next_version
+from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
-from limits_app.stores.process.records import VERSION_LENGTH, Housekeeping, Prepared, Records, prepared
+from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
 from limits_app.stores.steps import InStep, first_admitted, open_once
 
 _POLL_US: Final = (250_000, 250_000)
-_SECOND: Final = 1_000_000
 _SECONDS_BETWEEN_RECLAIMS: Final = 0.1
 _MOST_RECLAIMED: Final = 1024
 _NUMBER_LENGTH: Final = 8
@@ -61,11 +61,16 @@ class ProcessStore:
         self._map_megabytes = map_megabytes
         self._records = Records()
         self._usage = Usage(self._records)
-        self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.forget_definitions)
-        self._housekeeping = Housekeeping(self._records, self._usage.close, self._file.is_crowded)
+        self._file = StateFile(
+            self.directory,
+            map_megabytes,
+            self._make_room,
+            on_open=self._records.forget_definitions,
+            transfer=self._transfer,
+        )
+        self._housekeeping = Housekeeping(self._records, self._usage, self._file.fullness, self.directory)
         self._waking = Waking(self._file)
         self._reclaimed_at: dict[tuple[str, ...], float] = {}  # when permits of ended processes were, by scopes
-        self._swept_at = -_SECOND
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -115,16 +120,16 @@ class ProcessStore:
         claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
-        """Write the records that have changed, and delete idle ones when there are new ones."""
-        changed = False
+        """Write the records that have changed, and delete idle ones when there are new ones or usage."""
+        changed = has_more_usage = False
         for (scope, codec, scoped), record in zip(plan.scopes, records, strict=True):
             if record.changed:
                 changed = True
                 if record.usage is not None or record.finished:
-                    self._usage.keep(txn, scoped.scope, record, now)
+                    has_more_usage |= self._usage.keep(txn, scoped.scope, record, now)
                 self._records.put(txn, scope, record, codec)
-        if changed and self._records.met_new:
-            self._housekeeping.step(txn, now)
+        if changed and (has_more_usage or self._records.met_new):
+            self._housekeeping.step(txn, now, is_new=self._records.met_new)
 
     def _charge_from_ended(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
@@ -134,8 +139,12 @@ class ProcessStore:
         if len(self._reclaimed_at) >= _MOST_RECLAIMED:
             self._reclaimed_at.clear()
         self._reclaimed_at[scopes] = time
+        return engine.charge(claim, records, now, self._is_gone())
+
+    def _is_gone(self) -> engine.IsGone:
+        """Returns whether the process of a holder has ended, and looks once for each process."""
         is_gone = cache(self._file.is_gone)
-        return engine.charge(claim, records, now, lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH]))
+        return lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH])
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if not claim.settled:
@@ -197,14 +206,15 @@ class ProcessStore:
         return lost
 
     def peek(self, claim: Claim) -> None:
-        self._file.transact(self._peek, claim, write=False)
+        is_gone = self._is_gone() if claim.plan.permits else None
+        self._file.transact(partial(self._peek, is_gone=is_gone), claim, write=False)
 
-    def _peek(self, txn: Txn, claim: Claim) -> None:
+    def _peek(self, txn: Txn, claim: Claim, is_gone: engine.IsGone | None = None) -> None:
         plan = prepared(claim.plan)
         if claim.plan.version is not None:
             _check_version(txn, plan)
         now = self._now()
-        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now)
+        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now, is_gone)
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
@@ -246,15 +256,14 @@ class ProcessStore:
         self._file.close()
 
     def _make_room(self) -> None:
-        """Delete idle scopes, now that the file is full; at most once a second, since it reads the whole file."""
-        now = self._now()
-        if lasts(self._swept_at, _SECOND, now):
-            return
-        self._swept_at = now
+        """Delete what gives way, now that the file is full."""
         self._file.forget_dead_readers()
-        self._housekeeping.start_over()
-        while self._file.transact(self._housekeeping.make_room, now, mending=False):
-            pass
+        self._housekeeping.make_room(partial(self._file.transact, mending=False), self._now)
+
+    def _transfer(self, deleted: Txn, present: Txn) -> None:
+        """Add the content of a file that was deleted to the one that has replaced it."""
+        self._records.forget_definitions()
+        self._records.transfer(deleted, present, self._now())
 
 
 def _undecide(claim: Claim) -> None:

@@ -34,15 +34,17 @@ class Usage:
         self._records = records
         self._next_open = b""
 
-    def keep(self, txn: Txn, scope: Scope, record: Record, now: int) -> None:
-        """Keep what a record has finished, and note when it has begun to count."""
+    def keep(self, txn: Txn, scope: Scope, record: Record, now: int) -> bool:
+        """Keep what a record has finished, and note when it has begun to count; returns whether there was either."""
         usage = record.usage
-        is_new = usage is not None and usage.until and not isinstance(usage, StoredUsage)
-        if record.finished or is_new:
+        is_new = usage is not None and usage.until > 0 and not isinstance(usage, StoredUsage)
+        has_more = is_new or bool(record.finished)
+        if has_more:
             key, label = short_key(scope.key), label_of(scope)
             self._add(txn, (key, label), record, now)
             if is_new:
                 txn.put(_OPEN + key, label)
+        return has_more
 
     def close(self, txn: Txn, scope: bytes, record: Record, now: int) -> None:
         """Keep all that a record has counted; it counts again from its next admitted request."""
@@ -50,6 +52,16 @@ class Usage:
         label = txn.pop(_OPEN + scope)
         if label is not None:
             self._add(txn, (scope, label), record, now)
+
+    def give_way(self, txn: Txn, most: int) -> int:
+        """Delete up to `most` entries, those of the oldest hours first; returns how many were deleted.
+
+        A scope whose label is deleted loses what it has counted in the current hour.
+        """
+        keys = [key for prefix in (_HOUR, _OPEN) for key, _ in islice(entries(txn, prefix), most)][:most]
+        for key in keys:
+            txn.delete(key)
+        return len(keys)
 
     def _add(self, txn: Txn, labelled: tuple[bytes, bytes], record: Record, now: int) -> None:
         """Add what a record has finished, and delete old hours one by one, which were not collected."""

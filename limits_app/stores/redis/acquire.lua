@@ -13,7 +13,7 @@
 local requests, emptiest_first, failover
 requests, emptiest_first, failover, plan_at = unpack_from('<ddd', plan, plan_at)
 
--- Decide on one request. Returns the status, and after R, A and N the records.
+-- Decide on one request. Returns the status, and after R, A and N the records; or an error where there is no memory.
 local function decide(turn)
   local first_key, number_at = turn.first_key, turn.amounts_at
   if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
@@ -38,6 +38,15 @@ local function decide(turn)
   end
   if is_admitted then
     local records = ''
+    if has_new then
+      -- Without effect: does the server have memory for more? Counted usage gives way first.
+      local room = redis.pcall('ZADD', KEYS[#KEYS], 'XX', 0, '')
+      local is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true)
+      if is_full and not (drop_oldest_usage and drop_oldest_usage('+inf')) then return room end
+      for index = 1, is_full and #scopes or 0 do scopes[index].counts = false end
+    else
+      write_to_known(scopes[1])
+    end
     for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
     for index = 1, #scopes do
       local scope = scopes[index]

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from limits_app.core.errors import RecordUnavailable, StoreUnavailable
+from limits_app.core.errors import RecordUnavailable, StoreFull, StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.redis.calls import Command
@@ -170,6 +170,10 @@ class Connections:
         kind = error_kind(error)
         if kind is ErrorKind.WRONG_TYPE:
             return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
+        if kind is ErrorKind.OUT_OF_MEMORY:
+            return StoreFull(
+                f"Redis has no memory for more state ({error}): raise its maxmemory, or free memory on the server"
+            )
         message = f"Redis refuses the call with {kind.value}: {error}"
         if kind is ErrorKind.NO_PERMISSION:
             message += " (docs/stores.md lists what the ACL user of the store needs)"

@@ -59,7 +59,13 @@ local function write_later(...)
   writes = writes or {}
   writes[#writes + 1] = {...}
 end
-local count_usage, start_hour, add_finished_usage -- see usage.lua
+local count_usage, start_hour, add_finished_usage, drop_oldest_usage -- see usage.lua
+
+-- A server whose memory is full refuses the first write of a script if the command may need more memory, but none of
+-- the later ones. So scripts that change known scopes begin with a write that has no effect.
+local function write_to_known(scope)
+  if scope then call('HDEL', scope.key, '') end
+end
 
 -- Read the next limit of a request from the plan at `at`, with its state as it counts now. Returns the algorithm, the
 -- scope, the place in the record, whether it is soft, the number of its usage, the parts of a unit, where the next limit

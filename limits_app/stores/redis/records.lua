@@ -36,6 +36,7 @@ for index = 1, records do
   local stored = (call('HGET', KEYS[index], 's') or '') .. (call('HGET', KEYS[index], 'k') or '')
   if stored ~= ARGV[index * 4 - 1] then return 'C' end
 end
+if records > 0 and call('EXISTS', KEYS[1]) == 1 then write_to_known({key = KEYS[1]}) end
 for index = 1, records do
   local key, record, kept, kept_ms = KEYS[index], ARGV[index * 4], ARGV[index * 4 + 1], ARGV[index * 4 + 2]
   -- The old record may have counted other limits.

@@ -15,10 +15,12 @@ for index = 1, #ARGV - 2 do
   local expires = lease_us > 0 and tonumber(call('ZSCORE', leases, member) or 0)
   if not expires then
     local is_new = call('EXISTS', scope) == 0
+    if not is_new then write_to_known({key = scope}) end
     call('HSET', scope, 'w', whole(now + 30000000))
     if is_new then call('PEXPIRE', scope, 60000) else keep_for(scope, 30000000) end
     reply[index] = '1'
   elseif expires > now then
+    call('ZREM', leases, '') -- as write_to_known
     call('ZADD', leases, whole(math.min(now + lease_us, ends)), member)
     call('PEXPIRE', leases, milliseconds(idle_us(lease_us)))
     keep_for(scope, idle_us(lease_us))

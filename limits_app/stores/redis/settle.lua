@@ -22,6 +22,7 @@ for _ = 1, limits do
     if parts > 0 and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end
   end
 end
+if not has_new then write_to_known(scopes[1]) end
 for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 for index = 1, #scopes do
   local scope = scopes[index]

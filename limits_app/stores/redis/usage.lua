@@ -51,10 +51,16 @@ function start_hour(scope)
   local label = unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   keep_usage('o' .. scope.key, label, now / HOUR_US)
-  local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
-  if call('ZCARD', hours) > MOST_USAGE then oldest = '+inf' end
-  for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
+  local is_full = call('ZCARD', hours) > MOST_USAGE
+  drop_oldest_usage(is_full and '+inf' or '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US)))
+end
+
+-- Drop the two oldest entries of usage, of an hour up to `latest`; returns whether there were any.
+function drop_oldest_usage(latest)
+  local fields = call('ZRANGEBYSCORE', hours, '-inf', latest, 'LIMIT', 0, 2)
+  for _, field in ipairs(fields) do
     drop_usage(field)
     if string.sub(field, 1, 1) == 'o' then release_scope(string.sub(field, 2)) end
   end
+  return #fields > 0
 end

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from limits_app.core import engine
 from limits_app.core.clock import lasts
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
@@ -242,7 +242,10 @@ class Verbs:
         for codec in [codec for plan in acquire.plans for codec in plan.codecs]:
             if not lasts(self._defined.get(codec.name, -inf), _SECONDS_BETWEEN_DEFINITIONS, now):
                 key = self._names.definitions(codec.name)
-                yield Command("SET", key, codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
+                try:
+                    yield Command("SET", key, codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
+                except StoreFull:  # where a scope has this schema, another process has stored them
+                    return
                 if len(self._defined) >= _MOST_DEFINED:
                     self._defined.clear()
                 self._defined[codec.name] = now

@@ -338,14 +338,14 @@ def test_keys_that_no_server_has_are_unavailable() -> None:
 
 
 @contextmanager
-def full(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
-    """The server that has the state of a set has no memory left."""
+def refusing(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
+    """The server that has the state of a set refuses to change it."""
     server = store._connections._client.get_node_from_key(record(store, limits)).redis_connection
-    server.config_set("maxmemory", 1)
+    server.execute_command("ACL", "SETUSER", "default", "-hset")
     try:
         yield
     finally:
-        server.config_set("maxmemory", 0)
+        server.execute_command("ACL", "SETUSER", "default", "+hset")
 
 
 @pytest.fixture
@@ -366,7 +366,7 @@ def test_what_one_of_two_servers_has_settled_is_not_settled_again(
     claim = claimed(family, {"tokens": 50})
     assert store.acquire(claim)
     changes = [-20 * ask.rule.parts_per_unit for ask in claim.plan.limits]
-    with full(store, last), pytest.raises(StoreUnavailable, match="refuses"):
+    with refusing(store, last), pytest.raises(StoreUnavailable, match="refuses"):
         store.settle(claim, changes)
     assert not claim.settled
     for _ in range(2):
@@ -407,7 +407,7 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
     undo = store._undo
 
     def without_memory(*given: Any) -> Any:
-        with full(store, first):
+        with refusing(store, first):
             return (yield from undo(*given))
 
     monkeypatch.setattr(store, "_undo", without_memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import enumerate as enumerate_threads
@@ -11,11 +11,12 @@ from time import monotonic
 import pytest
 from redis import Redis
 
-from limits_app.core.errors import RecordUnavailable, StoreBlocked, StoreUnavailable
+from limits_app.core.errors import RecordUnavailable, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
+from limits_app.testing.conformance.contract import counting
 from tests.servers.machine import free_ports
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
@@ -78,13 +79,70 @@ def test_a_server_that_says_nothing_is_unavailable_soon(server: RedisServer, lim
     store.close()
 
 
-def test_a_full_server_is_unavailable_and_charges_nothing(server: RedisServer, limits: LimitSet) -> None:
+KNOWN: dict[str, list[AnyLimit]] = {
+    **{str(algorithm): [RateLimit("x", 5, HOUR, algorithm)] for algorithm in RateLimitAlgorithm},
+    "quota": [QuotaLimit("x", 5, "month"), CallLimit(9, HOUR)],
+    "permits": [ResourceLimit("x", 5), CallLimit(9, HOUR)],
+}
+
+
+@pytest.fixture
+def full(server: RedisServer) -> Iterator[Callable[[], None]]:
+    """Leave the server without memory for more state, until the end of the test."""
     with Redis(port=server.port) as client:
-        client.config_set("maxmemory", 1)
-        with pytest.raises(StoreUnavailable, match="refuses"):
-            limits.try_acquire()
+        yield lambda: client.config_set("maxmemory", 1)
         client.config_set("maxmemory", 0)
-    assert used(limits) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("made", [limits_of, counting])
+def test_known_scopes_are_decided_by_a_full_server_and_new_ones_are_not(
+    server: RedisServer,
+    store: RedisStore,
+    full: Callable[[], None],
+    known: list[AnyLimit],
+    made: Callable[..., LimitSet],
+) -> None:
+    limits = made(store, *known, entity="known")
+    assert limits.try_acquire({"x": 2}).claim.admitted
+    full()
+    other = RedisStore(url=server.url, connect_seconds=1, reply_seconds=1)  # as a process that was started meanwhile
+    again = made(other, *known, entity="known")
+    held = again.try_acquire({"x": 3})
+    assert held
+    assert not limits.try_acquire({"x": 1})
+    with pytest.raises(StoreFull, match=r"no memory for more state .*raise its maxmemory"):
+        limits_of(store, *known, entity="new").try_acquire({"x": 1})
+    assert used(limits, "x") == pytest.approx(5, abs=0.1)
+    if isinstance(known[0], ResourceLimit):
+        assert other.renew([held.claim]) == []
+        held.release()
+        assert used(limits, "x") == 2
+    assert used(limits_of(store, *known, entity="new"), "x") == 0
+    other.close()
+
+
+def test_limits_can_be_changed_and_reset_on_a_full_server(store: RedisStore, full: Callable[[], None]) -> None:
+    assert limits_of(store, CallLimit(5, HOUR)).try_acquire({"call_count": 5})
+    full()
+    version = store.version()
+    assert store.advance_version() > version
+    assert limits_of(store, CallLimit(7, HOUR)).try_acquire({"call_count": 2})
+    assert not limits_of(store, CallLimit(7, HOUR)).try_acquire()
+    limits = limits_of(store, CallLimit(7, HOUR))
+    store.reset([scoped.scope.key for scoped in limits.scoped])
+    assert limits.try_acquire({"call_count": 7})
+
+
+def test_counted_usage_gives_way_for_new_scopes_on_a_full_server(store: RedisStore, full: Callable[[], None]) -> None:
+    for number in range(4):
+        assert counting(store, CallLimit(5, HOUR), entity=f"counted {number}").try_acquire()
+    full()
+    for number in range(2):  # in place of two entries of usage each
+        assert counting(store, CallLimit(5, HOUR), entity=f"new {number}").try_acquire()
+    with pytest.raises(StoreFull):
+        counting(store, CallLimit(5, HOUR), entity="another one").try_acquire()
+    assert all(used(counting(store, CallLimit(5, HOUR), entity=f"counted {number}")) > 0.9 for number in range(4))
 
 
 def test_a_primary_that_became_a_replica_is_unavailable(server: RedisServer, limits: LimitSet) -> None:

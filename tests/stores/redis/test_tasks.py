@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
@@ -182,7 +182,7 @@ def test_a_full_server_is_unavailable(store: RedisStore, client: Redis) -> None:
     limits = limits_of(store, TOKENS)
     client.config_set("maxmemory", 1)
     try:
-        with pytest.raises(StoreUnavailable, match="refuses"):
+        with pytest.raises(StoreFull, match="no memory"):
             asyncio.run(_acquired(store, claimed(limits, {"tokens": 1})))
     finally:
         client.config_set("maxmemory", 0)

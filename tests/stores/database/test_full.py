@@ -1,0 +1,131 @@
+"""Databases without space: known scopes are decided, counts and idle rows make room, and new scopes are an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+from django.db import connections
+from pytest_django import DjangoDbBlocker
+
+from limits_app.core.errors import StoreFull
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.stores.database import DatabaseStore, runner, servers
+from limits_app.stores.database.servers import MySQLConnection
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import counting, total
+from tests.servers.postgres import PostgresServer
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
+from tests.stores.support import limits_of, used
+
+MINUTE = CallLimit(7, 60)
+
+
+@pytest.fixture
+def sqlite_store(sqlite: Settings, clock: FakeClock, django_db_blocker: DjangoDbBlocker) -> Iterator[DatabaseStore]:
+    """A store in a file that has at most 60 pages."""
+    options = {**sqlite.get("OPTIONS", {}), "init_command": "PRAGMA max_page_count = 60"}
+    with django_db_blocker.unblock(), database(sqlite):
+        connections[ALIAS].settings_dict["OPTIONS"] = options
+        store = DatabaseStore(ALIAS, clock=clock, **PATIENT)
+        yield store
+        store.close()
+
+
+def finds_room(store: DatabaseStore, entity: str) -> bool:
+    """Whether a new scope finds room."""
+    with suppress(StoreFull):
+        return bool(limits_of(store, MINUTE, entity=entity).try_acquire())
+    return False
+
+
+def fill(store: DatabaseStore) -> int:
+    """Use new scopes until 30 in a row find no room, as pages are filled unevenly; returns how many found some."""
+    admitted = rejected = 0
+    for number in count():
+        has_room = finds_room(store, f"{number}")
+        admitted, rejected = admitted + has_room, 0 if has_room else rejected + 1
+        if rejected == 30:
+            break
+    return admitted
+
+
+def test_known_scopes_are_decided_in_a_full_file_and_idle_ones_make_room(
+    sqlite_store: DatabaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_SEARCHES", 0)
+    known = limits_of(sqlite_store, RateLimit("x", 7, 1000), QuotaLimit("q", 5, "month"), entity="known")
+    assert known.try_acquire({"x": 3, "q": 1})
+    number = fill(sqlite_store)
+    assert number > 50
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="the database 'limits' has no space for more state: "):
+            limits_of(sqlite_store, MINUTE, entity="new").try_acquire()
+    assert known.try_acquire({"x": 4, "q": 4})
+    assert not known.try_acquire({"x": 1})
+    assert used(limits_of(sqlite_store, MINUTE, entity="new")) == 0
+    clock.advance(61)
+    assert all(finds_room(sqlite_store, f"later {later}") for later in range(number // 2))
+    assert not known.try_acquire({"q": 1})
+
+
+def test_the_oldest_counts_make_room_in_a_full_file(sqlite_store: DatabaseStore, clock: FakeClock) -> None:
+    for number in range(30):
+        assert counting(sqlite_store, CallLimit(5, 86_400), entity=f"counted {number}").try_acquire()
+    clock.advance(3600)
+    for number in range(30):  # moves the counts of the first hour
+        assert counting(sqlite_store, CallLimit(5, 86_400), entity=f"counted {number}").try_acquire()
+    fill(sqlite_store)
+    assert total(sqlite_store) == 30_000
+    assert all(
+        round(float(str(used(counting(sqlite_store, CallLimit(5, 86_400), entity=f"counted {number}"))))) == 2
+        for number in range(30)
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+def test_known_scopes_are_decided_on_a_full_disk_of_postgresql(on_postgres: PostgresServer, tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "tmpfs", disk], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    store = DatabaseStore(ALIAS, **PATIENT)
+    table = "ALTER TABLE limits_app_state SET TABLESPACE"
+    try:
+        with connections[ALIAS].cursor() as cursor:
+            (disk / "space").mkdir(mode=0o777)
+            (disk / "space").chmod(0o777)
+            owner = Path(f"/proc/{on_postgres.process.pid}").stat()
+            os.chown(disk / "space", owner.st_uid, owner.st_gid)
+            cursor.execute(f"CREATE TABLESPACE small LOCATION '{disk / 'space'}'")
+            cursor.execute(f"{table} small")
+            known = limits_of(store, CallLimit(5, 86_400), entity="known")
+            assert known.try_acquire()
+            with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+                while True:
+                    ballast.write(bytes(4096))
+            fill(store)
+            with pytest.raises(StoreFull, match="No space left on device"):
+                limits_of(store, MINUTE, entity="new").try_acquire()
+            (disk / "ballast").unlink()
+            assert known.try_acquire()
+            assert limits_of(store, MINUTE, entity="new").try_acquire()
+    finally:
+        store.close()
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute(f"{table} pg_default")
+            cursor.execute("DROP TABLESPACE IF EXISTS small")
+        subprocess.run(["umount", "-l", disk], check=False)
+
+
+@pytest.mark.parametrize("number", [1021, 1114])
+def test_mysql_and_mariadb_report_a_full_disk_or_table_by_number(number: int) -> None:
+    failure = MySQLConnection.failure(object.__new__(MySQLConnection), Exception(number, "full"))
+    assert failure == servers.Failure(transient=False, lost=False, full=True)
