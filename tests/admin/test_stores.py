@@ -69,7 +69,7 @@ def test_a_store_that_is_gone_stays_chosen_until_another_is(admin_client: Client
 @pytest.mark.usefixtures("several")
 def test_files_have_the_store(admin_client: Client) -> None:
     Resource.objects.create(name="api", store="scratch")
-    assert exported(admin_client, "resource", "csv") == "name,description,pool,store\r\napi,,,scratch\r\n"
+    assert exported(admin_client, "resource", "csv") == "name,description,pool,store\napi,,,scratch\n"
     imported(admin_client, "resource", [{"name": "api", "store": "default"}])
     assert Resource.objects.get().store == "default"
     shown = upload(admin_client, "resource", [{"name": "api", "store": "gone"}])

@@ -496,7 +496,7 @@ def test_a_key_of_two_scopes_is_charged_and_settled_in_both(store: MemoryStore) 
     tenant = limit_set(store, RateLimit("tpm", 1000, 60), CALLS)
     user = limit_set(store, TPM, DB)
     limits = LimitSet.composed([*user.scoped, *tenant.scoped], store)
-    assert limits["tpm"] is TPM
+    assert limits["tpm"] == TPM
     with limits.try_acquire({"tpm": 50}) as acquisition:
         assert [status.key for status in acquisition.outcome.passed] == ["tpm", "db", "tpm", "call_count"]
         assert used(user) == {"tpm": 50, "db": 1}

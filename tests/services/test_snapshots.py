@@ -128,12 +128,13 @@ def test_reads_in_the_present_are_cached(site: Any, django_assert_num_queries: D
     set_to(5)
     Resource.objects.update(pool=Pool.objects.create(name="regions"))
     resolver.clear()
+    each = 3 if site.vendor == "postgresql" else 1  # with a savepoint where an error ends the transaction
     with transaction.atomic(ALIAS):
         assert not Entity.objects.exists()
-        with django_assert_num_queries(3, connection=site):
+        with django_assert_num_queries(3 * each, connection=site):
             limits.limit_set("api", "user:1")  # with its pool
             endpoints.current()
-        with django_assert_num_queries(1, connection=site):
+        with django_assert_num_queries(each, connection=site):
             limits.limit_set("api", "user:2")
             limits.limit_set("api", "user:1")
             endpoints.current()

@@ -20,6 +20,7 @@ from limits_app import (
     ResourceLimit,
     limits,
 )
+from limits_app.core.errors import Unresolved
 from limits_app.core.limits import Blocked
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Resource
 
@@ -247,5 +248,5 @@ def test_status_and_explanation_know_them() -> None:
 def test_a_zone_that_is_not_known_is_refused_where_it_is_set_and_where_it_is_read() -> None:
     limits.set_resource_limits("api", QUOTAS)
     QuerySet.update(Limit.objects.filter(key="daily"), time_zone="Atlantis/Capital")  # as where zones are missing
-    with pytest.raises(InvalidLimit, match="limit 'daily': time_zone 'Atlantis/Capital' is not known here"):
+    with pytest.raises(Unresolved, match="limit 'daily': time_zone 'Atlantis/Capital' is not known here"):
         limits.try_acquire("api", requested={"daily": 1})

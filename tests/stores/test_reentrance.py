@@ -18,7 +18,7 @@ from limits_app.core.record import Record
 from limits_app.core.store import CountingStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process.files import data_file, file_number, set_aside
+from limits_app.stores.process.files import data_file, file_numbers, set_aside
 from limits_app.stores.process.state_file import Txn
 from tests.stores.support import ActingClock, entries, holders, limits_of, used
 
@@ -158,9 +158,9 @@ def test_a_scope_whose_first_step_was_interrupted_disturbs_nobody(monkeypatch: p
 
 def test_a_file_that_another_process_has_replaced_stays(process_store: ProcessStore) -> None:
     state = process_store.directory / "state"
-    number = file_number(state)
-    set_aside(state, ValueError("damaged"), number + 1)
-    assert file_number(state) == number
+    numbers = file_numbers(state)
+    set_aside(state, ValueError("damaged"), numbers[0] + 1)
+    assert file_numbers(state) == numbers
 
 
 @pytest.mark.parametrize("store", ["process"], indirect=True)
