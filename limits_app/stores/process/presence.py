@@ -25,8 +25,12 @@ from limits_app.stores.process.files import can_lock, exclusively, lock, make_pi
 
 ID_LENGTH: Final = 8
 MESSAGE_LENGTH: Final = 16
-_ENDED_SECONDS: Final = 3600
-"""How long it is noted that a process has ended."""
+_ENDED: Final = "ended."
+_ENDED_SECONDS: Final = 60
+"""Ended processes are noted in one file for so many seconds; it is read for as long again.
+
+Later nobody asks: the leases of a process that ended are over.
+"""
 _IDENTITY: Final = re.compile(f"[0-9a-f]{{{2 * ID_LENGTH}}}")
 
 logger = logging.getLogger("limits_app")
@@ -102,7 +106,7 @@ def is_alive(directory: Path, identity: bytes) -> bool:
         try:
             descriptor = os.open(_alive_file(directory, identity), os.O_RDWR)
         except FileNotFoundError:
-            return not _ended_file(directory, identity).exists()
+            return not _has_ended(directory, identity)
         try:
             is_dead = try_lock(descriptor)
         finally:
@@ -146,9 +150,8 @@ def _receive(pipe: int, receive: Callable[[bytes], None]) -> None:
 
 def _remove_dead(directory: Path) -> None:
     """Remove the files of processes that ended without removing them; other files stay."""
-    for path in directory.glob("*.ended"):
-        if path.stat().st_mtime < time() - _ENDED_SECONDS:
-            path.unlink(missing_ok=True)
+    for path in {*directory.glob(f"{_ENDED}*")} - {*_ended_files(directory)}:
+        path.unlink(missing_ok=True)
     for path in directory.glob("*.alive"):
         if _IDENTITY.fullmatch(path.stem):
             is_alive(directory, bytes.fromhex(path.stem))
@@ -157,21 +160,37 @@ def _remove_dead(directory: Path) -> None:
 
 
 def _remove_files(directory: Path, identity: bytes) -> None:
-    """Remove the files of a process, and note for a while that it has ended."""
-    alive, ended = _alive_file(directory, identity), _ended_file(directory, identity)
+    """Remove the files of a process; before that, note that it has ended."""
+    alive = _alive_file(directory, identity)
     with _errors_reported(directory):
         _pipe_file(directory, identity).unlink(missing_ok=True)
+        if alive.exists():
+            ended = os.open(_ended_files(directory)[0], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(ended, identity)
+            finally:
+                os.close(ended)
+            alive.unlink(missing_ok=True)
+
+
+def _has_ended(directory: Path, identity: bytes) -> bool:
+    """Whether it was noted that a process has ended."""
+    for path in _ended_files(directory):
         with suppress(FileNotFoundError):
-            alive.replace(ended)
-            os.utime(ended)
+            noted = path.read_bytes()
+            if any(noted[start : start + ID_LENGTH] == identity for start in range(0, len(noted), ID_LENGTH)):
+                return True
+    return False
+
+
+def _ended_files(directory: Path) -> list[Path]:
+    """The file that notes ended processes now, and the one before it."""
+    number = int(time()) // _ENDED_SECONDS
+    return [directory / f"{_ENDED}{number}", directory / f"{_ENDED}{number - 1}"]
 
 
 def _alive_file(directory: Path, identity: bytes) -> Path:
     return directory / f"{identity.hex()}.alive"
-
-
-def _ended_file(directory: Path, identity: bytes) -> Path:
-    return directory / f"{identity.hex()}.ended"
 
 
 def _pipe_file(directory: Path, identity: bytes) -> Path:
