@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin import ModelAdmin
+from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
@@ -172,6 +172,21 @@ class ReadOnly:
     has_change_permission = has_delete_permission = has_add_permission
 
 
+def site_page(
+    site: AdminSite, request: HttpRequest, template: str, *, title: Any, form: Form | None = None, **context: Any
+) -> TemplateResponse:
+    """Return a page whose links, and the autocompletion of whose form, stay on a site of the admin.
+
+    `template` is a name without its folder and suffix, and `context` has further values of the template.
+    """
+    request.current_app = site.name  # what Django's own admin does
+    for field in () if form is None else form.fields.values():
+        if isinstance(field.widget, Autocomplete):
+            field.widget.admin_site = site
+    known = {**site.each_context(request), "title": title, "form": form, **context}
+    return TemplateResponse(request, f"admin/limits_app/{template}.html", known)
+
+
 def confirmation(
     page: ModelAdmin[Any],
     request: HttpRequest,
@@ -182,14 +197,8 @@ def confirmation(
     **context: Any,
 ) -> TemplateResponse:
     """Return a page that shows a form and asks for confirmation; `context` has further values of the template."""
-    known = {
-        **page.admin_site.each_context(request),
-        "title": title,
-        "opts": page.opts,
-        "form": form,
-        "media": page.media + form.media,
-    }
-    return TemplateResponse(request, f"admin/limits_app/{template}.html", known | context)
+    known = {"opts": page.opts, "media": page.media + form.media, **context}
+    return site_page(page.admin_site, request, template, title=title, form=form, **known)
 
 
 class PartOf:

@@ -51,7 +51,6 @@ class BlockingAdmin(UsageListAdmin):
             message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
             self.message_user(request, message, messages.SUCCESS)
             return HttpResponseRedirect(self._back(request))
-        request.current_app = self.admin_site.name
         title = gettext("Block %(entity)s") % {"entity": identifier}
         return confirmation(self, request, form, title=title, entity=identifier, back=self._back(request))
 
@@ -78,7 +77,6 @@ class BlockingAdmin(UsageListAdmin):
             del form.fields["with_policies"]
         if form.is_valid() and self._erased(request, form):
             return HttpResponseRedirect(self.list_or_index(request))
-        request.current_app = self.admin_site.name
         return confirmation(self, request, form, title=gettext("Erase an identifier"), back=self.list_or_index(request))
 
     def _erased(self, request: HttpRequest, form: EraseForm) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from math import nan
@@ -20,13 +19,11 @@ from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.models.fields import aware
-from limits_app.models.own_queries import failures
+from limits_app.models.own_queries import Failures, failures
 from limits_app.resolver.cache import resolver
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.denial_counter import denials
 from limits_app.usage.evaluation_counter import evaluations
-
-logger = logging.getLogger("limits_app")
 
 K = TypeVar("K", bound=Labels)
 
@@ -38,14 +35,15 @@ class Collection:
     """Records the metrics of this process with all its recorders; an observer of decisions, a timer of store calls.
 
     Without an exporter that asks, as in the multi-process mode of Prometheus, it collects by itself: a second after a
-    decision, in a background thread that ends when there is nothing to record.
+    decision, in a background thread that ends when there is nothing to record. `clock` returns seconds.
     """
 
-    def __init__(self, *, by_itself: bool = False) -> None:
+    def __init__(self, *, by_itself: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self.recorders: list[Recorder] = []
         self.decisions = Decisions()
         self.names = KnownNames()
         self._by_itself = by_itself
+        self._clock = clock
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
         self._totals: dict[str, Mapping[Any, int]] = {}
         self._database_read_at = 0.0
@@ -53,8 +51,9 @@ class Collection:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Start with a free lock in a child."""
+        """Start with free locks in a child."""
         self._lock = RLock()
+        self._failures = Failures(clock=self._clock)
         self._has_news = False
 
     # ---------------------------------------------------------------------------------- events, during requests
@@ -111,11 +110,12 @@ class Collection:
         return _SECOND
 
     def _attempt(self, read: Callable[[], None]) -> None:
-        """Read one part; an error, such as an unavailable database, does not affect the others."""
+        """Read one part; an error, such as an unavailable database, does not affect the others, and is logged."""
         try:
             read()
         except Exception as error:  # noqa: BLE001 - whatever fails, the other metrics matter all the more
-            logger.warning("metrics cannot be read (%s): %s", read.__name__.strip("_"), error)
+            part = read.__name__.strip("_")
+            self._failures.note(part, "metrics cannot be read (%s): %s", part, error)
 
     def _decisions(self) -> None:
         decisions, refusals = self.decisions.take()
@@ -157,9 +157,9 @@ class Collection:
         self._record("denials_unwritten", denials.waiting)
 
     def _database(self) -> None:
-        if self._database_read_at and lasts(self._database_read_at, _DATABASE_SECONDS, monotonic()):
+        if self._database_read_at and lasts(self._database_read_at, _DATABASE_SECONDS, self._clock()):
             return
-        self._database_read_at = monotonic()
+        self._database_read_at = self._clock()
         self._record("usage_lag_seconds", nan)  # unknown, unless it can be read
         self._record("emergency_mode", nan)
         self._record("emergency_mode", [*Enforcement].index(services.emergency().mode))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import count
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import ProtectedError, Q
+from django.utils import timezone
 from django.utils.text import slugify
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit import Limit, noted_limits, validate_limits
 from limits_app.models.policy import Policy
 from limits_app.models.resource import Resource
 from limits_app.models.snapshots import Snapshot
+from limits_app.models.usage import Period, UsageSnapshot
 from limits_app.models.validators import (
     validate_amounts,
     validate_entities,
@@ -209,6 +212,7 @@ class Endpoint(Configuration):
         """Write the resources and policies for the limits of changed rules, and remove those that are not needed."""
         rows = cls._base_manager.using(using)
         found = rows.in_bulk([*before])
+        ended = {state.get("limits_resource", "") for state in before.values()}
         for key, state in before.items():
             row, made = found.get(key), state.get("limits_resource", "")
             if row is None or not row.limits:
@@ -219,7 +223,8 @@ class Endpoint(Configuration):
                 # The state before precedes: a row that code has made and kept does not know its resource.
                 known = made or row.limits_resource
                 is_taken = rows.filter(limits_resource=known).exclude(pk=key).exists()
-                resource = _make_resource(row.name, "" if is_taken else known, using)
+                name = _unused_name(row.name, ended, using) if is_taken or not known else known
+                resource = _make_resource(name, row.name, using)
                 _write_limits(resource, row.limits, using)
                 wanted = resource.name
             if row is not None and row.limits_resource != wanted:
@@ -262,16 +267,36 @@ class Endpoint(Configuration):
         return next((one for one in others if one.hides(self)), None) if self.enabled else None
 
 
-def _make_resource(name: str, wanted: str, using: str) -> Resource:
-    """Return the resource for the limits of a rule: the `wanted` one, or else a new one, named after the rule."""
+def _unused_name(rule: str, ended: Container[str], using: str) -> str:
+    """Return a name for the resource of a new rule, under which nothing has been counted before.
+
+    Stores keep counts by the name of the resource, so that a rule with the name of a deleted one would continue them.
+    A resource that only policies of entities or plans refer to is adopted with its counts, because they were set for
+    this rule. `ended` are the names in the unit of change, which the audit log does not have yet.
+    """
+    stem = f"rule-{slugify(rule)[:_LONGEST_STEM].strip('-') or 'url'}"
+    resources = Resource.objects.using(using).filter(name__startswith=stem)
+    used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
+    used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)
+    in_force = Q(policies__valid_until=None) | Q(policies__valid_until__gt=timezone.now())
+    taken = set(resources.filter(used).values_list("name", flat=True))
+    adopted = set(resources.filter(in_force, policies__isnull=False).values_list("name", flat=True)) - taken
+    names = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+    return next(one for one in names if one in adopted or not (one in ended or _has_existed(one, using)))
+
+
+def _has_existed(name: str, using: str) -> bool:
+    """Whether there is, or has been, a resource of this name, or usage of it."""
+    events = AuditEvent.objects.using(using).filter(object_type="resource", object_label=name)
+    # Usage may remain where the log was pruned.
+    usage = UsageSnapshot.objects.using(using).filter(period__in=Period.values, resource=name)
+    return Resource.objects.using(using).filter(name=name).exists() or events.exists() or usage.exists()
+
+
+def _make_resource(wanted: str, rule: str, using: str) -> Resource:
+    """Return the resource with this name for the limits of a rule, which is made where it does not exist."""
     resources = Resource.objects.using(using)
-    if not wanted:
-        stem = f"rule-{slugify(name)[:_LONGEST_STEM].strip('-') or 'url'}"
-        used = Q(made_for_rule=True) | Q(endpoints__isnull=False)
-        used |= Q(policies__isnull=False, policies__entity=None, policies__plan=None)
-        taken = set(resources.filter(used, name__startswith=stem).values_list("name", flat=True))
-        wanted = next(one for n in count(1) if (one := stem if n == 1 else f"{stem}-{n}") not in taken)
-    description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": name}
+    description = gettext("Made for the URL rule “%(name)s”, which has its limits.") % {"name": rule}
     defaults = {"made_for_rule": True, "description": description}
     resource, is_new = resources.get_or_create(name=wanted, defaults=defaults)
     if not (is_new or resource.made_for_rule):

@@ -240,6 +240,26 @@ def test_what_cannot_be_read_does_not_keep_the_rest(
     assert "the names in the configuration" in caplog.text
 
 
+def test_a_part_that_cannot_be_read_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    collection = Collection(clock=lambda: now[0])
+
+    def logged() -> list[str]:
+        caplog.clear()
+        for _time in range(3):
+            collection.collect()
+        return [one.getMessage() for one in caplog.records if "metrics cannot be read" in one.getMessage()]
+
+    with missing("limits_app_collectedbatch"):
+        [message] = logged()
+        assert "metrics cannot be read (database): " in message
+        now[0] += 59.9
+        assert logged() == []
+        now[0] += 0.1
+        assert logged() == [message]
+    assert logged() == []
+
+
 def test_names_are_asked_for_once_a_minute() -> None:
     now = [0.0]
     names = KnownNames(clock=lambda: now[0])

@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
+from limits_app.admin.base import site_page
 from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnapshot
 from limits_app.models.validators import validate_text
 from limits_app.services.rights import Action, may
@@ -34,14 +35,12 @@ def page(
     site: AdminSite, request: HttpRequest, template: str, *, title: str, context: Mapping[str, Any]
 ) -> TemplateResponse:
     """Render one of the pages, with tabs for the other pages that the user may view."""
-    request.current_app = site.name  # what Django's own admin does
     tabs = [
         {"url": reverse(f"{site.name}:limits_app_{model._meta.model_name}_changelist"), "model": model._meta}
         for model in _TABS
         if site.get_model_admin(model).has_view_permission(request)
     ]
-    known = {**site.each_context(request), "title": title, "tabs": tabs, **context}
-    return TemplateResponse(request, f"admin/limits_app/pages/{template}.html", known)
+    return site_page(site, request, f"pages/{template}", title=title, tabs=tabs, **context)
 
 
 def entity_or_none(request: HttpRequest) -> str | None:

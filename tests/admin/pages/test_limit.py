@@ -161,6 +161,9 @@ def test_the_preview_saves_nothing(admin: Client) -> None:
 
 def test_templates_and_links_fill_the_form_in(admin: Client) -> None:
     assert admin.get(f"{URL}?template=llm").context["form"].initial["resource"] == "llm"
+    advice = "use LoginLimitBackend: see “Log-in throttling” in the documentation (docs/howto/logging-in.md)"
+    assert advice in admin.get(f"{URL}?template=login").content.decode()
+    assert advice not in admin.get(f"{URL}?template=llm").content.decode()
     assert admin.get(f"{URL}?entity=user:7").context["form"].initial["what"] == "everything"
     page = admin.get(URL).content.decode()
     assert '<option value="/api/ping/">' in page
