@@ -35,7 +35,7 @@ from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations import login
-from limits_app.integrations.identity import entity_of_account
+from limits_app.integrations.identity import entity_of_account, normalize_entity
 from limits_app.integrations.login import ACCOUNT, ACCOUNT_AND_ADDRESS, ADDRESS, LoginLimitBackend
 from limits_app.models import Resource
 from tests.integrations.conftest import MIDDLEWARE
@@ -263,7 +263,7 @@ def test_all_spellings_of_a_name_without_account_share_their_attempts(user: User
     assert used(ACCOUNT, f"account:{user.pk}") == 0
 
 
-@pytest.mark.parametrize("name", ["", "\x00", "ann\x00", "\ud800", "a" * 100_000, "*", "ip:10.0.0.0/33"])
+@pytest.mark.parametrize("name", ["", "\x00", "\ud800", "a" * 100_000, "*", "ip:10.0.0.0/33"])
 def test_any_name_is_counted(name: str, user: User) -> None:
     request = RequestFactory().get("/")
     for _ in range(LIMIT):
@@ -272,6 +272,45 @@ def test_any_name_is_counted(name: str, user: User) -> None:
     with pytest.raises(PermissionDenied):
         LoginLimitBackend().authenticate(request, username=name, password="wrong")
     assert used(ACCOUNT, f"account:{user.pk}") == 0
+
+
+@pytest.mark.parametrize("name", ["ann\x00", "\x00\x00ann", "a\udcffnn", "ann@example.org\x00"])
+def test_characters_that_no_database_stores_make_no_other_account(name: str, user: User) -> None:
+    """Some collations of MySQL ignore NUL."""
+    assert LoginLimitBackend().accounts_of({"username": name}) == [f"account:{user.pk}"]
+
+
+def test_names_that_are_too_long_share_their_attempts(user: User) -> None:
+    """Some collations of MySQL ignore characters such as zero-width spaces, however many there are."""
+    names = ["ann" + "\u200b" * 400, "\u200b" * 401 + "ann", "a" * 1000]
+    assert len({*map(tuple, (LoginLimitBackend().accounts_of({"username": name}) for name in names))}) == 1
+    assert LoginLimitBackend().accounts_of({"username": "ann" + " " * 1000}) == [f"account:{user.pk}"]
+
+
+def test_a_user_with_a_long_primary_key_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        LoginLimitBackend, "accounts_of", lambda *_: ["account:" + "k" * 240, "account:a*", "account:a*"]
+    )
+    request = RequestFactory().get("/", REMOTE_ADDR="2001:db8::1")
+    for _ in range(LIMIT):
+        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+        login.user_login_failed.send(sender=__name__, credentials={}, request=request)
+    with pytest.raises(PermissionDenied):
+        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+    assert used(ACCOUNT, normalize_entity("account:a*")) == LIMIT
+
+
+def test_an_empty_name_is_not_that_of_users_without_an_address(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(email="")
+    for name in (" ", "\u2003", "\x00"):
+        assert LoginLimitBackend().accounts_of({"username": name}) == [entity_of_account("")]
+
+
+def test_the_case_of_all_letters_is_ignored(user: User) -> None:
+    """SQLite, and PostgreSQL with the locale C, ignore the case of ASCII only."""
+    User.objects.filter(pk=user.pk).update(username="zoë@exämple.org")
+    for name in ("ZOË@EXÄMPLE.ORG", "Zoë@Exämple.org"):
+        assert LoginLimitBackend().accounts_of({"username": name}) == [f"account:{user.pk}"]
 
 
 def test_names_are_stored_as_digests() -> None:
