@@ -22,11 +22,12 @@ from django.contrib.auth.views import LoginView
 from django.contrib.messages.middleware import MessageMiddleware
 from django.core.exceptions import PermissionDenied
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from pytest_django import Settings
 from rest_framework.authentication import BasicAuthentication
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -74,6 +75,15 @@ class Failing(BaseBackend):
         raise ConnectionError("the directory is down")
 
 
+class Refusing(BaseBackend):
+    """Says that a password is wrong by an error, which the REST framework, or Django, answers."""
+
+    def authenticate(self, request: HttpRequest | None, **credentials: object) -> None:
+        if request is not None and request.path == "/form/":
+            raise Http404
+        raise AuthenticationFailed
+
+
 class Basic(APIView):
     """A view with basic authentication."""
 
@@ -104,6 +114,13 @@ def ask_often(request: HttpRequest) -> HttpResponse:
     return HttpResponse(json.dumps([user is not None for user in users]))
 
 
+def stream(request: HttpRequest) -> StreamingHttpResponse:
+    """Check a name and a password, and stream what is left for the account."""
+    user = authenticate(request, username=request.GET["name"], password=request.GET["password"])
+    assert user is not None
+    return StreamingHttpResponse(str(used(ACCOUNT, f"account:{user.pk}")) for _ in range(1))
+
+
 def ask_without_request(request: HttpRequest) -> HttpResponse:
     """Check a name and a password, and say nothing about the request."""
     user = authenticate(username=request.GET["name"], password=request.GET["password"])
@@ -125,6 +142,7 @@ urlpatterns = [
     path("async/", ask_async),
     path("often/", ask_often),
     path("bare/", ask_without_request),
+    path("stream/", stream),
 ]
 
 LogIn = Callable[..., int]
@@ -420,6 +438,19 @@ def test_an_attempt_that_ends_in_an_error_counts(has_middleware: bool, user: Use
     assert by_form("ann", "right", raise_request_exception=False) == 302
     assert by_form("ann", "wrong", raise_request_exception=False) == 500
     assert counts(user) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("log_in", [by_form, by_basic])
+def test_an_error_that_becomes_a_response_counts(log_in: LogIn, user: User, settings: Settings) -> None:
+    settings.AUTHENTICATION_BACKENDS = [*BACKENDS, f"{__name__}.Refusing"]
+    assert {log_in("ann", "right") for _ in range(3 * LIMIT)} <= RIGHT
+    assert log_in("ann", "wrong") in {401, 404}
+    assert counts(user) == [1, 1, 1]
+
+
+def test_a_log_in_counts_nothing_while_its_response_is_streamed(user: User) -> None:
+    response = Client().get("/stream/", {"name": "ann", "password": "right"})
+    assert response.getvalue() == b"0"
 
 
 @pytest.mark.parametrize("log_in", [by_form, by_basic, by_view_without_request])
