@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Final
+from urllib.parse import urlsplit
 from urllib.request import (
     AbstractHTTPHandler,
     HTTPDefaultErrorHandler,
@@ -28,8 +29,9 @@ Address = tuple[int, Any]
 """The family of a socket, and an address of this family."""
 
 _NAT64: Final = IPv6Network("64:ff9b::/96")
-_NAT64_OF_A_NETWORK: Final = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE: Final = IPv6Network("::/96")
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+"""The only part of IPv6 from which addresses of the internet are assigned; the others have uses within networks."""
 
 
 class PrivateTarget(OSError):
@@ -129,7 +131,8 @@ def allowed_addresses(host: str, port: int) -> list[Address]:
 def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Whether an address is one of the internet; of an address that stands for one of IPv4, whether that is."""
     meant = address if isinstance(address, IPv4Address) else _embedded(address) or address
-    return meant.is_global and not meant.is_multicast and meant not in _NAT64_OF_A_NETWORK
+    is_assigned = not meant.is_multicast if isinstance(meant, IPv4Address) else meant in _GLOBAL_UNICAST
+    return meant.is_global and is_assigned
 
 
 def _embedded(address: IPv6Address) -> IPv4Address | None:
@@ -152,7 +155,7 @@ class _Guarded(AbstractHTTPHandler):
         is_proxied = req.has_proxy() or bool(req._tunnel_host)  # type: ignore[attr-defined]  # missing in its stubs
         if is_proxied:
             with suppress(socket.gaierror):
-                allowed_addresses(req.origin_req_host, 0)
+                allowed_addresses(urlsplit(req.full_url).hostname or "", 0)  # no user, and no brackets of IPv6
         resolve = addresses if is_proxied else allowed_addresses
 
         def connection(host: str, **given: Any) -> Any:

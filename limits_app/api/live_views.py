@@ -29,7 +29,7 @@ from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
 from limits_app.services.amounts import known_amounts
 from limits_app.services.candidates import policy_of_id
-from limits_app.services.rights import Action, to_create_entity, to_replace_candidate
+from limits_app.services.rights import Action, may, to_create_entity, to_replace_candidate
 from limits_app.services.usage import uses
 from limits_app.usage.reading import Use, denied
 
@@ -99,7 +99,8 @@ class CandidateView(ApiView):
             else:
                 check(request, Action.DECIDE_CANDIDATE)
             action(policy, **given)
-        return self.get(request)
+        all_visible = may(request.user, Action.VIEW_CANDIDATES)
+        return Response([one.as_dict() for one in services.candidates() if all_visible or one.policy_id == policy.pk])
 
 
 _CANDIDATE_ACTIONS: Final[dict[str, Callable[..., object]]] = {

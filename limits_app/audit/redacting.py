@@ -92,7 +92,7 @@ class Identifier:
     def _out_of_value(self, name: str, value: Any) -> Any:
         match value:
             case str() if name in _NAMES:
-                return self.pseudonym if value == self.identifier else value
+                return self.out_of(value)
             case str() if name == "exempt_entities":
                 return "\n".join(self.out_of(line) for line in value.split("\n"))
             case str():

@@ -98,6 +98,11 @@ def is_storable(text: str) -> bool:
     return not _NOT_STORABLE.search(text)
 
 
+def without_unstorable(text: str) -> str:
+    """Return a text without what databases cannot store."""
+    return _NOT_STORABLE.sub("", text)
+
+
 def entity_of_key(key: str) -> str:
     """Return the entity of an API key, to set limits for it: its digest, since a key is a secret."""
     return f"key:{_digest(key)}"

@@ -27,7 +27,7 @@ from django.views.decorators.debug import sensitive_variables
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.charges import NOTHING, one_of_each, refund
-from limits_app.integrations.identity import client_of, entity_of_account, is_storable
+from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
 from limits_app.integrations.request import RequestLimits
 from limits_app.services import Share, try_acquire_all
 
@@ -44,6 +44,8 @@ _MOST_ACCOUNTS: Final = 10
 """How many accounts one name may mean; a name of more accounts is counted by itself, to bound an attempt."""
 _LONGEST_NAME: Final = 320
 """Longer than a user name of Django (150) and an e-mail address (254); longer names are not looked up."""
+_NO_NAME: Final = entity_of_account("")
+"""The entity of all names that are empty or too long, since some databases ignore any number of some characters."""
 
 
 class _Attempt:
@@ -115,7 +117,7 @@ class LoginLimitBackend:
         """`authenticate` for asyncio; a thread queries the database."""
         await sync_to_async(self.authenticate)(request, **credentials)
 
-    @sensitive_variables("credentials", "names", "name")
+    @sensitive_variables("credentials", "names", "name", "spellings")
     def accounts_of(self, credentials: Mapping[str, Any]) -> list[str]:
         """Return the entities of the accounts that an attempt is for.
 
@@ -126,17 +128,20 @@ class LoginLimitBackend:
         names = [str(value) for key, value in credentials.items() if value and (key in _NAMES or key in fields)]
         accounts: dict[str, None] = {}
         for name in names:
-            found = [] if not is_storable(name) or len(name) > _LONGEST_NAME else _users(name, fields)
+            spellings = _spellings(name)
+            found = _users(spellings, fields) if spellings else []
             is_known = 0 < len(found) <= _MOST_ACCOUNTS
-            accounts |= dict.fromkeys([f"account:{key}" for key in found] if is_known else [entity_of_account(name)])
+            unknown = entity_of_account(name) if spellings else _NO_NAME
+            accounts |= dict.fromkeys([f"account:{key}" for key in found] if is_known else [unknown])
         return [*accounts]
 
     def _shares(self, request: HttpRequest | None, credentials: Mapping[str, Any]) -> list[Share]:
-        accounts = self.accounts_of(credentials)
+        accounts = dict.fromkeys(map(normalize_entity, self.accounts_of(credentials)))
         address = client_of(request) if request is not None and hasattr(request, "META") else None
         counted = [(ACCOUNT, account) for account in accounts]
         if address is not None:
-            counted += [(ADDRESS, address), *[(ACCOUNT_AND_ADDRESS, f"{account} {address}") for account in accounts]]
+            both = [normalize_entity(f"{account} {address}") for account in accounts]
+            counted += [(ADDRESS, address), *[(ACCOUNT_AND_ADDRESS, entity) for entity in both]]
         one = partial(one_of_each, NOTHING)
         return [Share(resource, entity, one, self.default_limits.get(resource, ())) for resource, entity in counted]
 
@@ -188,10 +193,21 @@ def _name_fields() -> Iterator[str]:
             yield field.name
 
 
-@sensitive_variables("name", "spellings")
-def _users(name: str, fields: Sequence[str]) -> list[object]:
-    """The primary keys of the users who have a name in one of some fields, however it is spelled."""
-    spellings = dict.fromkeys((name, normalize("NFKC", name).strip()))
+@sensitive_variables("name", "stored", "spellings")
+def _spellings(name: str) -> list[str]:
+    """The name as it is, and as Django's forms normalize it, without what databases cannot store and may ignore.
+
+    Also in lower case, since some databases ignore the case of ASCII only. None of a name that is empty or too long.
+    """
+    stored = without_unstorable(name)
+    normalized = normalize("NFKC", stored).strip()
+    spellings = dict.fromkeys((stored, normalized, normalized.lower()))
+    return [one for one in spellings if one.strip() and len(one) <= _LONGEST_NAME]
+
+
+@sensitive_variables("spellings", "matches")
+def _users(spellings: Sequence[str], fields: Sequence[str]) -> list[object]:
+    """The primary keys of the users who have a name in one of some fields, in one of its spellings."""
     lookups = [*fields, "emailaddress__email"] if apps.is_installed("allauth.account") else fields
     found: dict[object, None] = {}
     for lookup in lookups:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
+from http import HTTPStatus
 from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, Unpack
@@ -29,7 +30,7 @@ from limits_app.core.keys import entity_name
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
-from limits_app.integrations.identity import Identity, identify
+from limits_app.integrations.identity import Identity, entity_of_user, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.resolver.resolution import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
@@ -326,6 +327,17 @@ class RequestLimits:
         for acquisition in self.acquired:
             acquisition.release()
         if self.log_ins:
+            self.refund_log_ins()
+
+    def settle_log_ins(self, status: int) -> None:
+        """Decide about the attempts to log in that no signal has reported, when the response was made.
+
+        An error response to a client that is not logged in may hide that an attempt has failed: it counts.
+        """
+        if status >= HTTPStatus.BAD_REQUEST and entity_of_user(getattr(self.request, "user", None)) is None:
+            for acquisition in self.log_ins:
+                acquisition.release()
+        else:
             self.refund_log_ins()
 
     def refund_log_ins(self) -> None:

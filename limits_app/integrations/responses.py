@@ -85,6 +85,8 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
         set_headers(response, limits, acquisitions)
     if not final:
         return
+    if limits.log_ins:
+        limits.settle_log_ins(response.status_code)
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Final
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
 
 from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import test_runner
 
@@ -30,15 +32,28 @@ def is_empty_in_test(model: type[models.Model], using: str) -> bool:
         raise
     sql = f"SELECT 1 FROM {connection.ops.quote_name(model._meta.db_table)} LIMIT 1"  # noqa: S608 - our own table
     with closing(connection.connection.cursor()) as cursor:
-        if connection.in_atomic_block:
-            cursor.execute(connection.ops.savepoint_create_sql(_SAVEPOINT))
         try:
-            cursor.execute(sql)
-            return cursor.fetchone() is None
+            with _savepoint(connection, cursor):
+                cursor.execute(sql)
+                return cursor.fetchone() is None
         except connection.Database.Error:  # type: ignore[attr-defined]  # every wrapper has it
-            if connection.in_atomic_block:
-                cursor.execute(connection.ops.savepoint_rollback_sql(_SAVEPOINT))
             return False  # the query itself will fail too, and that is handled
+
+
+@contextmanager
+def _savepoint(connection: BaseDatabaseWrapper, cursor: Any) -> Iterator[None]:
+    """Leave a transaction of the test as it is, whether a statement fails in the block or not."""
+    if not connection.in_atomic_block:
+        yield
+        return
+    cursor.execute(connection.ops.savepoint_create_sql(_SAVEPOINT))
+    try:
+        yield
+    except BaseException:
+        cursor.execute(connection.ops.savepoint_rollback_sql(_SAVEPOINT))
+        raise
+    finally:
+        cursor.execute(connection.ops.savepoint_commit_sql(_SAVEPOINT))
 
 
 def is_forbidden(error: BaseException) -> bool:

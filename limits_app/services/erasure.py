@@ -38,7 +38,7 @@ from limits_app.usage.denial_counter import denials
 from limits_app.usage.reading import storable
 
 _PREFIX: Final = "erased:"
-_ABOUT, _ERROR, _LABEL = 400, 500, 200
+_ENTITY, _ABOUT, _ERROR, _LABEL = 255, 400, 500, 200
 """Maximum numbers of characters of these columns."""
 
 
@@ -92,10 +92,10 @@ def erase(
         raise InvalidRequest(f"{name!r} is a pattern: name one entity")
     if changes.in_transaction(write_alias()):
         raise InvalidRequest("an erasure needs transactions of its own: call it outside of a transaction")
+    mark = audit.Identifier(name, f"{_PREFIX}{secrets.token_hex(16)}")
     if not dry_run:
         _collect()
-        _forget_state(name)
-    mark = audit.Identifier(name, f"{_PREFIX}{secrets.token_hex(16)}")
+        _forget_state(mark)
     erasure = _Erasure(mark)
     with ExitStack() as stack:
         for using in erasure.databases:
@@ -124,20 +124,29 @@ def _collect() -> None:
     denials.flush()
 
 
-def _forget_state(name: str) -> None:
-    """Reset every scope of the entity in every store."""
-    used = [
-        model._default_manager.using(router.db_for_write(model)).filter(entity=storable(name)).order_by()
+def _forget_state(mark: audit.Identifier) -> None:
+    """Reset every scope of the entity, and of those that have its identifier as a part, in every store."""
+    name, stored = mark.identifier, audit.Identifier(storable(mark.identifier), mark.pseudonym)
+    used = {
+        (resource, name if entity == stored.identifier else entity)
         for model in (UsageSnapshot, Denial)
-    ]
-    resources = {resource for rows in used for resource in rows.values_list("resource", flat=True).distinct()}
-    resources |= {*Resource.objects.using(write_alias()).values_list("name", flat=True)}
-    scopes = [scope_of(resource, name) for resource in resources - {""}]
-    scopes += [total_scope(name, of_system=of_system) for of_system in (False, True)]
+        for resource, entity in _counted(model, mark).order_by().values_list("resource", "entity").distinct()
+        if resource and stored.out_of(entity) != entity
+    }
+    used |= {(resource, name) for resource in Resource.objects.using(write_alias()).values_list("name", flat=True)}
+    scopes = [scope_of(*one) for one in used]
+    entities = {name, *(entity for _, entity in used)}
+    scopes += [total_scope(entity, of_system=of_system) for entity in entities for of_system in (False, True)]
     keys = [key for scope in scopes for key in (scope.key, shadow_scope(scope).key)]
     for alias in aliases():
         for batch in batches(keys):
             resilient_store(alias).reset(batch)
+
+
+def _counted(model: type[models.Model], mark: audit.Identifier) -> models.QuerySet[Any]:
+    """The rows of a table of counts that may have the identifier; a member of a pool may have the same name."""
+    rows = model._default_manager.using(router.db_for_write(model)).filter(bucket=Bucket.ENTITY)
+    return rows.filter(entity__contains=storable(mark.identifier))
 
 
 class _Erasure:
@@ -146,6 +155,8 @@ class _Erasure:
     def __init__(self, mark: audit.Identifier) -> None:
         self._mark = mark
         self._name = mark.identifier
+        self._stored = audit.Identifier(storable(mark.identifier), mark.pseudonym)
+        """The identifier as tables of counts have it."""
 
     @cached_property
     def databases(self) -> list[str]:
@@ -203,17 +214,19 @@ class _Erasure:
                 row.delete()
 
     def _rename(self, model: type[models.Model], **others: Any) -> int:
-        """Replace the identifier in a table of counts; a member of a pool may have the same name."""
-        stored = storable(self._name)
-        rows = model._default_manager.using(router.db_for_write(model)).filter(bucket=Bucket.ENTITY, entity=stored)
-        keys = [key for key, entity in rows.values_list("pk", "entity") if entity == stored]
-        for batch in batches(keys):
-            rows.filter(pk__in=batch).update(entity=self._mark.pseudonym, **others)
-        return len(keys)
+        """Replace the identifier in a table of counts, also as a part, as in `account:42 ip:10.0.0.1`."""
+        found: dict[str, list[object]] = {}
+        rows = _counted(model, self._mark)
+        for key, entity in rows.values_list("pk", "entity"):
+            if self._stored.out_of(entity) != entity:
+                found.setdefault(self._stored.out_of(entity)[:_ENTITY], []).append(key)
+        for entity, keys in found.items():
+            for batch in batches(keys):
+                rows.filter(pk__in=batch).update(entity=entity, **others)
+        return sum(map(len, found.values()))
 
     def _redact_alerts(self) -> int:
-        stored = storable(self._name)
-        mark = audit.Identifier(stored, self._mark.pseudonym)
+        mark, stored = self._stored, self._stored.identifier
         alerts = Alert.objects.using(router.db_for_write(Alert))
         found = 0
         for alert in alerts.filter(Q(about__contains=stored) | Q(payload__entity=stored)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from inspect import getclosurevars, isfunction
 from typing import Any, Final
 
@@ -38,9 +38,10 @@ def answers_options(view: View | None) -> bool:
     kind = _class_of(view)
     if kind is None or any(_module_of(layer) not in _WRAPPERS for layer in _layers(view)):
         return False
-    bases = [base for base in kind.__mro__ if _name_of(base) in _BASES]
-    own = [function for base in bases for function in vars(base).values() if isfunction(function)]
-    if not bases or any(getattr(kind, function.__name__) not in own for function in own):
+    members = [member for base in kind.__mro__ if _name_of(base) in _BASES for member in vars(base).items()]
+    code = {name for name, member in members if isfunction(member) or isinstance(member, property)}
+    own = [member for name, member in members if name in code]
+    if not own or any(_attribute(view, kind, name) not in own for name in code):
         return False
     return not hasattr(view, "cls") or _describes_alone(kind, view)
 
@@ -54,10 +55,9 @@ def renders_json(request: HttpRequest, view: View | None) -> bool:
     if kind is None:
         return True
     match = request.resolver_match
-    is_chosen = kind.settings.URL_FORMAT_OVERRIDE in request.GET or (match is not None and "format" in match.kwargs)
-    return (
-        not is_chosen and request.headers.get("Accept", "*/*") == "*/*" and _name_of(kind.renderer_classes[0]) == _JSON
-    )
+    settings, renderers = (_attribute(view, kind, name) for name in ("settings", "renderer_classes"))
+    is_chosen = settings.URL_FORMAT_OVERRIDE in request.GET or (match is not None and "format" in match.kwargs)
+    return not is_chosen and request.headers.get("Accept", "*/*") == "*/*" and _name_of(renderers[0]) == _JSON
 
 
 def other_methods(view: View, methods: Container[str]) -> list[str] | None:
@@ -83,7 +83,7 @@ def _answered(view: View) -> set[str] | None:
     if kind is None:
         return None
     handlers = getattr(view, "actions", None)
-    names = [name for name in kind.http_method_names if hasattr(kind, name)]
+    names = [name for name in _attribute(view, kind, "http_method_names") if hasattr(kind, name)]
     return {name.upper() for name in (names if handlers is None else ["options", *handlers])}
 
 
@@ -91,12 +91,13 @@ def _describes_alone(kind: Any, view: Any) -> bool:
     """Whether the REST framework describes a view without code of the site."""
     if hasattr(kind, "get_serializer") or hasattr(kind, "get_queryset") or "options" in getattr(view, "actions", ()):
         return False
-    parts = [getattr(kind.settings, name) for name in _FUNCTIONS]
+    settings = _attribute(view, kind, "settings")
+    parts = [getattr(settings, name) for name in _FUNCTIONS]
     for name in dir(kind):
         if name.endswith("_class"):
-            parts.append(getattr(kind, name))
+            parts.append(_attribute(view, kind, name))
         elif name.endswith("_classes"):
-            parts += getattr(kind, name)
+            parts += _attribute(view, kind, name)
     # A combination of permissions is not a class, and may contain one of the site.
     return all(part is None or _is_of_framework(part) for part in parts)
 
@@ -110,6 +111,12 @@ def _class_of(view: Any) -> Any:
     """Return the class of a view of a class, of Django or of the REST framework; None for other views."""
     kind = getattr(view, "cls", None) or getattr(view, "view_class", None)
     return kind if isinstance(kind, type) and hasattr(kind, "http_method_names") else None
+
+
+def _attribute(view: Any, kind: Any, name: str) -> Any:
+    """Return an attribute of the instances that answer: that of the class, unless `as_view` was given another one."""
+    given: Mapping[str, Any] = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", {})
+    return given[name] if name in given else getattr(kind, name)
 
 
 def _layers(view: Any) -> Iterator[Any]:

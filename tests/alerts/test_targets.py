@@ -81,6 +81,10 @@ def resolve(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
         ("fe80::1%eth0", False),
         ("fd00::1", False),
         ("ff0e::1", False),
+        ("fec0::1", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("4000::1", False),
+        ("2002:808:808::", True),
     ],
 )
 def test_only_addresses_of_the_internet_are_public(address: str, expected: bool) -> None:
@@ -140,7 +144,9 @@ def test_another_address_of_a_name_is_tried(receiver: Receiver, monkeypatch: pyt
     assert len(receiver.received) == 1
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "metadata.internal"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "metadata.internal", "[::1]", "[::ffff:169.254.169.254]", "user@127.0.0.1", "a:b@[fd00::1]"]
+)
 def test_a_target_behind_a_proxy_is_checked_and_the_proxy_is_not(
     host: str, receiver: Receiver, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,18 @@ def test_a_candidate_is_replaced_only_with_the_permission_to_delete_it() -> None
     assert outcome(person("bob", "add_candidate", "delete_candidate"), ask) == (True, True)
 
 
+def test_setting_a_candidate_shows_the_others_only_to_who_may_view_them() -> None:
+    policy = limits.set_entity_limits("user:7", "calls=9/min")
+    body = {"policy": policy.pk, "action": "set", "limits": "calls=8/min"}
+    everything = {policy.pk, *Candidate.objects.values_list("policy_id", flat=True)}
+    for number, (more, seen) in enumerate([((), {policy.pk}), (("view_candidate",), everything)]):
+        client = Client()
+        client.force_login(person(f"ann{number}", "add_candidate", "delete_candidate", *more))
+        answer = client.post(f"{ROOT}candidates/", body, content_type="application/json").json()
+        assert {one["policy_id"] for one in answer} == seen
+    assert len(everything) > 1
+
+
 def test_every_view_of_the_api_names_its_rights() -> None:
     for route in (one for part in urls.urlpatterns for one in part.url_patterns):
         view = getattr(route.callback, "cls", None)

@@ -22,11 +22,12 @@ from django.contrib.auth.views import LoginView
 from django.contrib.messages.middleware import MessageMiddleware
 from django.core.exceptions import PermissionDenied
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from pytest_django import Settings
 from rest_framework.authentication import BasicAuthentication
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -35,7 +36,7 @@ from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations import login
-from limits_app.integrations.identity import entity_of_account
+from limits_app.integrations.identity import entity_of_account, normalize_entity
 from limits_app.integrations.login import ACCOUNT, ACCOUNT_AND_ADDRESS, ADDRESS, LoginLimitBackend
 from limits_app.models import Resource
 from tests.integrations.conftest import MIDDLEWARE
@@ -74,6 +75,15 @@ class Failing(BaseBackend):
         raise ConnectionError("the directory is down")
 
 
+class Refusing(BaseBackend):
+    """Says that a password is wrong by an error, which the REST framework, or Django, answers."""
+
+    def authenticate(self, request: HttpRequest | None, **credentials: object) -> None:
+        if request is not None and request.path == "/form/":
+            raise Http404
+        raise AuthenticationFailed
+
+
 class Basic(APIView):
     """A view with basic authentication."""
 
@@ -104,6 +114,13 @@ def ask_often(request: HttpRequest) -> HttpResponse:
     return HttpResponse(json.dumps([user is not None for user in users]))
 
 
+def stream(request: HttpRequest) -> StreamingHttpResponse:
+    """Check a name and a password, and stream what is left for the account."""
+    user = authenticate(request, username=request.GET["name"], password=request.GET["password"])
+    assert user is not None
+    return StreamingHttpResponse(str(used(ACCOUNT, f"account:{user.pk}")) for _ in range(1))
+
+
 def ask_without_request(request: HttpRequest) -> HttpResponse:
     """Check a name and a password, and say nothing about the request."""
     user = authenticate(username=request.GET["name"], password=request.GET["password"])
@@ -125,6 +142,7 @@ urlpatterns = [
     path("async/", ask_async),
     path("often/", ask_often),
     path("bare/", ask_without_request),
+    path("stream/", stream),
 ]
 
 LogIn = Callable[..., int]
@@ -263,7 +281,7 @@ def test_all_spellings_of_a_name_without_account_share_their_attempts(user: User
     assert used(ACCOUNT, f"account:{user.pk}") == 0
 
 
-@pytest.mark.parametrize("name", ["", "\x00", "ann\x00", "\ud800", "a" * 100_000, "*", "ip:10.0.0.0/33"])
+@pytest.mark.parametrize("name", ["", "\x00", "\ud800", "a" * 100_000, "*", "ip:10.0.0.0/33"])
 def test_any_name_is_counted(name: str, user: User) -> None:
     request = RequestFactory().get("/")
     for _ in range(LIMIT):
@@ -272,6 +290,45 @@ def test_any_name_is_counted(name: str, user: User) -> None:
     with pytest.raises(PermissionDenied):
         LoginLimitBackend().authenticate(request, username=name, password="wrong")
     assert used(ACCOUNT, f"account:{user.pk}") == 0
+
+
+@pytest.mark.parametrize("name", ["ann\x00", "\x00\x00ann", "a\udcffnn", "ann@example.org\x00"])
+def test_characters_that_no_database_stores_make_no_other_account(name: str, user: User) -> None:
+    """Some collations of MySQL ignore NUL."""
+    assert LoginLimitBackend().accounts_of({"username": name}) == [f"account:{user.pk}"]
+
+
+def test_names_that_are_too_long_share_their_attempts(user: User) -> None:
+    """Some collations of MySQL ignore characters such as zero-width spaces, however many there are."""
+    names = ["ann" + "\u200b" * 400, "\u200b" * 401 + "ann", "a" * 1000]
+    assert len({*map(tuple, (LoginLimitBackend().accounts_of({"username": name}) for name in names))}) == 1
+    assert LoginLimitBackend().accounts_of({"username": "ann" + " " * 1000}) == [f"account:{user.pk}"]
+
+
+def test_a_user_with_a_long_primary_key_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        LoginLimitBackend, "accounts_of", lambda *_: ["account:" + "k" * 240, "account:a*", "account:a*"]
+    )
+    request = RequestFactory().get("/", REMOTE_ADDR="2001:db8::1")
+    for _ in range(LIMIT):
+        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+        login.user_login_failed.send(sender=__name__, credentials={}, request=request)
+    with pytest.raises(PermissionDenied):
+        LoginLimitBackend().authenticate(request, username="ann", password="wrong")
+    assert used(ACCOUNT, normalize_entity("account:a*")) == LIMIT
+
+
+def test_an_empty_name_is_not_that_of_users_without_an_address(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(email="")
+    for name in (" ", "\u2003", "\x00"):
+        assert LoginLimitBackend().accounts_of({"username": name}) == [entity_of_account("")]
+
+
+def test_the_case_of_all_letters_is_ignored(user: User) -> None:
+    """SQLite, and PostgreSQL with the locale C, ignore the case of ASCII only."""
+    User.objects.filter(pk=user.pk).update(username="zoë@exämple.org")
+    for name in ("ZOË@EXÄMPLE.ORG", "Zoë@Exämple.org"):
+        assert LoginLimitBackend().accounts_of({"username": name}) == [f"account:{user.pk}"]
 
 
 def test_names_are_stored_as_digests() -> None:
@@ -381,6 +438,19 @@ def test_an_attempt_that_ends_in_an_error_counts(has_middleware: bool, user: Use
     assert by_form("ann", "right", raise_request_exception=False) == 302
     assert by_form("ann", "wrong", raise_request_exception=False) == 500
     assert counts(user) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("log_in", [by_form, by_basic])
+def test_an_error_that_becomes_a_response_counts(log_in: LogIn, user: User, settings: Settings) -> None:
+    settings.AUTHENTICATION_BACKENDS = [*BACKENDS, f"{__name__}.Refusing"]
+    assert {log_in("ann", "right") for _ in range(3 * LIMIT)} <= RIGHT
+    assert log_in("ann", "wrong") in {401, 404}
+    assert counts(user) == [1, 1, 1]
+
+
+def test_a_log_in_counts_nothing_while_its_response_is_streamed(user: User) -> None:
+    response = Client().get("/stream/", {"name": "ann", "password": "right"})
+    assert response.getvalue() == b"0"
 
 
 @pytest.mark.parametrize("log_in", [by_form, by_basic, by_view_without_request])

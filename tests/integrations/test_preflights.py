@@ -17,7 +17,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import RedirectView, TemplateView
 from pytest_django import Settings
 from rest_framework.authentication import BaseAuthentication, BasicAuthentication, TokenAuthentication
-from rest_framework.decorators import api_view
+from rest_framework.decorators import action, api_view
 from rest_framework.permissions import AllowAny, DjangoModelPermissions, IsAuthenticated
 from rest_framework.renderers import BrowsableAPIRenderer, JSONRenderer
 from rest_framework.request import Request
@@ -136,6 +136,17 @@ class Actions(ViewSet):
         return Response("fine")
 
 
+class CheckedActions(ViewSet):
+    """An action with a permission of its own."""
+
+    authentication_classes = (BasicAuthentication,)
+    permission_classes = (AllowAny,)
+
+    @action(detail=False, permission_classes=[OwnPermission])
+    def own(self, request: Request) -> Response:
+        return Response("fine")
+
+
 def routed(kind: Any) -> Callable[..., Any]:
     """Return the first view that a router of the REST framework makes of a view set."""
     router = SimpleRouter()
@@ -175,6 +186,11 @@ CHARGED: dict[str, Callable[..., Any]] = {
     "decorated_dispatch": method_decorator(decorated, name="dispatch")(type("Inner", (Page,), {})).as_view(),
     "api_with_own_authentication": of_api(authentication_classes=[OwnKeys]),
     "api_with_own_permission": of_api(permission_classes=[OwnPermission]),
+    "api_with_authentication_of_its_url": Api.as_view(authentication_classes=[OwnKeys]),
+    "api_with_permission_of_its_url": Api.as_view(permission_classes=[OwnPermission]),
+    "api_with_pages_of_its_url": Api.as_view(renderer_classes=[BrowsableAPIRenderer, JSONRenderer]),
+    "class_with_method_of_its_url": Page.as_view(_allowed_methods=lambda: ["GET"]),
+    "action_with_permission": routed(CheckedActions),
     "api_with_combined_permission": of_api(permission_classes=[AllowAny | OwnPermission]),
     "api_with_pages": of_api(renderer_classes=[BrowsableAPIRenderer, JSONRenderer]),
     "api_with_own_method": of_api(initial=lambda self, request, *args, **kwargs: None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,10 +15,12 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import CallLimit, checks, limits
+from limits_app.conf import test_runner
 from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.limit_set import LimitSet
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint, Policy
+from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import DATABASE_ERRORS, FAILED, NOT_MIGRATED, Failures, failures
 from limits_app.resolver.cache import resolver
 from limits_app.services.doctor import diagnose
@@ -278,6 +280,22 @@ def test_limits_that_were_read_before_stay_in_force(
     with broken(table):
         assert [Client().get("/x/").status_code for _ in range(3)] == [429] * 3
     assert len([one for one in caplog.messages if "cannot be read from the database" in one]) == 1
+
+
+@pytest.mark.usefixtures("migrated")
+@pytest.mark.parametrize("broken", [False, True])
+def test_transaction_of_a_test_is_as_it_was_before(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
+    """A failed statement ends a transaction of PostgreSQL; then our query fails as any other does."""
+    running = object()
+    monkeypatch.setattr(test_runner, "current_test", lambda: running)
+    with transaction.atomic(using=ALIAS):
+        if broken:
+            with suppress(DatabaseError):
+                execute("SELECT 1 FROM missing")
+        assert is_empty_in_test(Endpoint, ALIAS) is False
+        with pytest.raises(DatabaseError):
+            execute("RELEASE SAVEPOINT limits_app_in_tests")
+        transaction.set_rollback(True, using=ALIAS)
 
 
 @pytest.mark.usefixtures("migrated")

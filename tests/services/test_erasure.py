@@ -156,6 +156,23 @@ def test_an_identifier_is_erased_everywhere_with_its_policies(store: Callable[[]
         assert use(entity) == 0
 
 
+def test_an_identifier_is_erased_where_it_is_part_of_another_one(site: None) -> None:
+    """As `login.account-address` counts by account and address."""
+    both, other = f"account:7 {WHO}", f"account:7 {ALIKE[0]}"
+    limits.erase(WHO, with_policies=True)
+    assert [use(both), use(other)] == [2, 2]
+    limits.reset("post", entity=both)
+    assert [use(both), use(other)] == [2, 0]
+    denials.flush()
+    assert {"Denial", "AuditEvent"} <= tables(WHO)
+    erased = limits.erase(WHO)
+    assert not tables(WHO)
+    assert Denial.objects.filter(entity=f"account:7 {erased.pseudonym}").exists()
+    assert Denial.objects.filter(entity=other).exists()
+    assert [use(both), use(other)] == [2, 0]
+    assert audit.verify().ok
+
+
 def test_policies_stay_and_are_listed(site: None) -> None:
     erased = limits.erase(WHO)
     assert not erased.removed
