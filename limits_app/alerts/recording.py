@@ -145,7 +145,7 @@ def _limit_near(status: LimitStatus, threshold: float, window: str, **_: object)
     who, percent = storable(status.entity or status.member or ""), round(threshold * 100)
     place = f"of {status.resource}" if status.resource else "over all resources"
     name = f"{status.key} {place}" + (f" for {who}" if who else "")
-    text = f"{percent} % of the limit {name} are in use: {status.remaining} of {status.capacity} are left"
+    text = f"at least {percent} % of the limit {name} is used: {status.remaining} of {status.capacity} left"
     event = Event(AlertKind.THRESHOLD, name, text, recorder.now(), window, status.resource or "", who, percent)
     recorder.note(event)
 

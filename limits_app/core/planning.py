@@ -8,6 +8,7 @@ from typing import Final
 
 from limits_app.core.amounts import MILLI, PermitsOnly, check_amounts, shown, to_milli
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.keys import IDEMPOTENCY_LEVEL
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.modes import HOOKS
 from limits_app.core.plan import Bucket, Plan, PlannedLimit, ScopedLimits
@@ -26,8 +27,8 @@ class UnknownKeys:
     The sets of all entities on a resource warn once together: the number of entities is not bounded.
     """
 
-    def __init__(self, limits: Mapping[str, AnyLimit]) -> None:
-        self._limits = limits
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = known
         self._warned: set[object] = set()
 
     def report(self, key: object, resource: str | None, *, reported: bool) -> None:
@@ -37,10 +38,10 @@ class UnknownKeys:
         would discard amounts that were really used.
         """
         raises = not reported and HOOKS.unknown_keys_raise()
-        if reported and key in self._limits:
+        if reported and key in self._known:
             message = f"key {shown(key)} was not requested: its usage is not recorded"
         else:
-            known = ", ".join(self._limits) or "none"
+            known = ", ".join(self._known) or "none"
             skipped = "" if raises else " and is skipped"
             message = f"key {shown(key)} is not one of the limits of this request{skipped}; the set has: {known}"
         if raises:
@@ -70,15 +71,18 @@ class Plans:
         self.limits: dict[str, AnyLimit] = {}
         self._permits: dict[Bucket, str] = {}
         demanded: set[str] = set()
+        requestable: dict[str, None] = {}
         for scope in reversed(scoped):
             for rule in scope.schema.rules:
                 keys = scope.keys_of(rule)
                 self.limits |= dict.fromkeys(keys, rule.limit)
+                if scope.level != IDEMPOTENCY_LEVEL:
+                    requestable |= dict.fromkeys(keys)
                 if rule.is_permit:
                     self._permits[scope.key, rule.key] = keys[0]
                 if isinstance(rule.limit, MeteredLimit) and not scope.scope.total:
                     demanded.update(keys)
-        self.unknown_keys = UnknownKeys(self.limits)
+        self.unknown_keys = UnknownKeys(requestable)
         self.rates = [key for key in self.limits if key in demanded]
         self._scoped = scoped
         self._version = version

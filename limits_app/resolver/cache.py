@@ -232,6 +232,11 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
         try:
             store.open().advance_version()
         except StoreUnavailable as error:
-            logger.warning("the store %r does not know yet that limits have changed: %s", alias, error)
+            logger.warning(
+                "the store %r does not know yet that limits have changed, and other processes apply the change within "
+                "RESOLVER_TTL_SECONDS: %s",
+                alias,
+                error,
+            )
             store.advance_version_later()
             resolver.clear()

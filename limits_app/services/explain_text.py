@@ -78,7 +78,7 @@ def _head(explanation: Explanation) -> Iterator[str]:
     if explanation.emergency.mode != Enforcement.ENFORCE:
         yield emergency_text(explanation.emergency)
     if not explanation.known:
-        yield "No resource has this name."
+        yield "The resource has no row: only limits in code and policies for all resources apply."
     for status in explanation.outcome.violations:
         if status.level == UPSTREAM_LEVEL:
             yield f"Its upstream cools down for {status.retry_after:g} s."

@@ -236,6 +236,11 @@ def test_a_reset_tells_programs_whether_it_was_done() -> None:
     assert run("reset ipa --yes").err == "Reset.\nThere are no limits here. Check the name of the resource.\n"
 
 
+def test_a_reset_of_limits_in_code_has_no_note() -> None:
+    limits.acquire("exports", entity="user:1", default_limits="5/min").release()
+    assert run("reset exports --entity user:1 --yes").err == "Reset.\n"
+
+
 def test_totals_are_reset_without_a_resource() -> None:
     limits.set_system_limits([CallLimit(9, 86_400)], counted="total")
     limits.acquire("api", entity="user:1")

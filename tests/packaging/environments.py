@@ -21,9 +21,9 @@ _OURS: Final = re.compile(r"COV|DJANGO|LIMITS|PYTHON|VIRTUAL_ENV")
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
-    """Return environment variables without those of these tests; temporary files are in `folder`."""
+    """Return environment variables without those of these tests; files and the state of stores are in `folder`."""
     kept = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
-    return kept | {"TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    return kept | {"TMPDIR": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONUNBUFFERED": "1"}
 
 
 def run(*command: object, folder: Path, **variables: str) -> str:

@@ -28,7 +28,7 @@ def test_nothing_set_says_so() -> None:
     explanation = limits.explain("api", entity="user:1")
     assert explanation.text().splitlines() == [
         "user:1 on api: allowed now.",
-        "No resource has this name.",
+        "The resource has no row: only limits in code and policies for all resources apply.",
         "No policy applies, so everything is allowed.",
     ]
     assert explanation.as_dict()["considered"] == []

@@ -49,6 +49,12 @@ def used(resource: str = "api", entity: str | None = "user:1", key: str = "call_
     return limits.status(resource, entity=entity).limits[key]["used"]
 
 
+def test_the_warning_of_an_unknown_key_names_only_keys_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    limits.set_resource_limits("orders", [CallLimit(10, 3600)])
+    limits.acquire("orders", entity="user:1", requested={"typo": 1}, idempotency_key="order 8").release()
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["call_count"]
+
+
 def test_the_second_time_is_admitted_and_not_charged() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 3600), RateLimit("tpm", 100, 3600)])
     for _ in range(3):

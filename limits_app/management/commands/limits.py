@@ -48,7 +48,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
 }
 """In the order of `--help`."""
 
-_CODES: Final = "exit codes: 0 success, 1 failure, 2 usage error, 3 the answer is no, 130 interrupted"
+_CODES: Final = "exit codes: 0 success, 1 failure, 2 usage error, 3 a check failed, 130 interrupted"
 
 
 class _Parser(CommandParser):

@@ -33,6 +33,7 @@ from limits_app.management.limits.subcommand import (
     subcommand,
 )
 from limits_app.models import Enforcement, Policy
+from limits_app.resolver.resolution import latest_code_limits
 from limits_app.services.candidates import policy_of_id
 from limits_app.services.explain_text import emergency_text
 
@@ -114,7 +115,10 @@ def reset(options: Namespace, out: Output) -> None:
     if out.form is not Format.TABLE:
         out.show(Table(("done",), [(done,)]), data={"done": done})
     out.note("Reset." if done else "Already done with this name: nothing was changed.")
-    if not options.total and not limits.limit_set(options.resource, options.entity, plan=options.plan):
+    if options.total:
+        return
+    default_limits = latest_code_limits(options.resource)
+    if not limits.limit_set(options.resource, options.entity, default_limits, plan=options.plan):
         out.note(f"{_NO_LIMIT} Check the name of the resource.")
 
 

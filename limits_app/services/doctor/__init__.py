@@ -71,7 +71,10 @@ def _of_database() -> Iterator[Finding]:
         yield from used({key[0] for section, key in stored if section == "resources"}, using)
     except (*DATABASE_ERRORS, Unresolved) as error:
         yield Finding(
-            "limits_app.D005", Severity.ERROR, f"the database {using!r} failed on the way: {error}", "Ask again."
+            "limits_app.D005",
+            Severity.ERROR,
+            f"the database {using!r} failed during the checks: {error}",
+            "Correct the error that the database reports, and run the doctor again.",
         )
 
 

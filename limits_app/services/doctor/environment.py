@@ -111,13 +111,14 @@ def migrated() -> Iterator[Finding]:
         )
     executor = MigrationExecutor(connection)
     targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == _LABEL]
-    missing = [migration.name for migration, backwards in executor.migration_plan(targets) if not backwards]
+    plan = executor.migration_plan(targets)  # with the migrations of other apps that these need
+    missing = [node.name for node, backwards in plan if node.app_label == _LABEL and not backwards]
     if missing:
         yield Finding(
             "limits_app.D002",
             Severity.ERROR,
-            f"the tables are not those of this version: {', '.join(missing)} is missing",
-            "Run manage.py migrate limits_app.",
+            f"migrations of {_LABEL} are not applied: {', '.join(missing)}",
+            "Run manage.py migrate.",
         )
 
 
@@ -204,7 +205,7 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D021",
             Severity.INFO,
-            f"{_named(unknown)} is used, but has no row",
+            f"resources without a row are used: {_named(unknown)}",
             "Create the resource to set specific limits for it, or correct a misspelled name in the code.",
         )
     yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
