@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import pytest
@@ -143,6 +143,20 @@ def test_task_joins_a_line_without_being_tried_while_others_are_rejected(app: Ce
     assert places == sorted(places)
     denials.flush()
     assert [denied.count for denied in limits.denials("lined")] == [1]
+
+
+def test_a_task_that_comes_again_a_little_early_waits_for_its_turn_and_is_not_sent(app: Celery) -> None:
+    limits.set_resource_limits("early", [CallLimit.per_second(4, burst=1)])
+    task = count(app, "early")
+    in_worker(task)
+    with pytest.raises(Retry) as retry:
+        in_worker(task)
+    again = retry.value.sig.options
+    began = monotonic()
+    in_worker(task, headers=again["headers"])
+    assert monotonic() - began >= again["countdown"] - 0.1
+    with pytest.raises(Retry):
+        in_worker(task)  # a new one
 
 
 def test_what_the_body_is_refused_counts_as_if_it_had_been_asked_before(app: Celery) -> None:

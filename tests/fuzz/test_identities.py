@@ -15,6 +15,7 @@ from limits_app.core.keys import (
     MAX_ENTITY_LENGTH,
     Scope,
     check_entity,
+    line_change_scope,
     line_scope,
     member_scope,
     scope_of,
@@ -131,12 +132,14 @@ def kind(make: Callable[..., Scope], *parts: st.SearchStrategy[Any]) -> st.Searc
 
 
 PLAIN = kind(scope_of, NAMES, ENTITIES)
+LINES = kind(line_scope, PLAIN, KEYS)
 SCOPES = (
     PLAIN
     | kind(shared_scope, NAMES, KEYS)
     | kind(member_scope, NAMES, ENTITIES.filter(lambda name: name is not None))
     | PLAIN.map(lambda made: (shadow_scope, made))
-    | st.tuples(st.just(line_scope), PLAIN, KEYS)
+    | LINES
+    | kind(line_change_scope, LINES, st.text(max_size=20))
 )
 
 

@@ -5,11 +5,13 @@ is only an estimate. The limit may admit less than that, since other requests us
 too early then delays the line, and all the others with it, so that each keeps its place. Places move a little faster
 than the limit, so that a task is always ready when capacity is free.
 
-While tasks are rejected, a task that has no place joins the line without being tried, and one whose time has not come
-goes back to its place. Without rejections both are tried, whatever the line says: those before them may be gone.
+A task that is sent again goes behind all others in the broker. While workers go through a long queue for the first
+time, nobody comes whose turn it is, and the limit is idle: tasks that have no place join the line without being tried,
+and the first that comes again delays the line by what it is late. How long that takes depends on how long the line is.
+After a longer silence those who have no place are tried, since those before them may be gone.
 
-A line is four limits in the store of its limit: two endless rates, in microseconds, for until when there are places
-and by how much they are late, and two sessions in which tasks were rejected.
+A line is three endless rates in the store of its limit, in microseconds: until when there are places, by how much they
+are late, and how long a rejection is still remembered.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from typing import Final
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import MAX_AMOUNT
 from limits_app.core.keys import line_change_scope, line_scope
-from limits_app.core.limit_checks import computed_seconds
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
@@ -34,19 +35,16 @@ Place = list[int]
 _END: Final = "end"
 _DELAY: Final = "delay"
 _REJECTED: Final = "rejected"
+_MEMORY_US: Final = 900_000_000
+"""For so long after a rejection no task that has a place is tried before its turn."""
 _SECONDS_TO_FORGET_A_SECOND: Final = 100.0
 """In what time a delay shrinks by a second; the places move that much faster than the limit."""
-_REJECTED_LATELY: Final = "rejected_lately"
-_QUIET_SECONDS: Final = 900.0
-"""For so long after a rejection no task that has a place is tried before its turn."""
-_FILLS: Final = 5
-_LONGEST_SHORT_QUIET_SECONDS: Final = 5.0
-"""After a rejection no task is tried that has no place, until the limit can have filled up so often, at most so long.
-
-Then those before it are still in the queue of the broker, or gone, or amounts were refunded.
-"""
+_LENGTHS_OF_SILENCE: Final = 5
+_SHORTEST_SILENCE_US: Final = 5_000_000
+_LONGEST_SILENCE_US: Final = 60_000_000
+"""So long, or so many times the length of the line, after a rejection others are believed to wait whom nobody saw."""
 _ON_TIME_US: Final = 5_000_000
-"""A task that comes later than this after its time does not show that the line is late."""
+"""A task that is late by this and by more than the silence does not show that the line is late."""
 _EARLY_US: Final = 10_000
 """So much earlier than its time a task may be tried: clocks differ, and timers are not exact."""
 _LEAST_DELAY_US: Final = 1000
@@ -56,11 +54,7 @@ def _endless(key: str, window_seconds: float = 1.0) -> RateLimit:
     return RateLimit(key, 1_000_000, window_seconds, RateLimitAlgorithm.GCRA, burst=MAX_AMOUNT)
 
 
-_LINE: Final = (
-    _endless(_END),
-    _endless(_DELAY, _SECONDS_TO_FORGET_A_SECOND),
-    QuotaLimit(_REJECTED, 1, session_seconds=_QUIET_SECONDS, soft=True),
-)
+_LINE: Final = (_endless(_END), _endless(_DELAY, _SECONDS_TO_FORGET_A_SECOND), _endless(_REJECTED))
 _CHANGE: Final = CallLimit(1, 10)
 
 
@@ -68,8 +62,8 @@ _CHANGE: Final = CallLimit(1, 10)
 class Line:
     """The line of one limit as its store had it.
 
-    `end` and `now` are microseconds of the clock of the store. `delay` is by how many of them the places are late.
-    `rejects` and `rejects_lately` say that a task was rejected not long ago. `state` changes with the line.
+    `end` and `now` are microseconds of the clock of the store. `delay` is by how many of them the places are late, and
+    `silence` how many have passed since a rejection was noted. `state` changes with each of these two.
     """
 
     scoped: ScopedLimits
@@ -77,14 +71,14 @@ class Line:
     now: int
     end: int
     delay: int
-    rejects: bool
-    rejects_lately: bool
+    silence: int
     state: str
 
     @property
     def is_contended(self) -> bool:
         """Whether a task without a place has to take one, since others wait that come before it."""
-        return self.rejects_lately and self.end > self.now
+        believed = min(max(_LENGTHS_OF_SILENCE * (self.end - self.now), _SHORTEST_SILENCE_US), _LONGEST_SILENCE_US)
+        return self.end > self.now and self.silence < believed
 
     def turn(self, place: Place) -> int:
         """Return in how many microseconds the turn of a place comes; below 0 where it is over."""
@@ -93,7 +87,7 @@ class Line:
 
     def must_wait(self, place: Place) -> bool:
         """Whether a task is to come again at its turn, without being tried now."""
-        return self.rejects and self.turn(place) > _EARLY_US
+        return self.silence < _MEMORY_US and self.turn(place) > _EARLY_US
 
     def join(self, service_us: int, retry_us: int | None = None) -> tuple[Place, int]:
         """Take the last place; return it, and in how many microseconds to come.
@@ -115,7 +109,7 @@ class Line:
         """
         turn, line = self.turn(place), self
         late_us = retry_us - turn
-        if late_us >= _LEAST_DELAY_US and turn >= -_ON_TIME_US:
+        if late_us >= _LEAST_DELAY_US and turn >= -_ON_TIME_US - min(self.silence, _LONGEST_SILENCE_US):
             line, _ = self._changed(late_us, late_us, rejected=True, once=True)
         return max(line.turn(place), retry_us)
 
@@ -128,7 +122,7 @@ class Line:
         if once:
             change = line_change_scope(self.scoped.scope, self.state)
             scoped.append(ScopedLimits(change, schema_of((_CHANGE,), self.store.lease_us)))
-        amounts = {_END: longer_us, _DELAY: later_us, _REJECTED: int(rejected), _REJECTED_LATELY: int(rejected)}
+        amounts = {_END: longer_us, _DELAY: later_us, _REJECTED: self.silence if rejected else 0}
         taken = LimitSet.composed(scoped, self.store).try_acquire(
             {key: min(amount, MAX_AMOUNT) for key, amount in amounts.items()}
         )
@@ -138,11 +132,7 @@ class Line:
 
 def line_of(limit: PlannedLimit, store: Store) -> ScopedLimits:
     """Return the scope and the limits of the line of a limit."""
-    definition, seconds = limit.rule.limit, _LONGEST_SHORT_QUIET_SECONDS
-    if isinstance(definition, RateLimit | CallLimit):
-        seconds = min(_FILLS * definition.ceiling / definition.capacity * definition.window_seconds, seconds)
-    lately = QuotaLimit(_REJECTED_LATELY, 1, session_seconds=max(computed_seconds(seconds), 0.5), soft=True)
-    return ScopedLimits(line_scope(limit.scope.scope, limit.rule.key), schema_of((*_LINE, lately), store.lease_us))
+    return ScopedLimits(line_scope(limit.scope.scope, limit.rule.key), schema_of(_LINE, store.lease_us))
 
 
 def read_lines(lines: Collection[ScopedLimits], store: Store) -> dict[str, Line]:
@@ -163,7 +153,7 @@ def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict
         states.setdefault(limit.bucket[0], []).append(state)
 
     def line_at(line: ScopedLimits) -> Line:
-        end, delay, rejected, lately = [used[line.key, limit.key] for limit in line.schema.limits]
-        return Line(line, store, now, now + end, delay, rejected > 0, lately > 0, str(states[line.key][:2]))
+        end, delay, memory = [used[line.key, limit.key] for limit in line.schema.limits]
+        return Line(line, store, now, now + end, delay, max(_MEMORY_US - memory, 0), str(states[line.key][1:]))
 
     return {line.key: line_at(line) for line in lines}

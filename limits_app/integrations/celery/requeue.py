@@ -22,6 +22,8 @@ _LINE_SPEED: Final = 0.99
 """The time in which places move by what the limit admits in 1."""
 _QUOTA_TASK_US: Final = 10_000
 """How far apart tasks come when a quota starts again."""
+_LONGEST_PAUSE_SECONDS: Final = 0.5
+_LEAST_PAUSE_SECONDS: Final = 0.01
 _FIRST_POLL_SECONDS: Final = 0.25
 _LONGEST_POLL_SECONDS: Final = 4.0
 
@@ -34,7 +36,17 @@ class Waiting:
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self.places = dict(places)
+        self._patience_seconds = _LONGEST_PAUSE_SECONDS if places else 0.0
         self._lines: dict[str, Line] = {}
+
+    def pauses(self, seconds: float) -> bool:
+        """Whether a task that is tried after so many seconds waits for that in its process, without being sent again.
+
+        That is for tasks which were sent again and come a little too early. Behind all others in the broker, they would
+        be too late the next time. A new task never waits here, so that a long queue holds up no others.
+        """
+        self._patience_seconds -= max(seconds, _LEAST_PAUSE_SECONDS)
+        return self._patience_seconds >= 0
 
     def seconds_to_turn(self, prepared: Acquisition) -> float:
         """Return in how many seconds it is the turn of a task; 0 where it is to be tried now.

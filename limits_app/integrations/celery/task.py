@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import isasyncgenfunction, isgeneratorfunction
+from time import sleep
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction
@@ -40,8 +41,9 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
     """A task that runs when its limits (`limited`) admit it; `self.limits` is what it holds.
 
     A rejected task is queued again, as the same task, for the time at which capacity is expected. That uses up no
-    retry and occupies no worker. The delay never exceeds half of the broker's visibility timeout, after which the
-    broker would deliver the message twice; a task that is still rejected then is queued once more.
+    retry, and occupies no worker for longer than half a second. The delay never exceeds half of the broker's visibility
+    timeout, after which the broker would deliver the message twice; a task that is still rejected then is queued once
+    more.
     What a task holds is settled when it ends, however it ends, so nothing is held between retries.
     A LimitExceeded or StoreUnavailable that leaves the body queues the task again too, also with `autoretry_for`.
     Fails with TaskRefused where waiting does not help; Celery logs that without a traceback. Calls that are eager or
@@ -112,16 +114,21 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
 
     def _acquire_or_requeue(self, share: Share) -> Acquisition:
         waiting = Waiting(self._headers.get(PLACES, {}))
-        if seconds := waiting.seconds_to_turn(prepared(share)):
-            raise self._requeued(f"other tasks wait for {share.resource}", seconds, waiting)
-        acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
-        if acquisition:
-            self._headers.pop(PLACES, None)  # a retry is not this attempt
-            return acquisition
-        if _is_final(acquisition.outcome):
-            raise TaskRefused(acquisition.outcome.summary())
-        seconds = waiting.seconds_to_retry(acquisition, self._times_requeued)
-        raise self._requeued(str(LimitExceeded.of(acquisition)), seconds, waiting)
+        while True:
+            why = f"other tasks wait for {share.resource}"
+            seconds = waiting.seconds_to_turn(prepared(share))
+            if not seconds:
+                acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
+                if acquisition:
+                    self._headers.pop(PLACES, None)  # a retry is not this attempt
+                    return acquisition
+                if _is_final(acquisition.outcome):
+                    raise TaskRefused(acquisition.outcome.summary())
+                why = str(LimitExceeded.of(acquisition))
+                seconds = waiting.seconds_to_retry(acquisition, self._times_requeued)
+            if not waiting.pauses(seconds):
+                raise self._requeued(why, seconds, waiting)
+            sleep(seconds)
 
     @property
     def _headers(self) -> dict[str, Any]:
