@@ -73,11 +73,6 @@ def hour_ends(now: int) -> int:
     return (now // HOUR_US + 1) * HOUR_US
 
 
-def is_in_hour(until: int, taken_at: int) -> bool:
-    """Return whether a time is in the hour that ends at `until`."""
-    return 0 < until - taken_at <= HOUR_US
-
-
 def seal(name: str | None) -> str | None:
     """Return a name as a text that only a process with the same secret can read."""
     if name is None:

@@ -15,7 +15,7 @@ from typing import Final
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.permits import may_have_expired
 from limits_app.core.algorithms.rule import NEVER_US, Rule, carried_parts
-from limits_app.core.counting import hour_ends, hour_of, is_in_hour
+from limits_app.core.counting import HOUR_US, hour_ends, hour_of
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
 
@@ -37,13 +37,12 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     plan, amounts = claim.plan, claim.amounts
     charged_states: list[State] = []
     for limit in plan.limits:
-        rule, amount = limit.rule, amounts[limit.place]
-        state = _current(records[limit.scope_index], limit.index, now)
-        charged = rule.take(state, now, amount)
+        rule, record, amount = limit.rule, records[limit.scope_index], amounts[limit.place]
+        charged = rule.take(record.states[limit.index], now, amount)
         if charged is None:
             if not rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = rule.settle(state, now, amount)
+            charged = rule.settle(_current(record, limit.index, now), now, amount)
         charged_states.append(charged)
     for limit in plan.limits:
         record = records[limit.scope_index]
@@ -249,7 +248,12 @@ def _reject(claim: Claim, records: list[Record], now: int, is_gone: IsGone | Non
         if any(reclaimed):
             return charge(claim, records, now)
     claim.decided_at = now
-    claim.states = [_current(records[limit.scope_index], limit.index, now) for limit in claim.plan.limits]
+    claim.states = states = []
+    for limit in claim.plan.limits:
+        record = records[limit.scope_index]
+        state = record.states[limit.index]
+        is_current = limit.rule.current(state, now) is state
+        states.append(state if is_current else _current(record, limit.index, now))
     claim.admitted = False
     return False
 
@@ -278,7 +282,7 @@ def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) 
         record = records[limit.scope_index]
         if record.usage is None:
             continue
-        if not is_in_hour(record.usage.until, now):
+        if not 0 < record.usage.until - now <= HOUR_US:
             close_usage(record, hour_ends(now))
         record.usage.amounts[limit.index] += amounts[limit.place]
         if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
@@ -293,7 +297,7 @@ def _count_settled(plan: Plan, records: list[Record], changes: Sequence[int], ta
             continue
         record = records[limit.scope_index]
         usage = record.usage if record.schema is schema else None
-        counts = usage is not None and is_in_hour(usage.until, taken_at)
+        counts = usage is not None and 0 < usage.until - taken_at <= HOUR_US
         if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
             usage.amounts[limit.index] += change
         else:

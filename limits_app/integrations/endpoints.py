@@ -19,7 +19,6 @@ from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested, shown
-from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.store import Store
@@ -162,7 +161,8 @@ class Endpoints:
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
         kept = self._kept
-        return None if kept is None or not lasts(kept.kept_at, kept.seconds, monotonic()) else kept
+        # `lasts`, without a call for each request.
+        return kept if kept is not None and 0 <= monotonic() - kept.kept_at < kept.seconds else None
 
     def clear(self) -> None:
         """Drop the endpoints."""

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from limits_app import conf
-from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.runtime import on_fork
 from limits_app.models import changes, note_code_limits
@@ -101,7 +100,8 @@ class Resolver:
         if entry is None:
             return None
         resolved, kept_at, seconds, changes_at, pool = entry
-        if not lasts(kept_at, seconds, monotonic()) or (changes_at is not None and changes_at <= self.clock()):
+        # `lasts`, without a call for each request.
+        if not 0 <= monotonic() - kept_at < seconds or (changes_at is not None and changes_at <= self.clock()):
             return None
         if not resolved.available and _can_open(resolved.alias):
             return None

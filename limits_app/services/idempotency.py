@@ -50,20 +50,17 @@ class IdempotentRequest(Request):
         self._requested_amounts: Requested = None
         self._is_repeated = False
 
-    def _limits(self, resolved: ResolvedSet) -> LimitSet:
-        limits = super()._limits(resolved)
+    def _limits(self, resolved: ResolvedSet) -> tuple[LimitSet, RequestedAmounts]:
+        limits, requested = super()._limits(resolved)
         if not limits.scoped and resolved.shadow is None:
-            return limits
-        amounts = self._requested_amounts = amounts_for(limits, self._requested)
+            return limits, requested
+        amounts = self._requested_amounts = amounts_for(limits, requested)
         self._same_scope = amounts_scope(self._key_scope, amounts if isinstance(amounts, Mapping) else {})
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((once,), limits.store.lease_us)
         scopes = (self._key_scope, self._same_scope)
-        return resolved.with_scopes(ScopedLimits(one, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for one in scopes)
-
-    def _amounts(self, limits: LimitSet) -> Requested:
-        is_keyed = any(scope.level == IDEMPOTENCY_LEVEL for scope in limits.scoped)
-        return self._requested_amounts if is_keyed else super()._amounts(limits)
+        keys = [ScopedLimits(one, schema, IDEMPOTENCY_LEVEL, prefix=_PREFIX) for one in scopes]
+        return resolved.with_scopes(keys), amounts
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         while True:

@@ -128,13 +128,15 @@ class Request:
         try:
             while True:
                 try:
-                    limits = self._fallback
+                    limits, requested = self._fallback, self._requested
                     if limits is None:
-                        limits = self._limits(self._source.cached(self._key) or self._source.get(self._key))
+                        resolved = self._source.cached(self._key) or self._source.get(self._key)
+                        limits, requested = self._limits(resolved)
                 except _RECOVERABLE as error:
                     self._recover(error)
                     continue
-                amounts = self._amounts(limits)  # an error of the site is raised
+                # An error of the site is raised.
+                amounts = requested(limits) if callable(requested) else requested
                 try:
                     return use(limits, amounts)
                 except _RECOVERABLE as error:
@@ -146,27 +148,26 @@ class Request:
         """`_use` for asyncio: a thread reads the database."""
         while True:
             try:
-                limits = self._fallback
+                limits, requested = self._fallback, self._requested
                 if limits is None:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
-                    limits = self._limits(resolved)
+                    limits, requested = self._limits(resolved)
             except _RECOVERABLE as error:
                 self._recover(error)
                 continue
-            amounts = self._amounts(limits)
+            amounts = amounts_for(limits, requested)
             try:
                 return await use(limits, amounts)
             except _RECOVERABLE as error:
                 self._recover(error)
 
-    def _limits(self, resolved: ResolvedSet) -> LimitSet:
-        """Note what the next attempt uses, and return its limits; StoreUnavailable where it is known beforehand."""
-        self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
-        return resolved.limit_set if resolved.available else resolved.in_store()
+    def _limits(self, resolved: ResolvedSet) -> tuple[LimitSet, RequestedAmounts]:
+        """Note what the next attempt uses, and return its limits, and the amounts that it requests of them.
 
-    def _amounts(self, limits: LimitSet) -> Requested:
-        """Return the amounts that are requested of some limits."""
-        return amounts_for(limits, self._requested)
+        Raises StoreUnavailable where it is known beforehand.
+        """
+        self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
+        return resolved.limit_set if resolved.available else resolved.in_store(), self._requested
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""

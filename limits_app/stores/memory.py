@@ -206,7 +206,7 @@ class MemoryStore:
         try:
             result = work(claim, records, now)
             is_done = True
-            if self._unsaved or (plan.counts_usage and _has_moved_usage(before)):
+            if self._unsaved or (plan.counts_usage and claim.admitted and _has_moved_usage(before)):
                 self._save(plan, records, now)
         except BaseException:
             if is_done:  # what was saved already stays as it is

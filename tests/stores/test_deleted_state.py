@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore, opened_file
 from limits_app.testing.conformance.contract import counting, total
@@ -144,3 +147,52 @@ def test_a_directory_that_was_moved_is_noticed_after_a_second(
     now[0] = 1.0
     assert used(mine, "x") == 0
     assert state.is_dir()
+
+
+@contextmanager
+def full_disk(most: int) -> Iterator[None]:
+    """Files cannot be written beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("delete", DELETIONS)
+def test_state_that_cannot_be_written_again_is_kept_until_it_can(
+    process_store: ProcessStore, delete: Callable[[Path], None]
+) -> None:
+    limits, state = limits_of(process_store, LIMIT), process_store.directory / "state"
+    assert limits.try_acquire({"x": 7})
+    delete(state)
+    with full_disk(8192):
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="File too large"):
+                limits.try_acquire({"x": 1})
+    assert [bool(limits.try_acquire({"x": 1})) for _ in range(3)] == [True, True, False]
+    assert not list(state.glob("*.copy"))
+
+
+def test_content_is_kept_where_the_file_of_another_program_cannot_be_read(process_store: ProcessStore) -> None:
+    limits, state = limits_of(process_store, LIMIT), process_store.directory / "state"
+    assert limits.try_acquire({"x": 7})
+    content = bytearray((state / "data.mdb").read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)
+    delete_data(state)
+    (state / "data.mdb").write_bytes(content)
+    with pytest.raises(StoreUnavailable, match="cannot be written again"):
+        limits.try_acquire({"x": 1})
+    assert [bool(limits.try_acquire({"x": 1})) for _ in range(3)] == [True, True, False]
+    assert len(list(state.glob("data.mdb.unreadable-*"))) == 1
+
+
+def test_content_is_added_to_a_file_that_was_restored_from_a_backup(process_store: ProcessStore) -> None:
+    limits, state = limits_of(process_store, LIMIT), process_store.directory / "state"
+    assert limits.try_acquire({"x": 3})
+    backup = (state / "data.mdb").read_bytes()
+    assert limits.try_acquire({"x": 1})
+    delete_data(state)
+    (state / "data.mdb").write_bytes(backup)
+    assert [bool(limits.try_acquire({"x": 1})) for _ in range(3)] == [True, True, False], "the use in both files"

@@ -41,6 +41,8 @@ class TokenBucket(DrainingRule):
             drained = (tick - last) * self._rate
             level = level - drained if level > drained else 0
             last = tick
+        elif tick < last:  # the clock was set back
+            level, last = self.current(state, now)
         if self._tick_us > 1 and amount and level < self._rate:
             last = max(last, self._next_tick(now))
         level += amount

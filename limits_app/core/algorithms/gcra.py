@@ -24,6 +24,8 @@ class Gcra(DrainingRule):
         super().__init__(limit, (0, 0, 0))
 
     def take(self, state: State, now: int, amount: int) -> State | None:
+        if now < state[2] * self._tick_us:  # the clock was set back
+            state = self.current(state, now)
         before = self.used(state, now)
         if before + amount > self.ceiling_parts:
             return None

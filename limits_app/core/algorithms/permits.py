@@ -42,8 +42,10 @@ class Permits(Rule):
         if held + amount > self.ceiling_parts:
             return None
         ends = now + self.lease_us
-        if held == 0 or ends < earliest:
+        if held == 0:
             earliest = ends
+        elif ends < earliest:  # the clock was set back
+            earliest = min(self.current(state, now)[3], ends)
         return held + amount, holders + 1, now if now > fence else fence + 1, earliest
 
     def wait(self, state: State, now: int, amount: int) -> int:

@@ -57,6 +57,8 @@ class Quota(Rule):
         if now >= end or not count:
             start, end = self._period_at(now)
             count = 0
+        elif end - now > self._usual_us:  # the clock may have been set back
+            start, end, count = self.current(state, now)
         count += amount
         # While the clock is set back the period continues, so that amounts charged in it now are refunded in it.
         return (min(start, now), end, count) if count <= self.ceiling_parts else None

@@ -61,7 +61,7 @@ class Rule(ABC):
 
     @abstractmethod
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """Return the state with `amount` charged, or None when it does not fit now."""
+        """Return the state as it is `current` with `amount` charged, or None when it does not fit now."""
 
     def charged(self, state: State, now: int, amount: int) -> State | None:
         """Return the state after a request: as `take`, except that a soft limit records over-use as debt."""

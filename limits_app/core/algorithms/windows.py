@@ -51,6 +51,8 @@ class FixedWindow(Rule):
         start, count = state
         if count == 0 or now - start >= self._window_us:
             start, count = now, 0
+        elif now < start:  # the clock was set back
+            start, count = self.current(state, now)
         count += amount
         return (start, count) if count <= self.ceiling_parts else None
 
@@ -106,7 +108,9 @@ class SlidingWindow(Rule):
         return (0, used, now, now, now, EMPTY_LOG) if used else _START
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        now = max(now, state[3])
+        if now < state[3]:  # the clock was set back
+            state = self.current(state, now)
+            now = max(now, state[3])
         if state[1] - self._expired(state, now) + amount > self.ceiling_parts:
             return None
         return self._charged(state, now, amount) if amount else state

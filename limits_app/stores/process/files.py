@@ -247,10 +247,25 @@ def copy_if_missing(state: Path, environment: lmdb.Environment) -> bool:
         if (state / _DATA).exists():
             return False
         _new_lock(state)
-        # Without compaction LMDB would wait for the transaction to end.
-        environment.copy(str(state), compact=True)
-        (state / _DATA).chmod(0o600)
+        copy = state / f"{_DATA}.copy"
+        try:
+            descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                # Without compaction LMDB would wait for the transaction to end.
+                environment.copyfd(descriptor, compact=True)
+            finally:
+                os.close(descriptor)
+            copy.rename(state / _DATA)  # complete, so that a disk that is full leaves no file that cannot be read
+        finally:
+            copy.unlink(missing_ok=True)
         return True
+
+
+def drop_lock(state: Path, number: int) -> None:
+    """Delete the file with the locks if it is the one with this inode, which belongs to a deleted data file."""
+    with exclusively(state):
+        if _number(state / _LOCK) == number:
+            (state / _LOCK).unlink()
 
 
 def _set_aside(state: Path, error: Exception) -> None:

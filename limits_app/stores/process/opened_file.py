@@ -18,12 +18,12 @@ class DeletedError(lmdb.Error):
 
 
 class OpenedFile:
-    """A descriptor of the file; `number` is its inode."""
+    """A descriptor of the file; `number` is its inode, and `lock_number` that of the file with its locks."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
         self._numbers = files.file_numbers(state)
-        self.number = self._numbers[0]
+        self.number, self.lock_number = self._numbers
         self._descriptor = os.open(files.data_file(state), os.O_RDONLY)
         self.close = finalize(self, os.close, self._descriptor)
         self._size = os.lseek(self._descriptor, 0, os.SEEK_END)

@@ -247,11 +247,15 @@ class StateFile:
     def _move(self, deleted: lmdb.Environment, old: Txn) -> None:
         """Write the content of a deleted file into the one in the directory, which is made if there is none."""
         if not files.copy_if_missing(self.directory, deleted):
+            files.drop_lock(self.directory, self._data.lock_number)
             opened: list[lmdb.Environment] = []
             try:
                 files.open_environment(self.directory, self._map_megabytes, opened)
                 with opened[0].begin(write=True) as new:
                     self._transfer(old, new)
+            except files.UNREADABLE as error:
+                files.set_aside(self.directory, error, files.file_numbers(self.directory)[0])
+                raise
             finally:
                 for environment in opened:
                     environment.close()
@@ -301,7 +305,13 @@ class StateFile:
         elif possible and isinstance(error, lmdb.MapResizedError):
             self._alone(self._close)  # another process has made it larger
         elif possible and isinstance(error, DeletedError):
-            self._alone(self._restore)
+            try:
+                self._alone(self._restore)
+            except (lmdb.Error, OSError) as failure:
+                raise StoreUnavailable(
+                    f"the state file {files.data_file(self.directory)} was deleted and cannot be written again "
+                    f"({failure}): free some space, or set LIMITS['STATE_DIR'] to another directory"
+                ) from failure
         elif possible and isinstance(error, files.UNREADABLE):
             self._alone(lambda: self._replace(error))
         elif isinstance(error, lmdb.MapFullError):

@@ -64,7 +64,10 @@ local function decide(turn)
   for index = 1, #scopes do
     local scope = scopes[index]
     -- States that were written before the clock was set back are saved, so that time passes for them from now on.
-    if scope.is_moved then call('HSET', scope.key, 's', pack(scope.format, unpack(scope.record))) end
+    if scope.is_moved then
+      write_to_known(scope)
+      call('HSET', scope.key, 's', pack(scope.format, unpack(scope.record)))
+    end
   end
   at = first_limit
   for _ = 1, limits do

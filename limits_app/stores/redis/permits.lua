@@ -21,6 +21,7 @@ function current.permits(record, at, key, _, lease_us)
   local latest = now + 2 * lease_us
   if record[at] == 0 or record[at + 3] <= latest then return false end
   record[at + 3] = now + lease_us
+  call('ZREM', key, '') -- as write_to_known
   for _, lease in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(latest), '+inf')) do
     call('ZADD', key, whole(now + lease_us), lease)
   end

@@ -9,6 +9,7 @@ local number, attempt, now, charged_at = unpack_from('<dddd', numbers)
 -- Exactly once, see exactly_once.py: the last of KEYS holds the number of the caller's last call, and the reply to it.
 -- Calls with the number 0 may be executed twice.
 local function reply_once(reply)
+  if attempt > 0 then call('HDEL', KEYS[#KEYS], '') end -- as write_to_known: the reply may be all that it writes
   local is_new = call('HSET', KEYS[#KEYS], 'r', pack('<dc0', number, reply))
   if is_new == 1 or number % 16 == 0 then call('PEXPIRE', KEYS[#KEYS], 3600000) end
   return reply

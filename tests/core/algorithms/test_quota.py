@@ -187,14 +187,16 @@ def test_a_change_while_the_clock_is_back_ends_no_period_early() -> None:
     [QuotaLimit.per_hour("k", 10), QuotaLimit.per_session("k", 10, 7200), DAILY],
     ids=["hour", "longer", "day"],
 )
-@pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
-def test_a_change_while_the_clock_is_back_keeps_what_is_taken_then(limit: QuotaLimit, changed: QuotaLimit) -> None:
+@pytest.mark.parametrize(("limit", "back"), [(DAILY, 5 * HOUR), (SESSION, HOUR // 2)], ids=["day", "session"])
+def test_a_change_while_the_clock_is_back_keeps_what_is_taken_then(
+    limit: QuotaLimit, back: int, changed: QuotaLimit
+) -> None:
     tested, begins = Driven(limit), MIDNIGHT + HOUR
     assert tested.take(begins, 5)
-    assert tested.take(begins - 5 * HOUR, 5)
-    after = tested.carried_into(changed, begins - 5 * HOUR)
+    assert tested.take(begins - back, 5)
+    after = tested.carried_into(changed, begins - back)
     assert after.used(begins + HOUR - 1) == 10
-    after.settle(begins, -5, taken_at=begins - 5 * HOUR)
+    after.settle(begins, -5, taken_at=begins - back)
     assert after.used(begins) == 5
 
 

@@ -31,6 +31,18 @@ def test_a_state_of_zeros_means_unused(limit: Limit) -> None:
 
 
 @pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
+@pytest.mark.parametrize("back", [1, SECOND, 2 * SECOND, 3 * LEASE_US, 400 * 86_400 * SECOND])
+def test_take_decides_over_the_state_as_it_is_after_the_clock_was_set_back(limit: Limit, back: int) -> None:
+    rule = compile_rule(limit, LEASE_US)
+    state = rule.take(rule.start, NOW, 2 * rule.parts_per_unit)
+    assert state is not None
+    now = NOW - back
+    for units in range(3):
+        amount = units * rule.parts_per_unit
+        assert rule.take(state, now, amount) == rule.take(rule.current(state, now), now, amount)
+
+
+@pytest.mark.parametrize("limit", LIMITS[:-1], ids=repr)
 def test_the_ceiling_is_what_can_be_admitted_at_once(limit: Limit) -> None:
     rule = compile_rule(limit, LEASE_US)
     assert rule.ceiling_parts == 3 * rule.parts_per_unit

@@ -16,8 +16,9 @@ from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
+from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
-from tests.servers.machine import free_ports
+from tests.servers.machine import HOST, free_ports
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import Keeper, record
@@ -120,6 +121,33 @@ def test_known_scopes_are_decided_by_a_full_server_and_new_ones_are_not(
         assert used(limits, "x") == 2
     assert used(limits_of(store, *known, entity="new"), "x") == 0
     other.close()
+
+
+@pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
+def test_known_scopes_are_decided_by_a_full_server_whose_clock_was_set_back(
+    server: RedisServer, full: Callable[[], None], known: list[AnyLimit]
+) -> None:
+    clock = FakeClock()
+    store = RedisStore(url=server.url, clock=clock, connect_seconds=1, reply_seconds=1)
+    limits = limits_of(store, *known, entity="known")
+    assert limits.try_acquire({"x": 5}).claim.admitted
+    full()
+    clock.advance(-9000 * HOUR)
+    assert not limits.try_acquire({"x": 1})
+    store.close()
+
+
+def test_a_rejection_whose_reply_was_lost_is_repeated_by_a_full_server(
+    server: RedisServer, store: RedisStore, full: Callable[[], None]
+) -> None:
+    assert limits_of(store, RateLimit("x", 5, HOUR)).try_acquire({"x": 5})
+    full()
+    losses = iter([True])
+    with proxy(server.port, lambda command: b"EVAL" in command and next(losses, False)) as between:
+        other = RedisStore(url=f"redis://{HOST}:{between.port}/0", connect_seconds=1, reply_seconds=1)
+        assert not limits_of(other, RateLimit("x", 5, HOUR)).try_acquire({"x": 5})
+        assert between.lost
+        other.close()
 
 
 def test_limits_can_be_changed_and_reset_on_a_full_server(store: RedisStore, full: Callable[[], None]) -> None:
