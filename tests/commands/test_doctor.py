@@ -22,7 +22,18 @@ from redis import Redis
 
 from limits_app.core.counting import HOUR_US
 from limits_app.integrations.middleware import LimitsMiddleware
-from limits_app.models import Bucket, Denial, Endpoint, Entity, Period, Policy, Pool, Resource, UsageSnapshot
+from limits_app.models import (
+    Bucket,
+    CodeLimits,
+    Denial,
+    Endpoint,
+    Entity,
+    Period,
+    Policy,
+    Pool,
+    Resource,
+    UsageSnapshot,
+)
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.environment import answers
 from limits_app.services.limits_file import apply, read_content
@@ -264,6 +275,14 @@ def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
     used("new", timedelta(minutes=5))
     assert found("D020") == ["old has not been used for 30 days"]
     assert found("D021")[0].endswith("strange09 and 2 more")
+
+
+def test_resources_with_limits_in_code_need_no_row() -> None:
+    apply(read_content("policies: [{limits: [k=1/s]}]"))
+    used("reports", timedelta(minutes=5))
+    used("misspelled", timedelta(minutes=5))
+    CodeLimits.objects.create(resource="reports", limits="calls=5/min")
+    assert found("D021") == ["resources without a row and without limits in code are used: misspelled"]
 
 
 def test_pools_need_no_resource_of_their_name() -> None:

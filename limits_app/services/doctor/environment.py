@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
-from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
+from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.resolver.resolution import write_alias
 from limits_app.stores import registry
@@ -200,12 +200,13 @@ def used(resources: Collection[str], using: str) -> Iterator[Finding]:
             f"{_named(unused)} has not been used for {_UNUSED.days} days",
             "Delete resources that are not needed, or check whether the code uses another name.",
         )
-    unknown = sorted(lately - {*resources})
+    of_code = CodeLimits._default_manager.using(using).values_list("resource", flat=True)
+    unknown = sorted(lately - {*resources, *of_code})
     if unknown:
         yield Finding(
             "limits_app.D021",
             Severity.INFO,
-            f"resources without a row are used: {_named(unknown)}",
+            f"resources without a row and without limits in code are used: {_named(unknown)}",
             "Create the resource to set specific limits for it, or correct a misspelled name in the code.",
         )
     yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
