@@ -154,5 +154,5 @@ def test_keys_and_channels_of_other_sites_are_denied(server: RedisServer, missin
 
 def test_the_documentation_lists_the_same() -> None:
     text = Path("docs/stores.md").read_text()
-    listed = text[text.index("A user of an ACL needs") :].partition(".\n")[0]
+    listed = text[text.index("An ACL user needs access") :].partition(".\n")[0]
     assert re.findall(r"`([A-Z|]+)`", listed) == list(acl_commands())
