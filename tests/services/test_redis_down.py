@@ -230,8 +230,9 @@ def test_a_redis_that_is_back_is_not_run_down(server: RedisServer) -> None:
         load.wait_for(load.total() + 200)
         with Redis(port=server.port) as client:
             connections = client.info("stats")["total_connections_received"]
-    # Each thread at most one, besides those who looked whether it is there: the tests, a probe, and this.
-    assert connections <= MANY_THREADS + 4
+    # Each thread one, and perhaps another one, since a connection that is found lost closes the idle ones;
+    # besides those who looked whether it is there: the tests, a probe, and this.
+    assert connections <= 2 * MANY_THREADS + 4
 
 
 def test_who_was_answered_by_policy_holds_nothing_of_a_redis_that_goes_on(server: RedisServer) -> None:

@@ -273,6 +273,8 @@ class ConnectionPool:
                 if is_shared or first.execute(sql) != session:
                     return True
         except first.error as error:
+            if first.failure(error).pooled:
+                return True
             raise StoreUnavailable(f"the database {self.alias!r} failed: {error}") from error
         finally:
             for connection in (first, second):
