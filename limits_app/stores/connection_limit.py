@@ -18,6 +18,8 @@ from limits_app.core.runtime import on_fork
 
 MOST_CONNECTIONS: Final = 32
 """Enough for the threads of a server process, and for all that one process can decide in a second."""
+_PATIENCE: Final = 10
+"""How many times as long a caller waits while none has found the server silent: the process may be short of CPU."""
 
 
 class Checkout:
@@ -46,21 +48,25 @@ class ConnectionLimit:
         self._free = SimpleQueue[Checkout]()
         for _ in range(MOST_CONNECTIONS):
             self._free.put(Checkout(ref(self._free)))
-        self._answered_at = 0.0
+        self._answered_at = self._silent_at = 0.0
 
     def check_out(self, seconds: float) -> Checkout:
         """Return the right to use a connection, which belongs to the caller until it calls `check_in`.
 
         The wait goes on while the server answers other callers. Raises StoreUnavailable when it has answered none of
-        them for so many seconds.
+        them for so many seconds, and one of them has found it silent; for `_PATIENCE` times as long, if none has.
         """
         with suppress(Empty):
             return self._free.get(block=False)
         began = monotonic()
-        while (left := max(began, self._answered_at) + seconds - monotonic()) > 0:
+        while True:
+            since = max(began, self._answered_at)
+            most = seconds if self._silent_at > since else _PATIENCE * seconds
+            left = since + most - monotonic()
+            if left <= 0:
+                raise unanswered(most)
             with suppress(Empty):
-                return self._free.get(timeout=left)
-        raise unanswered(seconds)
+                return self._free.get(timeout=min(left, seconds))
 
     def check_in(self, checkout: Checkout) -> None:
         """Let another caller use a connection."""
@@ -69,6 +75,10 @@ class ConnectionLimit:
     def answered(self) -> None:
         """Note that the server has answered."""
         self._answered_at = monotonic()
+
+    def silent(self) -> None:
+        """Note that the server has not answered a caller in time."""
+        self._silent_at = monotonic()
 
 
 def unanswered(seconds: float) -> StoreUnavailable:

@@ -227,7 +227,9 @@ class ConnectionPool:
                 connection = self._idle.pop()
             except IndexError:
                 connection = self._open()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StoreUnavailable):
+                self._limit.silent()
             self._limit.check_in(checkout)
             raise
         connection.checkout = checkout
@@ -253,6 +255,7 @@ class ConnectionPool:
         checkout = self._end(connection)
         connection.close()
         self.close()
+        self._limit.silent()
         self._limit.check_in(checkout)
 
     def pools_transactions(self) -> bool:

@@ -152,10 +152,12 @@ class Connections:
                 connection.connect()  # sending would not ask Sentinel where to connect
                 reply = _execute(connection, call)
             except REFUSED as refusal:
+                self._limit.answered()
                 raise self._refused(call, refusal, generation) from refusal
             except LOST as lost:
                 error = lost
             else:
+                self._limit.answered()
                 if is_silent:  # the timeouts of the connection are short
                     connection.disconnect()
                 else:
@@ -163,6 +165,7 @@ class Connections:
                 return reply
             if is_silent or monotonic() > deadline:
                 break
+        self._limit.silent()
         raise Unanswered(f"Redis does not answer: {error}") from error
 
     def refused(self, error: Exception, generation: int) -> StoreUnavailable:
@@ -211,6 +214,7 @@ class Connections:
         try:
             connection.connect()
         except (*LOST, exceptions.RedisError) as error:
+            self._limit.silent()
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
         self._limit.answered()
         return connection
