@@ -20,7 +20,7 @@ from benchmarks.subjects import OURS, calls
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from limits_app.models.policy_lookup import PolicyChain
+    from limits_app.policies import PolicyChain
 
 __all__ = ["ROWS"]
 
@@ -56,7 +56,7 @@ def _miss(effort: Effort) -> Iterable[Line]:
     with _site():
         from django.db import connection
 
-        from limits_app.resolver.resolution import resolve
+        from limits_app.policies import resolve
 
         sent: list[tuple[str, Any]] = []
 
@@ -83,7 +83,7 @@ def _memory(effort: Effort) -> Iterable[Line]:
     """What the process has grown by once the cache is full, and when as many entities have come as there are."""
     with _site():
         from limits_app import conf
-        from limits_app.resolver.cache import resolver
+        from limits_app.policies import resolver
 
         few = 2 * conf.get(conf.RESOLVER_MAX_ENTRIES)
         many = effort.sized(1_000_000, 2 * few)
@@ -104,8 +104,8 @@ def _without_queries() -> Iterator[None]:
     """Everybody is told what the database says of one, who has nothing of their own: a million queries take long."""
     from django.utils import timezone
 
-    from limits_app.models import Subject
-    from limits_app.resolver.resolution import policy_source, write_alias
+    from limits_app.models import write_alias
+    from limits_app.policies import Subject, policy_source
 
     read, told = policy_source.read, policy_source.read(Subject(_RESOURCE, _ENTITY), write_alias(), timezone.now())
 

@@ -28,7 +28,7 @@ class LimitsConfig(AppConfig):
         from limits_app import alerts, checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
         from limits_app.models import plan, recording
-        from limits_app.resolver.cache import advance_version
+        from limits_app.policies import advance_version
         from limits_app.stores import registry
 
         register(checks.check_settings, "limits_app")

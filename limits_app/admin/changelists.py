@@ -24,7 +24,7 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import LEVELS, amount, bar_of
 from limits_app.core.errors import LimitsError
 from limits_app.models import PolicyEffect
-from limits_app.resolver.resolution import Pair
+from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
 from limits_app.services.limit_words import limit_name
 

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
-from limits_app.models import ENTITY_FLAGS, Limit, PolicyScope
-from limits_app.resolver.policies import CODE, PolicyStatus
+from limits_app.models import Limit, PolicyScope
+from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
 from limits_app.services import LimitState
 
 _NEAR: Final = 0.8

@@ -24,7 +24,7 @@ from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, shown_l
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
-from limits_app.resolver.resolution import Pair
+from limits_app.policies import Pair
 from limits_app.services import RowState
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used

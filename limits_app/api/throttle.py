@@ -12,8 +12,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.drf.throttle import LimitThrottle, Refused
 from limits_app.models import PolicyScope
-from limits_app.resolver.policies import PolicyStatus
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import PolicyStatus, resolve
 from limits_app.stores.memory import MemoryStore
 
 RESOURCE: Final = "limits_app.api"

@@ -18,9 +18,8 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource
+from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
-from limits_app.resolver.resolution import write_alias
 from limits_app.services.site_urls import SiteUrls
 from limits_app.stores import registry
 

@@ -32,7 +32,7 @@ from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish, release_with_task
-from limits_app.resolver.resolution import Limits
+from limits_app.policies import Limits
 from limits_app.services.amounts import AcquireOptions
 
 Amounts = Mapping[str, Amount]

@@ -15,7 +15,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
-from limits_app.resolver.resolution import Limits
+from limits_app.policies import Limits
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.several import prefixes_of

@@ -32,7 +32,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.identity import Identity, entity_of_user, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
-from limits_app.resolver.resolution import Limits
+from limits_app.policies import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
 from limits_app.usage.denial_counter import WEB_REQUEST

@@ -20,7 +20,7 @@ from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement
 from limits_app.models.fields import aware
 from limits_app.models.own_queries import Failures, failures
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores.background import BackgroundTask
 from limits_app.usage.denial_counter import denials
 from limits_app.usage.evaluation_counter import evaluations

@@ -14,10 +14,8 @@ from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit, noted_limits
 from limits_app.models.limit_rules import LimitKind
 from limits_app.models.plan import Plan, PlanGroup
-from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
-from limits_app.models.policy_lookup import policies_for
+from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope, write_alias
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
-from limits_app.models.policy_values import ENTITY_FLAGS, EntityPolicies, PolicyValue, Subject
 from limits_app.models.pool import CoolDown, LoadBalancing, Pool, PoolMember
 from limits_app.models.resource import CodeLimits, Resource, code_limits, note_code_limits
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch

@@ -9,7 +9,7 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 
 from __future__ import annotations
 
-from limits_app.resolver.policies import PolicyStatus
+from limits_app.policies import PolicyStatus
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.adjust import areset, reset, top_up
 from limits_app.services.boosts import grant_boost

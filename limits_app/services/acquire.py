@@ -11,8 +11,7 @@ from limits_app.core.errors import LimitExceeded
 from limits_app.core.keys import EntityName, check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import Limits
+from limits_app.policies import Limits, resolver
 from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.services.request import Request

@@ -17,9 +17,8 @@ from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
-from limits_app.models import AuditEvent, Entity, Verb, changes
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import check_names, total_scopes, write_alias
+from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
+from limits_app.policies import check_names, resolver, total_scopes
 from limits_app.services.amounts import not_limited
 from limits_app.stores import registry
 from limits_app.stores.registry import aliases, resilient_store

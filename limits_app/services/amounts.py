@@ -12,8 +12,7 @@ from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
-from limits_app.resolver.cache import Key, resolver
-from limits_app.resolver.resolution import Limits, checked_defaults, latest_code_limits
+from limits_app.policies import Key, Limits, checked_defaults, latest_code_limits, resolver
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""

@@ -14,10 +14,9 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import Account, check_entity, check_resource, entity_name
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
 from limits_app.core.notation import limit_text
-from limits_app.models import Entity, Policy, Resource
+from limits_app.models import Entity, Policy, Resource, write_alias
 from limits_app.models.patterns import is_pattern
-from limits_app.resolver.policies import Choice
-from limits_app.resolver.resolution import choose_each, write_alias
+from limits_app.policies import Choice, choose_each
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
 

@@ -14,8 +14,7 @@ from limits_app import audit, signals
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, limit_text
-from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits
-from limits_app.resolver.resolution import write_alias
+from limits_app.models import Candidate, CandidateState, EvaluationKind, Policy, PolicyEffect, noted_limits, write_alias
 from limits_app.services import definitions
 from limits_app.services.writing import Limits
 from limits_app.usage.evaluation_counter import entities, totals

@@ -12,11 +12,8 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope
-from limits_app.models.policy_lookup import policies_for
-from limits_app.models.policy_values import Subject
-from limits_app.resolver.policies import applied_policies, choose
-from limits_app.resolver.resolution import write_alias
+from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope, write_alias
+from limits_app.policies import Subject, applied_policies, judge, policies_for
 from limits_app.services.field_values import moment
 
 Scope = tuple[str, ...]
@@ -185,7 +182,7 @@ def left_without(policy: Policy) -> str:
     now = datetime.now(UTC)
     link = policies_for(Subject(*names), write_alias(), now).links[0]
     others = replace(link, policies=tuple(one for one in link.policies if one.policy_id != policy.pk))
-    keys = [one.policy_id for one in applied_policies(choose(others, now).verdicts)]
+    keys = [one.policy_id for one in applied_policies(judge(others, now).verdicts)]
     if not keys:
         return gettext("Without it no policy applies, and everything is allowed.")
     rows = Policy.objects.using(write_alias()).in_bulk([key for key in keys if key])

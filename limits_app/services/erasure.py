@@ -28,10 +28,10 @@ from limits_app.models import (
     Resource,
     UsageSnapshot,
     changes,
+    write_alias,
 )
 from limits_app.models.patterns import is_pattern
 from limits_app.models.snapshots import batches
-from limits_app.resolver.resolution import write_alias
 from limits_app.services.usage import roll_up
 from limits_app.stores.registry import aliases, resilient_store
 from limits_app.usage.denial_counter import denials

@@ -15,12 +15,21 @@ from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import ENFORCED, TOTALS, CandidateValue, Emergency, PolicyScope, PolicyValue
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.policies import Choice, EffectiveLimit, PolicyStatus, Verdict
-from limits_app.resolver.pools import MEMBER_LEVEL, PooledSet
-from limits_app.resolver.resolution import Limits, policy_source, resolve
-from limits_app.resolver.resolved_set import Resolution
+from limits_app.models import ENFORCED, TOTALS, CandidateValue, Emergency, PolicyScope
+from limits_app.policies import (
+    MEMBER_LEVEL,
+    Choice,
+    EffectiveLimit,
+    Limits,
+    PolicyStatus,
+    PolicyValue,
+    PooledSet,
+    Resolution,
+    Verdict,
+    policy_source,
+    resolve,
+    resolver,
+)
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
 from limits_app.services.shadow import with_shadow

@@ -11,7 +11,7 @@ from limits_app.core.amounts import Requested
 from limits_app.core.limit_pool import Foreseen
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models.pool import MemberDefinition
-from limits_app.resolver.pools import MemberSet, PooledSet
+from limits_app.policies import MemberSet, PooledSet
 
 
 class MemberStanding(StrEnum):

@@ -9,8 +9,8 @@ from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import ENTITY_FLAGS, TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope, PolicyValue
-from limits_app.resolver.policies import CODE, PolicyStatus
+from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
+from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus, PolicyValue
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 from limits_app.services.limit_words import limit_name
 

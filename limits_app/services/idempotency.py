@@ -23,8 +23,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.resolver.cache import Key
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import Key, ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.request import Request, Source, waiting_time
 

@@ -17,13 +17,10 @@ from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool, checked_seconds
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
-from limits_app.models import changes
+from limits_app.models import changes, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import keep_cool_down
-from limits_app.resolver.balancers import balancers
-from limits_app.resolver.cache import pool_resolver, resolver
-from limits_app.resolver.pools import PooledSet
-from limits_app.resolver.resolution import write_alias
+from limits_app.policies import PooledSet, balancers, pool_resolver, resolver
 from limits_app.services.request import Request
 
 logger = logging.getLogger("limits_app")

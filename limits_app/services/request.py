@@ -24,9 +24,7 @@ from limits_app.core.errors import (
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
-from limits_app.resolver.cache import Key, resolver
-from limits_app.resolver.pools import MemberSet, PooledSet
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import afollow, count, follow, with_shadow

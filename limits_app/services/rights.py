@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from limits_app.audit import changed_by_revert
-from limits_app.models import AuditEvent, Candidate, Entity, Policy
-from limits_app.resolver.resolution import write_alias
+from limits_app.models import AuditEvent, Candidate, Entity, Policy, write_alias
 
 
 class Action(StrEnum):

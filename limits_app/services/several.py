@@ -16,10 +16,7 @@ from limits_app.core.keys import EntityName, check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
-from limits_app.resolver.cache import Key, resolver
-from limits_app.resolver.pools import PoolMembers
-from limits_app.resolver.resolution import Limits
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request
 

@@ -17,7 +17,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.special_acquisitions import TrackedAcquisition
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.usage.evaluation_counter import evaluations
 

@@ -22,11 +22,18 @@ from limits_app.core.outcome import TOTAL_PREFIX, Stats, survey, units_of
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.policies import Choice, PolicyStatus
-from limits_app.resolver.pools import PooledSet
-from limits_app.resolver.resolution import Pair, choose_each, latest_code_limits, resource_scopes
-from limits_app.resolver.store_versions import StoreVersion, StoreVersions
+from limits_app.policies import (
+    Choice,
+    Pair,
+    PolicyStatus,
+    PooledSet,
+    StoreVersion,
+    StoreVersions,
+    choose_each,
+    latest_code_limits,
+    resolver,
+    resource_scopes,
+)
 from limits_app.stores.registry import aliases, resilient_store
 
 _TOGETHER: Final = 200

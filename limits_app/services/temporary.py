@@ -27,9 +27,9 @@ from limits_app.models import (
     Policy,
     PolicyEffect,
     Resource,
+    write_alias,
 )
-from limits_app.resolver.policies import Choice
-from limits_app.resolver.resolution import choose_each, switch_in_force, write_alias
+from limits_app.policies import Choice, choose_each, switch_in_force
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
 from limits_app.services.boosts import check_boost_end, grant_boost

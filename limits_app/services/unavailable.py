@@ -19,7 +19,7 @@ from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import ResolvedSet
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 

@@ -18,13 +18,18 @@ from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import CodeLimits, Endpoint, EntityPolicies, PolicyEffect, PolicyValue, code_limits
+from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden
-from limits_app.models.policy_values import PolicyChain, Subject
-from limits_app.resolver.balancers import balancers
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.policies import CODE
-from limits_app.resolver.resolution import policy_source
+from limits_app.policies import (
+    CODE,
+    EntityPolicies,
+    PolicyChain,
+    PolicyValue,
+    Subject,
+    balancers,
+    policy_source,
+    resolver,
+)
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock

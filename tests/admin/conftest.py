@@ -12,7 +12,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from limits_app import conf
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -15,7 +15,7 @@ from limits_app.api import problems
 from limits_app.api.throttle import RESOURCE
 from limits_app.core.limits import CallLimit
 from limits_app.models import Entity, Policy
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -20,7 +20,7 @@ from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAl
 from limits_app.management.limits import state
 from limits_app.models import AuditEvent, Denial, Endpoint, Period, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
-from limits_app.resolver.resolution import Pair
+from limits_app.policies import Pair
 from limits_app.services import RowState
 from limits_app.usage.denial_counter import denials
 from tests.commands.conftest import Store

@@ -16,8 +16,9 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app.core.balancing import Cooling
 from limits_app.core.limits import CallLimit
-from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, Subject, policies_for
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
+from limits_app.policies import Subject, policies_for
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 

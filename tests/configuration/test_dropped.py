@@ -12,7 +12,7 @@ import pytest
 
 from limits_app import limits
 from limits_app.models import Entity, Policy, Resource
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import resolve
 from limits_app.services.dropped import dropped_by_each, dropped_keys, left_without
 from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.planning import dropped_limits

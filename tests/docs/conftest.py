@@ -15,7 +15,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app.integrations.endpoints import endpoints
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores import registry
 
 NUMBERS: Final = count(1)

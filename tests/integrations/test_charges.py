@@ -20,8 +20,7 @@ from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import finish
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import resolve, resolver
 from limits_app.services.request import Request
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry

@@ -69,7 +69,7 @@ def test_a_stream_holds_its_permit_until_its_end(serve: Any) -> None:
 
 def _slots() -> object:
     """The free permits, without asking the database."""
-    from limits_app.resolver.cache import resolver
+    from limits_app.policies import resolver
 
     kept = resolver.cached(("api", "ann", (), None))
     assert kept is not None

@@ -13,8 +13,7 @@ from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import conf
 from limits_app.core.planning import forget_warnings
-from limits_app.resolver.balancers import balancers
-from limits_app.resolver.cache import resolver
+from limits_app.policies import balancers, resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -9,8 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.keys import shared_scope
 from limits_app.models import MAX_LEVELS, Entity
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import resolve, resolver
 
 
 def family(*identifiers: str, cascade: bool = True) -> list[Entity]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.limits import Blocked, Limit
 from limits_app.models import CodeLimits, Denial, code_limits
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.testing import disable_limits
 from tests.commands.running import run
 
@@ -97,7 +97,7 @@ def test_a_transaction_that_is_rolled_back_writes_nothing_and_the_next_one_does(
 
 def test_the_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.models.resource._MOST_ROWS", 2)
-    monkeypatch.setattr("limits_app.resolver.cache._MOST_NOTED", 2)
+    monkeypatch.setattr("limits_app.policies.cache._MOST_NOTED", 2)
     for number in range(4):
         limits.acquire(f"job-{number}", default_limits=PER_MINUTE).release()
     assert {row.resource for row in CodeLimits.objects.all()} == {"job-2", "job-3"}

@@ -17,8 +17,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.integrations.drf.rates import _limits as drf_limits
 from limits_app.integrations.ratelimit import _limits as ratelimit_limits
-from limits_app.resolver.resolved_set import ResolvedSet
-from limits_app.resolver.store_versions import StoreVersion
+from limits_app.policies import ResolvedSet, StoreVersion
 from limits_app.services.simulation.forecast import STEP_SECONDS, in_steps
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores.memory import MemoryStore

@@ -17,7 +17,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, InvalidLimit, LimitExceeded, LimitTimeout, RateLimit, limits
 from limits_app.models import AuditEvent, Policy, Pool, PoolMember
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import resolve
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 

@@ -32,7 +32,7 @@ from limits_app.models import (
     ScopeState,
     UsageSnapshot,
 )
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores.registry import resilient_store
 from limits_app.usage.denial_counter import denials
 from tests.commands.running import run

@@ -19,7 +19,7 @@ from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Entity
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 

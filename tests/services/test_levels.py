@@ -24,7 +24,7 @@ from limits_app import CallLimit, QuotaLimit, limits
 from limits_app.admin.resources import PlanAdmin
 from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.models.limit import Limit
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.testing import FakeClock
 from tests.services.wall import Wall
 

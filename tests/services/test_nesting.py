@@ -6,7 +6,7 @@ from threading import Thread
 
 from limits_app import CallLimit, ResourceLimit, limits
 from limits_app.models import Entity
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services.pools import member_use
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
 

@@ -15,7 +15,8 @@ from limits_app import conf, limits
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.plan import Claim
-from limits_app.models import ENTITY_FLAGS, Entity, Policy, PolicyEffect, Resource
+from limits_app.models import Entity, Policy, PolicyEffect, Resource
+from limits_app.policies import ENTITY_FLAGS
 from limits_app.services import LimitState, RowState, overview
 from limits_app.services.status import PolicyStatus
 from limits_app.stores import registry

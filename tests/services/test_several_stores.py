@@ -22,7 +22,7 @@ from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Entity, Period, Pool, PoolMember, Resource, UsageSnapshot
 from limits_app.models import Limit as Row
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services import overview
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

@@ -16,8 +16,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.models import Entity, Policy
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolution import resolve
+from limits_app.policies import resolve, resolver
 from limits_app.services.shadow import afollow, forget_shadow_refusals
 
 

@@ -15,7 +15,7 @@ from limits_app import limits
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.models import Policy, Resource
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores.registry import forget_stores, instead, resilient_store
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore

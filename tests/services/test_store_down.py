@@ -32,9 +32,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolved_set import ResolvedSet
-from limits_app.resolver.store_versions import StoreVersion
+from limits_app.policies import ResolvedSet, StoreVersion, resolver
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

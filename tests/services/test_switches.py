@@ -20,7 +20,7 @@ from limits_app.audit import revert
 from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
 from limits_app.stores import registry
 from limits_app.testing import freeze_limits
@@ -133,7 +133,7 @@ def test_a_disabled_site_works_without_its_database(settings: Settings, monkeypa
     def fail(*args: object) -> None:
         raise Unresolved("down")
 
-    monkeypatch.setattr("limits_app.resolver.resolution.policy_source.read", fail)
+    monkeypatch.setattr("limits_app.policies.resolution.policy_source.read", fail)
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api")
     disable(settings)

@@ -15,7 +15,7 @@ from limits_app import services, signals
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Policy
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
 from limits_app.stores import registry
 from limits_app.testing import FakeClock

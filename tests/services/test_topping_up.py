@@ -27,8 +27,7 @@ from limits_app import (
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.models import AuditEvent, Entity, Limit
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import ResolvedSet, resolver
 from limits_app.stores import registry
 from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock

@@ -22,7 +22,7 @@ from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.errors import InvalidRequest, LimitExceeded, UsageNotReported
 from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Entity, UsageSnapshot
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services.limit_words import own_limits
 from limits_app.services.several import Share, try_acquire_all
 from tests.servers.mariadb import mariadb_server

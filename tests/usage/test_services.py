@@ -15,7 +15,7 @@ from pytest_django import Settings
 from limits_app import limits, tasks
 from limits_app.core.limits import CallLimit
 from limits_app.models import CollectedBatch, Denial, Entity, Period, Policy, UsageSnapshot
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import fresh_limits

@@ -19,7 +19,8 @@ from limits_app.core.errors import LimitsError
 from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import Plan, PolicyEffect, PolicyValue, Resource
+from limits_app.models import Plan, PolicyEffect, Resource
+from limits_app.policies import PolicyValue
 from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.limit_words import limit_in_words, limit_name

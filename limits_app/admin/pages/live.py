@@ -16,7 +16,7 @@ from limits_app.admin.formatting import bar_of
 from limits_app.admin.pages.common import bring_up_to_date, check, page
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
-from limits_app.resolver.resolution import Pair
+from limits_app.policies import Pair
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.status import overview

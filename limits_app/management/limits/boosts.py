@@ -33,7 +33,7 @@ from limits_app.management.limits.subcommand import (
     subcommand,
 )
 from limits_app.models import Enforcement, Policy
-from limits_app.resolver.resolution import latest_code_limits
+from limits_app.policies import latest_code_limits
 from limits_app.services.candidates import policy_of_id
 from limits_app.services.explain_text import emergency_text
 

@@ -19,7 +19,7 @@ from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, am
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
 from limits_app.models import Enforcement, Entity, Policy, Resource
-from limits_app.resolver.resolution import Pair, latest_code_limits
+from limits_app.policies import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose

@@ -7,9 +7,8 @@ from typing import Final
 
 from limits_app import conf
 from limits_app.core.errors import Unresolved
-from limits_app.models import Enforcement
+from limits_app.models import Enforcement, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
-from limits_app.resolver.resolution import write_alias
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.environment import (
     Finding,

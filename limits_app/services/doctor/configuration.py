@@ -16,7 +16,7 @@ from limits_app import conf
 from limits_app.models import Endpoint, Enforcement, PolicyEffect
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.pools import with_secrets
+from limits_app.policies import with_secrets
 from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Name, references

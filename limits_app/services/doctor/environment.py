@@ -19,9 +19,8 @@ from django.utils import timezone
 
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
-from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot
+from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
-from limits_app.resolver.resolution import write_alias
 from limits_app.stores import registry
 
 if TYPE_CHECKING:

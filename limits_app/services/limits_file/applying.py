@@ -9,9 +9,8 @@ from typing import Any, Final
 from django.db import IntegrityError
 
 from limits_app import audit
-from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource
+from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource, write_alias
 from limits_app.models.snapshots import batches
-from limits_app.resolver.resolution import write_alias
 from limits_app.services.definitions import Definition
 from limits_app.services.limits_file.content import (
     LIMITS,

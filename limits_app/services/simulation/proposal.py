@@ -9,14 +9,21 @@ from typing import Any, Final
 
 from limits_app.core.notation import Noted, limit_text
 from limits_app.core.record import Schema
-from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Counted, Enforcement, EntityPolicies, PolicyEffect, PolicyValue
+from limits_app.models import MAX_LEVELS, Counted, Enforcement, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern, patterns_of, specificity
 from limits_app.models.policy import Policy, scope_by_names
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.policies import applied_policies, changes_at, choose, rollout_position
-from limits_app.resolver.resolution import write_alias
-from limits_app.resolver.resolved_set import compiled
-from limits_app.resolver.store_versions import StoreVersion
+from limits_app.policies import (
+    ENTITY_FLAGS,
+    EntityPolicies,
+    PolicyValue,
+    StoreVersion,
+    applied_policies,
+    changes_at,
+    compiled,
+    judge,
+    rollout_position,
+)
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -96,7 +103,7 @@ class Proposal:
 
     def first_applies(self, resource: str, entity: str | None) -> bool:
         """Whether the first policy of the proposal applies to an entity on a resource."""
-        found = choose(next(self._links(resource, entity)), datetime.now(UTC))
+        found = judge(next(self._links(resource, entity)), datetime.now(UTC))
         return any(one.policy_id == 1 for one in applied_policies(found.verdicts))
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
@@ -113,7 +120,7 @@ class Proposal:
     def _tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         moment = datetime.fromtimestamp(now_us / 1e6, UTC)
         links = [*self._links(resource, entity)]
-        chosen = [choose(link, moment) for link in links]
+        chosen = [judge(link, moment) for link in links]
         found = compiled(resource, chosen, (), store_version=StoreVersion("simulation", self._store, 0))
         changes = [change for link in links if (change := changes_at(link, moment)) is not None]
         until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER

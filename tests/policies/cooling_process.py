@@ -28,7 +28,7 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 
 from limits_app import CallLimit, limits  # noqa: E402 - the same
 from limits_app.models import Limit, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
-from limits_app.resolver.balancers import balancers  # noqa: E402 - the same
+from limits_app.policies import balancers  # noqa: E402 - the same
 
 STORES = ["default", "database", "redis"]
 

@@ -31,12 +31,9 @@ from limits_app.core.errors import (
 )
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
-from limits_app.models.policy_values import PolicyChain
-from limits_app.resolver.balancers import Balancers, balancers
-from limits_app.resolver.cache import resolver
-from limits_app.resolver.pools import PoolCache
-from limits_app.resolver.resolution import policy_source
-from limits_app.resolver.store_versions import StoreVersion
+from limits_app.policies import PolicyChain, StoreVersion, balancers, policy_source, resolver
+from limits_app.policies.balancing import Balancers
+from limits_app.policies.pools import PoolCache
 from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.several import Share
 from limits_app.stores import registry

@@ -21,8 +21,8 @@ from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, 
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
-from limits_app.resolver.balancers import Balancers, balancers
-from limits_app.resolver.cache import resolver
+from limits_app.policies import balancers, resolver
+from limits_app.policies.balancing import Balancers
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
@@ -261,7 +261,7 @@ def test_a_report_during_a_read_is_not_lost(monkeypatch: pytest.MonkeyPatch, sec
         limits.report_upstream(pool, "a", retry_after=30)
         return {}
 
-    monkeypatch.setattr("limits_app.resolver.balancers.cool_downs", read)
+    monkeypatch.setattr("limits_app.policies.balancing.cool_downs", read)
     seconds.now += 1
     assert serving() == "b"
 

@@ -29,8 +29,8 @@ from limits_app.core.store import Store
 from limits_app.models import changes
 from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.validators import MEMBER_KEY, is_secret_reference
-from limits_app.resolver.balancers import balancers
-from limits_app.resolver.store_versions import StoreVersion, schemas_of
+from limits_app.policies.balancing import balancers
+from limits_app.policies.stores import StoreVersion, schemas_of
 
 MEMBER_LEVEL: Final = "pool_member"
 """The level of the limits of a pool's member."""

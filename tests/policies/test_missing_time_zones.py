@@ -14,9 +14,9 @@ from limits_app import CallLimit, QuotaLimit, checks, limits
 from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.models import Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.own_queries import TIME_ZONE, failures
-from limits_app.models.policy_values import _definition_of
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
+from limits_app.policies.chain import _definition_of
 
 ZONE = "America/Lima"
 QUOTA = QuotaLimit.per_week("letters", 9, time_zone=ZONE)

@@ -21,10 +21,8 @@ from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, Resou
 from limits_app.core.errors import InvalidLimit, StoreUnavailable
 from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy
-from limits_app.resolver import cache
-from limits_app.resolver.cache import Resolver, advance_version, resolver
-from limits_app.resolver.resolution import resolve
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.policies import ResolvedSet, advance_version, cache, resolve, resolver
+from limits_app.policies.cache import Resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import default_process_store

@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import ENTITY_FLAGS, TOTALS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
+from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.policies import CODE, PRECEDENCE, Choice, PolicyStatus, changes_at, choose, rollout_position
+from limits_app.policies import (
+    CODE,
+    ENTITY_FLAGS,
+    Choice,
+    EntityPolicies,
+    PolicyStatus,
+    PolicyValue,
+    changes_at,
+    judge,
+    rollout_position,
+)
+from limits_app.policies.choose import PRECEDENCE
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)
@@ -64,7 +75,7 @@ HOLDS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_more_specific_policy(case: str) -> None:
     fields, expected = HOLDS[case]
     for upper, lower in combinations(LEVELS, 2):
-        choice = choose(EntityPolicies(WHO, (policy(lower, 2), policy(upper, 1, **fields))), NOW)
+        choice = judge(EntityPolicies(WHO, (policy(lower, 2), policy(upper, 1, **fields))), NOW)
         wanted = {
             "upper": of(upper, 1),
             "lower": of(lower, 2),
@@ -90,7 +101,7 @@ def test_a_more_specific_policy(case: str) -> None:
 def test_dated_and_weekly_policies_come_before_permanent_ones(
     level: str, fields: dict[str, Any], capacity: int
 ) -> None:
-    choice = choose(EntityPolicies(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
+    choice = judge(EntityPolicies(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
     assert held(choice) == of(level, capacity)
 
 
@@ -98,15 +109,15 @@ def test_dated_and_weekly_policies_come_before_permanent_ones(
 def test_dates_come_before_hours(level: str) -> None:
     hours = policy(level, 2, hours=ALWAYS)
     dated = policy(level, 1, number=1, valid_from=NOW)
-    assert held(choose(EntityPolicies(WHO, (hours, dated, policy(level, 3, number=2))), NOW)) == of(level, 1)
-    assert held(choose(EntityPolicies(WHO, (hours, policy(level, 3, number=2))), NOW)) == of(level, 2)
+    assert held(judge(EntityPolicies(WHO, (hours, dated, policy(level, 3, number=2))), NOW)) == of(level, 1)
+    assert held(judge(EntityPolicies(WHO, (hours, policy(level, 3, number=2))), NOW)) == of(level, 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
 def test_flags_of_an_entity_come_before_all_policies(level: str, effect: PolicyEffect) -> None:
     own = PolicyValue(ENTITY_FLAGS, effect, (), None)
-    choice = choose(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
+    choice = judge(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})
     assert [verdict.status for verdict in choice.verdicts] == [PolicyStatus.COUNTS, PolicyStatus.REPLACED]
 
@@ -121,7 +132,7 @@ def test_flags_of_an_entity_come_before_all_policies(level: str, effect: PolicyE
 def test_what_extends_adds_to_a_policy_without_limits(effect: PolicyEffect, expected: dict[str, float]) -> None:
     upper = policy(PolicyScope.ENTITY, 1, extends=True)
     middle = policy(PolicyScope.RESOURCE, 2, effect=effect)
-    choice = choose(EntityPolicies(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
+    choice = judge(EntityPolicies(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
     assert held(choice) == expected
     assert [verdict.status for verdict in choice.verdicts] == [
         PolicyStatus.COUNTS,
@@ -132,7 +143,7 @@ def test_what_extends_adds_to_a_policy_without_limits(effect: PolicyEffect, expe
 
 def test_all_levels_can_extend_each_other() -> None:
     policies = [policy(level, number, extends=True) for number, level in enumerate(LEVELS, 1)]
-    choice = choose(EntityPolicies(WHO, tuple(policies)), NOW)
+    choice = judge(EntityPolicies(WHO, tuple(policies)), NOW)
     assert held(choice) == {"call_count": 1} | {f"only_{level}": 1 for level in LEVELS}
     assert {one.policy.level for one in choice.limits} == set(LEVELS)
 
@@ -141,9 +152,9 @@ def test_the_most_specific_policy_that_says_so_decides_without_the_store() -> No
     silent = policy(PolicyScope.ENTITY, 1, extends=True)
     allows = policy(PolicyScope.RESOURCE, 2, on_unavailable=OnUnavailable.ALLOW)
     blocks = policy(PolicyScope.SYSTEM, 3, on_unavailable=OnUnavailable.BLOCK)
-    assert choose(EntityPolicies(WHO, (blocks, allows, silent)), NOW).on_unavailable is OnUnavailable.ALLOW
-    assert choose(EntityPolicies(WHO, (blocks, silent)), NOW).on_unavailable is OnUnavailable.BLOCK
-    assert choose(EntityPolicies(WHO, (blocks, replace(silent, extends=False))), NOW).on_unavailable is None
+    assert judge(EntityPolicies(WHO, (blocks, allows, silent)), NOW).on_unavailable is OnUnavailable.ALLOW
+    assert judge(EntityPolicies(WHO, (blocks, silent)), NOW).on_unavailable is OnUnavailable.BLOCK
+    assert judge(EntityPolicies(WHO, (blocks, replace(silent, extends=False))), NOW).on_unavailable is None
 
 
 def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
@@ -151,7 +162,7 @@ def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
     taken: set[str] = set()
     for percent in (0, 1, 10, 50, 100):
         partial = policy(PolicyScope.RESOURCE, 1, rollout_percent=percent)
-        now = {name for name in names if choose(EntityPolicies(name, (partial,)), NOW).limits}
+        now = {name for name in names if judge(EntityPolicies(name, (partial,)), NOW).limits}
         assert taken <= now
         assert abs(len(now) / len(names) * 100 - percent) < 4
         taken = now
@@ -230,7 +241,7 @@ def test_random_policies_agree_with_a_reference(found: list[PolicyValue], who: s
         and one.hours in {None, ALWAYS}
     ]
     expected = plainly(in_force)
-    choice = choose(EntityPolicies(who, tuple(found)), NOW, shadow=shadow)
+    choice = judge(EntityPolicies(who, tuple(found)), NOW, shadow=shadow)
     assert held(choice) == ({"blocked": 0} if expected is None else expected)
     assert len(choice.verdicts) == len(found)
     assert sum(verdict.status is PolicyStatus.COUNTS for verdict in choice.verdicts) == bool(in_force)

@@ -13,19 +13,11 @@ from weakref import WeakValueDictionary
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable, Unresolved
 from limits_app.core.runtime import on_fork
-from limits_app.models import changes, note_code_limits
-from limits_app.resolver.balancers import balancers
-from limits_app.resolver.pools import pool_cache
-from limits_app.resolver.resolution import (
-    Limits,
-    check_names,
-    check_plan,
-    checked_defaults,
-    resolve,
-    resolve_pool,
-    write_alias,
-)
-from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.models import changes, note_code_limits, write_alias
+from limits_app.policies.balancing import balancers
+from limits_app.policies.pools import pool_cache
+from limits_app.policies.resolution import Limits, check_names, check_plan, checked_defaults, resolve, resolve_pool
+from limits_app.policies.resolved_set import ResolvedSet
 from limits_app.stores.registry import aliases, resilient_store
 
 logger = logging.getLogger("limits_app")

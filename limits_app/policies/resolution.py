@@ -12,8 +12,6 @@ from itertools import islice
 from time import time
 from typing import Final, cast
 
-from django.db import router
-
 from limits_app import conf
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, UnknownPool
@@ -27,32 +25,30 @@ from limits_app.models import (
     Emergency,
     Enforcement,
     Entity,
-    EntityPolicies,
-    Policy,
     PolicyEffect,
-    PolicyValue,
     Resource,
     code_limits,
     emergency,
+    write_alias,
 )
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.policy_lookup import policies_for, policies_of_each
-from limits_app.models.policy_values import PolicyChain, Subject
-from limits_app.resolver.policies import (
+from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
+from limits_app.policies.choose import (
     CODE,
     Choice,
     PolicyStatus,
     changes_at,
-    choose,
     is_evaluated,
+    judge,
     lifted,
     with_candidates,
     without_others,
 )
-from limits_app.resolver.pools import PoolMembers, pool_cache
-from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
-from limits_app.resolver.store_versions import StoreVersion, StoreVersions
+from limits_app.policies.pools import PoolMembers, pool_cache
+from limits_app.policies.query import policies_for, policies_of_each
+from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled, scopes_of
+from limits_app.policies.stores import StoreVersion, StoreVersions
 
 Limits = tuple[Limit, ...]
 
@@ -152,11 +148,6 @@ def switch_in_force(now: datetime) -> Emergency:
     return emergency(write_alias(), now) if conf.get(conf.ENABLED) else _DISABLED
 
 
-def write_alias() -> str:
-    """The alias of the database that policies are written to: a replica may not have the latest change."""
-    return router.db_for_write(Policy)
-
-
 def check_names(resource: object, entity: object) -> None:
     """Raise InvalidLimit for an invalid resource or entity."""
     check_resource(resource)
@@ -203,14 +194,14 @@ def _chosen(
     links: Sequence[EntityPolicies], now: datetime, mode: Enforcement
 ) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
     """The choices of all links, and those that are evaluated in shadow mode, under a mode of the emergency switch."""
-    choices = tuple(choose(link, now) for link in links)
+    choices = tuple(judge(link, now) for link in links)
     match mode:
         case Enforcement.OFF:
             return tuple(lifted(choice, PolicyStatus.OFF) for choice in choices), ()
         case Enforcement.SHADOW:
             return tuple(lifted(choice, PolicyStatus.SHADOW) for choice in choices), choices
     evaluated = [link for link, choice in zip(links, choices, strict=True) if is_evaluated(choice)]
-    return choices, tuple(choose(with_candidates(link), now, shadow=True) for link in evaluated)
+    return choices, tuple(judge(with_candidates(link), now, shadow=True) for link in evaluated)
 
 
 def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None) -> list[Choice]:
@@ -223,7 +214,7 @@ def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None)
     subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
     while some := list(islice(subjects, _BATCH)):
-        found += [choose(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
+        found += [judge(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
     return found
 
 
@@ -243,5 +234,5 @@ def total_scopes(entity: str | None, store: Store, now: datetime, plan: str | No
     request, which applies to an entity without one.
     """
     check_plan(plan)
-    choice = choose(policies_of_each([Subject(None, entity, plan)], write_alias(), now)[0].links[0], now)
+    choice = judge(policies_of_each([Subject(None, entity, plan)], write_alias(), now)[0].links[0], now)
     return [one for one in scopes_of("", [choice], store) if one.scope.total]

@@ -24,9 +24,9 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
-from limits_app.resolver.policies import PRECEDENCE, Choice, EffectiveLimit
-from limits_app.resolver.pools import PooledSet, PoolMembers, SetNames
-from limits_app.resolver.store_versions import StoreVersion, schemas_of
+from limits_app.policies.choose import PRECEDENCE, Choice, EffectiveLimit
+from limits_app.policies.pools import PooledSet, PoolMembers, SetNames
+from limits_app.policies.stores import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.slices import sliced
 

@@ -21,7 +21,8 @@ from typing import Final
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
-from limits_app.models import ENTITY_FLAGS, TOTALS, Enforcement, EntityPolicies, PolicyEffect, PolicyScope, PolicyValue
+from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
+from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 
 CODE: Final = "code"
 """The level of limits that code sets: `default_limits`, throttles and `@ratelimit`."""
@@ -89,7 +90,7 @@ class Choice:
         return bool(of_code) and of_code[-1] in _APPLIES
 
 
-def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
+def judge(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
     """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced.
 
     The first policy in order of precedence applies; the next one only while all before it extend.
