@@ -22,6 +22,9 @@ from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, 
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
 
+RESET_KEPT_US: Final = 24 * HOUR_US
+"""How long an unused record is kept after a reset. Later, requests from before it may be refunded again."""
+
 IsGone = Callable[[Holder], bool]
 """Returns whether the process of a holder has ended."""
 
@@ -63,16 +66,18 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
     Positive changes are charged even beyond the limit. Negative ones are refunded where the algorithm can, and for a
-    plan that is credit with every algorithm. Permits whose lease was reclaimed are not returned: other claims may hold
-    them. Records may have other schemas than the plan: nothing is settled for a limit that was removed, or that has
-    become a resource limit or ceased to be one.
+    plan that is credit with every algorithm; what a reset has forgotten is not refunded. Permits whose lease was
+    reclaimed are not returned: other claims may hold them. Records may have other schemas than the plan: nothing is
+    settled for a limit that was removed, or that has become a resource limit or ceased to be one.
     """
     plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
     for limit in plan.limits:
-        change = changes[limit.place]
-        if not change and not limit.is_permit:
-            continue
-        record, rule = records[limit.scope_index], limit.rule
+        change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
+        if not limit.is_permit:
+            if change < 0 and not plan.is_credit and taken_at + plan.recorded_us < record.reset_at:
+                change = 0  # a reset has forgotten the amount
+            if not change:
+                continue
         if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
             kept_leases = False
         elif record.schema is limit.schema and not plan.is_credit:
@@ -107,13 +112,19 @@ def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record
 
     What processes hold in slices stays charged, since they spend it without asking again. `slices` is the record of the
     scope of `slices_key`: each slice is a lease for its amount in whole units; None where there is none.
+    What was charged until now is not refunded any more, also of the other limits of the record.
     """
-    _keep(record, {key: use for key, use in record.kept.items() if keys is not None and key not in keys})
+    kept = {key: use for key, use in record.kept.items() if keys is not None and key not in keys}
+    forgets = len(kept) < len(record.kept)
+    _keep(record, kept)
     for index, rule in enumerate(record.schema.rules):
         if not rule.is_permit and (keys is None or rule.key in keys):
+            forgets = True
             state = record.states[index]
             left = 0 if slices is None else _leased(slices, rule.key, now) * rule.parts_per_unit
             record.states[index] = rule.credit(state, now, max(rule.used(state, now) - left, 0)) if left else rule.start
+    if forgets:
+        record.reset_at = now + 1
     record.changed = True
 
 
@@ -129,6 +140,7 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     migrated = new_record(schema)
     migrated.leases = record.leases
     migrated.finished = record.finished + _usage_of(record)
+    migrated.reset_at = record.reset_at
     migrated.changed = not schema.is_blocked
     uses = dict(record.kept)
     for rule, state in zip(old.rules, record.states, strict=True):
@@ -152,6 +164,7 @@ def merge(record: Record, other: Record, now: int) -> None:
     """Add the use and the leases that another record of the same scope has; counted usage is not added."""
     uses = {rule.key: (rule, state) for rule, state in zip(other.schema.rules, other.states, strict=True)}
     record.leases.update(other.leases)
+    record.reset_at = max(record.reset_at, other.reset_at)
     for index, rule in enumerate(record.schema.rules):
         state, use = record.states[index], uses.get(rule.key)
         if rule.is_permit:
@@ -204,7 +217,7 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
 
 def restored_at(record: Record, now: int) -> int:
     """Return the time from which the record equals an unused one; never while permits are held."""
-    latest = 0
+    latest = knows_reset_until(record)
     for index, rule in enumerate(record.schema.rules):
         state = _current(record, index, now)
         at = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
@@ -217,13 +230,19 @@ def restored_at(record: Record, now: int) -> int:
     return latest
 
 
+def knows_reset_until(record: Record) -> int:
+    """Return until when a record is kept because it was reset; 0 where it never was."""
+    return record.reset_at + RESET_KEPT_US if record.reset_at else 0
+
+
 def is_nearly_restored(record: Record, now: int, part: int) -> bool:
     """Return whether at most one part in `part` of the time is left until the record equals an unused one.
 
     The time begins when its use began to return. Without this record a limit recovers that much earlier, also when it
-    is forgotten again and again. Never while permits are held, nor before the end of the period of a quota.
+    is forgotten again and again. Never while permits are held or a reset is known, nor before the end of the period of
+    a quota.
     """
-    if any(lease.expires_at > now for lease in record.leases.values()):
+    if knows_reset_until(record) > now or any(lease.expires_at > now for lease in record.leases.values()):
         return False
     uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
     for rule, state in uses:

@@ -120,7 +120,8 @@ class Plan:
     - `version` is the configuration that it was compiled from, None for limits that never change.
     - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
       unavailable. One that `is_credit` can only be settled: it reduces recorded use that belongs to no claim.
-    - `slice_us` is for how many microseconds slices of it may be held; 0: it has none.
+    - `slice_us` is for how many microseconds slices of it may be held; 0: it has none. `recorded_us` is for how long
+      the store records a slice of which this is the plan, so that resets leave it charged; 0 for other plans.
     - `store_cache` is for values that a store computes for the plan once.
     """
 
@@ -133,13 +134,14 @@ class Plan:
         version: int | None,
         many_calls: Collection[str] = (),
         is_credit: bool = False,
+        recorded_us: int = 0,
     ) -> None:
         self.limits = tuple(limits)
         self.scopes = tuple(scopes)
         self.scope_keys = tuple([scope.key for scope in scopes])
         self.schemas = tuple([(scope.key, scope.schema) for scope in scopes])
         self.version = version
-        self.is_credit = is_credit
+        self.is_credit, self.recorded_us = is_credit, recorded_us
         self.is_blocked = any(scope.schema.is_blocked for scope in scopes)
         self.is_degraded = any(scope.degraded for scope in scopes)
         self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
@@ -183,7 +185,9 @@ class Plan:
             for place, limit in enumerate(kept)
         ]
         scopes = [self.scopes[index] for index in indexes]
-        return Plan(planned, scopes, named, version=self.version, is_credit=self.is_credit)
+        return Plan(
+            planned, scopes, named, version=self.version, is_credit=self.is_credit, recorded_us=self.recorded_us
+        )
 
     def permits_only(self) -> Plan:
         """Return the plan of its permits; with the limits of an idempotency key, whose amount must be 0."""

@@ -110,11 +110,12 @@ class Record:
     `leases` are the held permits, `usage` may be None: the schema then counts no usage.
     `kept` is the use of limits that the schema does not have, by key: it applies again when such a limit comes back. It
     is replaced and never changed; stores that load it separately save it where it `kept_changed`.
+    Amounts that were charged before `reset_at` are not refunded, since the last reset has forgotten them; 0 for none.
     `finished` is usage that the store has to add to its counts when it saves the record; the store then empties it.
     `changed` is set by the engine when the record has to be saved.
     """
 
-    __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "schema", "states", "usage")
+    __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "reset_at", "schema", "states", "usage")
 
     def __init__(
         self, schema: Schema, states: list[State], leases: MutableMapping[LeaseId, Lease], usage: HourlyUsage | None
@@ -126,6 +127,7 @@ class Record:
         self.finished: tuple[FinishedUsage, ...] = ()
         self.kept: KeptUse = NOTHING_KEPT
         self.kept_changed = False
+        self.reset_at = 0
         self.changed = False
 
 

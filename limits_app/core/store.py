@@ -71,7 +71,8 @@ class Store(Protocol):
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """Forget the use in scopes (by key), of the limits named or of all; permits stay with their holders.
 
-        What processes hold in slices stays charged: what is leased in the scope of `slices_key`, in whole units.
+        What processes hold in slices stays charged: what is leased in the scope of `slices_key`, in whole units. What
+        was charged before is not refunded any more.
         """
 
     def version(self) -> int:

@@ -96,9 +96,9 @@ class SchemaCodec:
 class Codec(SchemaCodec):
     """Reads and writes records in files and databases.
 
-    A record is the name of the schema, which is a digest of its definitions, the integers of all states, and where
-    usage is counted the end of the hour and the amounts. A store keeps leases, and the logs of the limits `with_log`,
-    in its own way.
+    A record is the name of the schema, which is a digest of its definitions, the time of the last reset, the integers
+    of all states, and where usage is counted the end of the hour and the amounts. A store keeps leases, and the logs of
+    the limits `with_log`, in its own way.
     """
 
     __slots__ = ("_form", "_spans", "_usage_at", "size", "with_log")
@@ -107,7 +107,7 @@ class Codec(SchemaCodec):
         super().__init__(schema, NAME_LENGTH)
         self.with_log = [index for index, rule in enumerate(schema.rules) if rule.has_log]
         self._spans: list[tuple[int, int]] = []
-        end = 1  # after the name
+        end = 2  # after the name and the reset
         for rule in schema.rules:
             start, end = end, end + len(rule.start) - rule.has_log
             self._spans.append((start, end))
@@ -130,11 +130,13 @@ class Codec(SchemaCodec):
         usage = None
         if self.schema.counts_usage:
             usage = StoredUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
-        return Record(self.schema, states, leases, usage)
+        record = Record(self.schema, states, leases, usage)
+        record.reset_at = numbers[1]
+        return record
 
     def encode(self, record: Record) -> bytes:
         """Return a record as bytes; numbers of more than 64 bits are stored as the largest."""
-        numbers: list[int] = []
+        numbers: list[int] = [record.reset_at]
         for state in record.states:
             numbers += state
         if self.with_log:

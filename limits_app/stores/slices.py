@@ -86,15 +86,17 @@ def _sliced(limit: AnyLimit, slice_us: int) -> tuple[AnyLimit, int]:
 class Slice:
     """Capacity that this process has charged: `left` are the parts of each limit that are not spent yet.
 
-    `asked_at` and `ends_at` are by the clock of this process. It is asked for before the store charges it, so that it
-    ends early rather than late.
+    `asked_at`, `answered_at` and `ends_at` are by the clock of this process. It is asked for before the store charges
+    it, so that it ends early rather than late; and its claims are timed from the answer, so that a reset which has
+    forgotten them never seems to be earlier.
     """
 
-    __slots__ = ("asked_at", "claim", "ends_at", "is_closed", "left")
+    __slots__ = ("answered_at", "asked_at", "claim", "ends_at", "is_closed", "left")
 
-    def __init__(self, claim: Claim, asked_at: int) -> None:
+    def __init__(self, claim: Claim, asked_at: int, answered_at: int) -> None:
         self.claim = claim
         self.asked_at = asked_at
+        self.answered_at = answered_at
         self.ends_at = asked_at + _life_us(claim)
         self.left = list(claim.amounts[: len(claim.amounts) // 2])  # the others record it
         self.is_closed = False
@@ -118,7 +120,7 @@ class Slice:
         for place, amount in enumerate(claim.amounts):
             self.left[place] -= amount
         claim.admitted, claim.taken_from = True, self
-        claim.decided_at = self.claim.decided_at + now - self.asked_at
+        claim.decided_at = self.claim.decided_at + now - self.answered_at
         claim.states = self.claim.states[: len(claim.amounts)]
 
     def returns(self, now: int) -> list[int]:
@@ -216,6 +218,7 @@ class Slices:
         claim = request.claims[-1]
         latest = charged or claim
         with self._lock:
+            now = self._clock()
             traffic = self._traffic.get(claim.plan)
             if traffic is None:
                 traffic = self._traffic[claim.plan] = _Traffic(claim.plan)
@@ -224,8 +227,8 @@ class Slices:
                 traffic.taking_since = _NEVER
             if charged is not None and charged is not claim:
                 self._close(traffic)
-                traffic.slice = Slice(charged, request.asked_at)
-                traffic.slice.admit(claim, request.asked_at)
+                traffic.slice = Slice(charged, request.asked_at, answered_at=now)
+                traffic.slice.admit(claim, now)
         return charged is not None
 
     def refund(self, claim: Claim, changes: Amounts) -> bool:
@@ -281,7 +284,6 @@ class Slices:
                 piece = traffic.slice
                 if piece is not None and not set(scopes).isdisjoint(traffic.plan.scope_keys):
                     self._close(traffic)
-                    piece.is_closed = False  # what its claims refund later was forgotten by the reset
             spent = [one for one in self._spent if not set(scopes).isdisjoint(one.claim.plan.scope_keys)]
             self._spent = deque([one for one in self._spent if one not in spent])
             self._ended += spent
@@ -331,7 +333,8 @@ def recorded(plan: Plan) -> Plan:
         for index, first in ((0, 0), (len(plan.scopes), len(plan.limits)))
         for limit in plan.limits
     ]
-    return Plan(limits, scopes, (), version=plan.version)
+    recorded_us = min([limit.rule.lease_us for limit in limits if limit.is_permit])
+    return Plan(limits, scopes, (), version=plan.version, recorded_us=recorded_us)
 
 
 def _recording(scope: ScopedLimits) -> ScopedLimits:

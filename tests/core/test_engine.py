@@ -212,6 +212,31 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     assert not scope.record.kept
 
 
+def test_what_the_reset_of_an_absent_limit_has_forgotten_is_not_refunded() -> None:
+    scope = OneScope(TPM)
+    first, second = scope.charge(tpm=6), scope.charge(tpm=3)
+    scope.change(DB)
+    engine.reset(scope.record, ["db", "unknown"], NOW, None)
+    assert scope.record.reset_at == 0
+    assert scope.settle(first, tpm=-2)
+    engine.reset(scope.record, ["tpm"], NOW, None)
+    scope.change(TPM)
+    scope.charge(tpm=4)
+    assert scope.settle(second, tpm=-3)
+    assert scope.used() == {"tpm": 4}
+
+
+def test_reset_is_known_for_a_day_and_to_records_that_are_merged() -> None:
+    scope, other = OneScope(TPM), OneScope(TPM)
+    engine.reset(scope.record, None, NOW, None)
+    engine.merge(other.record, scope.record, NOW)
+    for record in (scope.record, other.record):
+        ends = engine.restored_at(record, NOW)
+        assert ends == NOW + 1 + 86_400 * SECOND
+        assert not engine.is_nearly_restored(record, ends - 1, 16)
+        assert engine.is_nearly_restored(record, ends, 16)
+
+
 @pytest.mark.parametrize(
     ("change", "used"), [(2, 8), (-2, 4), (0.5, 6.5), (-0.5, 5.5)], ids=["more", "less", "more_parts", "less_parts"]
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from time import monotonic, sleep
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation import Oracle
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
@@ -24,7 +25,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
@@ -345,16 +346,22 @@ def test_a_reset_drops_the_slices_of_the_scope(shared: Counted, clock: FakeClock
 HOT = scope_of("hot", None).key
 
 
-@pytest.mark.parametrize("name", ["memory", *STORES])
-def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blocker: Any) -> None:
-    limit = QuotaLimit("units", 20_000, "month")
+@contextmanager
+def processes_of(name: str, number: int, limit: AnyLimit) -> Iterator[list[Process]]:
+    """Processes that share a store of a kind; nothing is returned when the tests end."""
     with ExitStack() as stack:
-        stack.enter_context(django_db_blocker.unblock())
         open_store = MemoryStore if name == "memory" else stack.enter_context(STORES[name]())
         shared = open_store()
-        holder, other = Process(shared, limit, seconds=300), Process(shared, limit, seconds=300)
-        for process in (holder, other):
-            stack.callback(process.store.slices.after_fork)  # nothing is returned when the tests end
+        processes = [Process(shared, limit, seconds=300) for _ in range(number)]
+        for process in processes:
+            stack.callback(process.store.slices.after_fork)
+        yield processes
+
+
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock(), processes_of(name, 2, QuotaLimit("units", 20_000, "month")) as [holder, other]:
+        shared = holder.store
         assert holder.acquire(2, 100) == 2
         assert (holder.out(), used(shared, holder.limits)) == (100, 300)
         other.store.reset([HOT], ["another"])
@@ -370,6 +377,84 @@ def test_reset_leaves_slices_of_other_processes_charged(name: str, django_db_blo
         assert used(shared, holder.limits) == 20_000
         other.store.reset([HOT])
         assert used(shared, holder.limits) == 0
+
+
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_refund_of_what_a_reset_has_forgotten_admits_nothing_more(name: str, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock(), processes_of(name, 3, QuotaLimit("units", 50_000, "month")) as processes:
+        holder, other, third = processes
+        late = [other.limits.try_acquire({"units": 700}) for _ in range(4)]
+        assert holder.acquire(2, 150) == 2
+        assert holder.out() == 150
+        third.store.reset([HOT])
+        assert other.acquire(100, 700) == 71, "49,700 units; 300 are in the slice"
+        for each, unused in zip(late, (700, 1, 350, 699), strict=True):
+            each.update({"units": 700 - unused})
+            each.release()
+        assert not third.limits.try_acquire({"units": 1})
+        assert used(third.store, third.limits) == 50_000
+
+
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_slice_that_is_returned_after_a_reset_frees_what_it_holds(name: str, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock(), processes_of(name, 2, QuotaLimit("units", 30_000, "month")) as [holder, other]:
+        held = [holder.limits.try_acquire({"units": 120}) for _ in range(2)]
+        other.store.reset([HOT])
+        new = other.limits.try_acquire({"units": 5000})
+        assert used(other.store, other.limits) == 5240
+        holder.store.return_slices(everything=True)
+        assert used(other.store, other.limits) == 5120, "one half of the slice was spent"
+        for each in held:
+            each.update({"units": 0})
+            each.release()
+        assert used(other.store, other.limits) == 5120, "their requests are from before the reset"
+        new.update({"units": 4000})
+        new.release()
+        assert used(other.store, other.limits) == 4120
+
+
+@pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.release) for seed in range(1, 8)]])
+@pytest.mark.parametrize("name", ["memory", *STORES])
+def test_no_order_of_requests_resets_refunds_and_returns_admits_more_than_the_limit(
+    name: str, seed: int, django_db_blocker: Any
+) -> None:
+    capacity, drawn = 2000, random.Random(seed)
+    with django_db_blocker.unblock(), processes_of(name, 3, QuotaLimit("units", capacity, "month")) as processes:
+        admitted, held = 0, list[tuple[int, Acquisition, int]]()
+        for resets in range(8):
+            for _ in range(25):
+                process, amount = drawn.choice(processes), drawn.choice([1, 2, 7, 300])
+                for _ in range(drawn.choice([1, 5])):
+                    one = process.limits.try_acquire({"units": amount})
+                    if one:
+                        admitted += amount
+                        held.append((resets, one, amount))
+                if drawn.random() < 0.2:
+                    process.store.return_slices(everything=True)
+                if held and drawn.random() < 0.5:
+                    since, one, amount = held.pop(drawn.randrange(len(held)))
+                    actual = drawn.randrange(amount + 1)
+                    one.update({"units": actual})
+                    one.release()
+                    admitted -= amount - actual if since == resets else 0
+                assert admitted <= capacity
+            drawn.choice(processes).store.reset([HOT])
+            admitted = 0
+
+
+def test_slice_that_a_reset_has_forgotten_is_not_refunded(shared: Counted, clock: FakeClock) -> None:
+    process, other = OneProcess(shared, DAILY), Process(shared, DAILY)
+    for _ in range(2):
+        process.acquire(10)
+    process.now = 2_000_000
+    returns = list[tuple[Claim, Amounts]]()
+    process.slices.return_ended(lambda claim, changes: returns.append((claim, changes)))
+    [(claim, changes)] = returns
+    clock.advance(2 + 20)
+    other.store.reset([HOT])
+    other.limits.try_acquire({"units": 500})
+    shared.settle(claim, changes)
+    assert used(shared, other.limits) == 500
 
 
 def test_reset_returns_the_slices_of_its_own_process_first(shared: Counted) -> None:

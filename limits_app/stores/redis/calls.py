@@ -149,6 +149,7 @@ class PreparedPlan:
         self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
         self.has_permits = bool(plan.permits)
         self.counts_usage = plan.counts_usage
+        self.recorded_us = plan.recorded_us
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.calendars = Calendars(self.limits)
         self.version = plan.version
@@ -166,7 +167,8 @@ class PreparedPlan:
     def _settle(self, verb: bytes, calls: Calls) -> Prepared:
         names = self.names
         keys = self.keys + (names.finished_usage(self.tag) if self.counts_usage else [])
-        plan = calls.constants + verb + pack("<d", len(names.channel)) + names.channel + self.description
+        plan = calls.constants + verb + pack("<dd", self.recorded_us, len(names.channel)) + names.channel
+        plan += self.description
         return Prepared(_script("settle", self.algorithms), keys, plan, names.shared(self.tag, b"reply:"))
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:

@@ -31,6 +31,7 @@ end
 local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in core/algorithms/rule.py
 local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of core/counting.py, and an hour
 local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
+local RESET_KEPT_US = 86400000000 -- as in core/engine.py
 local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
 
 -- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
@@ -83,7 +84,7 @@ end
 -- Returns them, how many limits follow, and where; or nil where a record was written under another schema.
 -- Of each scope the plan has the name of its schema, the size of its record, whether it is kept while idle, how many
 -- limits count usage, where after `at` the label of its usage is, and how its record is packed: the name of the schema,
--- the second until which it is kept, and the numbers of all limits. Usage is counted in the hour of `time`.
+-- the second until which it is kept, the time of the last reset, and the numbers of all limits. Usage is counted in the hour of `time`.
 local function load_scopes(at, first_key, time)
   local start, scopes, has_new, count, limits = at, {}, false, nil, nil
   count, limits, at = unpack_from('<dd', plan, at)
@@ -99,7 +100,8 @@ local function load_scopes(at, first_key, time)
     end
     local record = {unpack_from(format, stored)}
     if record[1] ~= schema then return nil end
-    local scope = {key = key, format = format, record = record, full_at = lasting > 0 and math.huge or 0}
+    local full_at = lasting > 0 and math.huge or record[3] > 0 and record[3] + RESET_KEPT_US or 0
+    local scope = {key = key, format = format, record = record, full_at = full_at}
     scopes[index] = scope
     if counted > 0 then
       local hour, sums = math.floor(time / HOUR_US), call('HGET', key, 'c')

@@ -1,6 +1,7 @@
 """Records: how the state of a scope is stored, and the changes of it that are computed by the engine.
 
-A record is the name of its schema, the second until which it is kept, and the integers of all states. The kept use of
+A record is the name of its schema, the second until which it is kept, the time of the last reset, and the integers of
+all states. The kept use of
 other limits is another field of its hash. Logs of sliding windows are strings, and leases are sorted sets, under
 separate keys. Scripts decide on requests. Here is what they leave to the engine: records that were written under
 another schema, and resets. Such records are loaded, changed, and stored if no other caller has changed them meanwhile.
@@ -35,9 +36,9 @@ R = TypeVar("R")
 Steps = Generator[Any, Any, R]
 """Yields calls, receives their replies, and returns its result."""
 
-_HEADER: Final = "6sI"
-"""The name of the schema, and the second until which the record is kept."""
-HEADER_NUMBERS: Final = 2
+_HEADER: Final = "6sIQ"
+"""The name of the schema, the second until which the record is kept, and the time of the last reset."""
+HEADER_NUMBERS: Final = 3
 NAME_LENGTH: Final = 6
 HOLDER_LENGTH: Final = 16
 _ALWAYS: Final = 2**32 - 1
@@ -62,25 +63,28 @@ class Codec(SchemaCodec):
         self._spans = list(pairwise(self.places))
         self._struct = Struct(f"<{_HEADER}{''.join(formats)}")
         self.size = self._struct.size
-        self.lua_format = "<c6I4" + "".join([f"I{calcsize('<' + letter)}" for letter in "".join(formats)])
+        self.lua_format = "<c6I4I8" + "".join([f"I{calcsize('<' + letter)}" for letter in "".join(formats)])
 
     def numbers(self, packed: bytes, at: int = 0) -> list[State]:
         """Return the numbers of each limit in the record that starts at `at`; the logs are stored elsewhere."""
         numbers = self._struct.unpack_from(packed, at)
         return [numbers[start:end] for start, end in self._spans]
 
-    def decode(self, record: bytes, logs: Mapping[str, bytes | None]) -> tuple[list[State], bool]:
-        """Return the states of a record, whose `logs` are stored as these bytes, and whether it is kept while idle."""
+    def decode(self, stored: bytes, logs: Mapping[str, bytes | None]) -> tuple[Record, bool]:
+        """Return a record, whose `logs` are stored as these bytes, and whether it is kept while idle."""
         states: list[State] = []
-        for rule, state in zip(self.schema.rules, self.numbers(record), strict=True):
+        for rule, state in zip(self.schema.rules, self.numbers(stored), strict=True):
             log = (_stored_log(logs[rule.key], *state[_LOG_PLACE:-1]),) if rule.has_log else ()
             states.append((*state[:_LOG_PLACE], *log) if rule.has_log else state)
-        return states, self._struct.unpack(record)[1] == _ALWAYS
+        record = new_record(self.schema)
+        record.states = states
+        _, kept_until, record.reset_at, *_ = self._struct.unpack(stored)
+        return record, kept_until == _ALWAYS
 
-    def encode(self, states: Sequence[State], kept_until: int) -> bytes:
-        """Return the record of states, of which logs are stored from their first entry on."""
-        numbers: list[int] = []
-        for rule, state in zip(self.schema.rules, states, strict=True):
+    def encode(self, record: Record, kept_until: int) -> bytes:
+        """Return a record as bytes, of which logs are stored from their first entry on."""
+        numbers: list[int] = [record.reset_at]
+        for rule, state in zip(self.schema.rules, record.states, strict=True):
             numbers += (*state[:-1], 0, len(cast("Log", state[-1])), 0) if rule.has_log else state
         return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
 
@@ -248,7 +252,7 @@ class Records:
             kept_us = self._calls.clock.idle_us(_restored_at(record, now) - now)
             kept_until = _ALWAYS if is_lasting else min((now + kept_us) // 1_000_000, _ALWAYS - 1)
             kept_ms = b"%d" % (kept_us // 1000 + 1)
-            encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
+            encoded = self._codecs.of(record.schema).encode(record, kept_until)
             before = (stored.raw or b"") + (stored.raw_kept or b"")
             records += [before, encoded, pack_kept(record.kept), b"0" if is_lasting else kept_ms]
             for rule, state in zip(record.schema.rules, record.states, strict=True):
@@ -311,17 +315,17 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
     stored = Stored(short, raw, raw_kept, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:
-        stored.record = record = new_record(codec.schema)
-        record.states, stored.is_lasting = codec.decode(raw, packed)
+        record, stored.is_lasting = codec.decode(raw, packed)
+        stored.record = record
         record.kept = unpack_kept(raw_kept)
         record.leases = {lease_id: lease for lease_id, (_, lease) in leases.items()}
     return stored
 
 
 def _restored_at(record: Record, now: int) -> int:
-    """Return when the states equal unused ones; those of permits are kept for a lease."""
+    """Return when the record equals an unused one; permits are kept for a lease."""
     uses = [*zip(record.schema.rules, record.states, strict=True), *record.kept.values()]
     times = [
         now + rule.lease_us if rule.is_permit else rule.restored_at(rule.current(state, now)) for rule, state in uses
     ]
-    return max([now, *times])
+    return max([now, engine.knows_reset_until(record), *times])

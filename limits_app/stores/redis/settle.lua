@@ -1,11 +1,12 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: settle, credit or undo, the channel on which returned amounts are announced, after its length, and the
--- request as in acquire.lua. The numbers: the changes, the holder, and the boundaries of calendars.
+-- The plan: settle, credit or undo, for how long slices are recorded (0: it is none), the channel on which returned
+-- amounts are announced, after its length, and the request as in acquire.lua. The numbers: the changes, the holder, and
+-- the boundaries of calendars.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
-local verb, channel
-verb, channel, plan_at = unpack_from('<sdc0', plan, plan_at)
+local verb, recorded_us, channel
+verb, recorded_us, channel, plan_at = unpack_from('<sddc0', plan, plan_at)
 local scopes, limits, at, has_new = load_scopes(plan_at, 1, charged_at)
 if not scopes then return 'C' end
 local number_at = 33
@@ -16,7 +17,11 @@ for _ = 1, limits do
   name, scope, place, _, usage, parts, at, key, a, b, c, d = next_limit(at, scopes, 1)
   change, number_at = unpack_from('<d', numbers, number_at)
   if change ~= 0 and name ~= 'blocked' then -- which has no state
-    local full_at = algorithms[name](verb, scope.record, place, change, key, a, b, c, d)
+    local full_at = 0
+    -- What a reset has forgotten is not refunded.
+    if change > 0 or verb == 'credit' or name == 'permits' or charged_at + recorded_us >= scope.record[3] then
+      full_at = algorithms[name](verb, scope.record, place, change, key, a, b, c, d)
+    end
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
     if parts > 0 and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end

@@ -279,6 +279,28 @@ class Versions(Contract):
         settle(limits, claim, {KEY: -9, "db": -1})
         assert (available(limits), available(limits, "db")) == (10, 1), "a late refund restores no more than the limit"
 
+    @pytest.mark.parametrize(
+        "limit",
+        [RateLimit(KEY, 10, 60), RateLimit(KEY, 10, 60, "gcra"), QuotaLimit(KEY, 10, "month")],
+        ids=["token_bucket", "gcra", "quota"],
+    )
+    def test_what_a_reset_has_forgotten_is_not_refunded(self, store: Store, clock: FakeClock, limit: AnyLimit) -> None:
+        others = RateLimit("others", 10, 60), ResourceLimit("db", 2)
+        limits, now = limits_of(store, limit, *others), limits_of(store, *others, limit)
+        first, second = [taken(limits, {KEY: 4, "others": 2, "db": 1}) for _ in range(2)]
+        reset(limits, ["nothing", "db"])
+        settle(limits, first, {KEY: -1, "db": -1})
+        assert available(limits) == 3, "nothing was reset"
+        reset(limits, [KEY])
+        clock.move(1)
+        third = taken(limits, {KEY: 7, "others": 1}, left_out=["db"])
+        settle(limits, second, {KEY: -4, "others": -2, "db": -1})
+        assert (available(limits), available(limits, "others"), available(limits, "db")) == (3, 5, 2)
+        fourth = taken(now, {KEY: 1}, left_out=["others", "db"])  # the limits have changed
+        settle(limits, third, {KEY: -7, "others": 3})
+        settle(now, fourth, {KEY: 2})
+        assert (available(now), available(now, "others")) == (7, 2)
+
     def test_a_reset_of_some_limits_and_scopes_leaves_the_others_alone(self, store: Store) -> None:
         one, two, three = (
             limits_of(store, RateLimit("first", 10, 60), RateLimit("second", 10, 60), entity=name) for name in "abc"

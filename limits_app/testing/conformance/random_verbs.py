@@ -105,6 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.announced: int | None = None
         self.rounds = count()
         self.went_back = False
+        self.reset_at = dict.fromkeys(ENTITIES, -1)
 
     def teardown(self) -> None:
         """Close the store."""
@@ -186,7 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
         for (name, key), change in self._buckets(held.entities, changes):
             if key not in self.limits:
                 self.permits[name, key].give_back(held.claim.number)
-            elif change:
+            elif change > 0 or (change and held.claim.decided_at > self.reset_at[name]):
                 self.models[name, key].settle(self.clock.now_us, change)
         return held
 
@@ -209,8 +210,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]), keys=st.sampled_from([None, ("first",), ("db", "second")]))
     def reset(self, who: int, keys: tuple[str, ...] | None) -> None:
-        """Forget all use."""
+        """Forget all use, of a scope in which there is a record; what was charged until now is not refunded."""
+        taken(self.single[who], dict.fromkeys(RATES, 0), left_out=PERMITS if self.has_permits else ())
         reset(self.single[who], keys)
+        self.reset_at[ENTITIES[who]] = self.clock.now_us
         for key in RATES:
             if keys is None or key in keys:
                 self.models[ENTITIES[who], key] = self.model(self.limits[key])
