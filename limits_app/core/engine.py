@@ -1,7 +1,7 @@
 """The engine: decides on requests over records. No input or output, no clock, no Django.
 
 A store locks and loads the records of a plan's scopes, calls one of these functions, and saves the records whose
-`changed` is set. `acquire.lua` and `settle.lua` are the only other implementation of these rules.
+`changed` is set. `acquire.lua`, `settle.lua` and `renew.lua` are the only other implementation of these rules.
 
 Records come in the order of `plan.scopes`, amounts and changes in the order of `plan.limits`. Times are microseconds.
 Amounts are parts of the limits' units.
@@ -91,7 +91,10 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
 
 
 def renew(claim: Claim, records: list[Record], now: int) -> bool:
-    """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out."""
+    """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out.
+
+    The longest hold of a permit that began later than now plus this hold begins anew, since the clock was set back.
+    """
     found = []
     for limit in claim.plan.permits:
         lease = records[limit.scope_index].leases.get((limit.rule.key, claim.holder))
@@ -100,7 +103,10 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
         found.append((limit, lease))
     for limit, lease in found:
         record = records[limit.scope_index]
-        ends_at = _not_ahead(lease.ends_at, now, limit.rule.hold_us)
+        hold_us, ends_at = limit.rule.hold_us, lease.ends_at
+        if ends_at - now > 2 * hold_us:
+            ends_at = now + hold_us
+        claim.note_held_since(limit, ends_at - hold_us)
         expires_at = min(now + limit.rule.lease_us, ends_at)
         record.leases[limit.rule.key, claim.holder] = Lease(lease.amount, expires_at, ends_at)
         record.changed = True
@@ -206,8 +212,7 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
             if lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1])):
                 del record.leases[lease_id]
             elif lease.expires_at - now > 2 * rule.lease_us:  # it was written before the clock was set back
-                ends_at = _not_ahead(lease.ends_at, now, rule.hold_us)
-                record.leases[lease_id] = Lease(lease.amount, now + rule.lease_us, ends_at)
+                record.leases[lease_id] = Lease(lease.amount, now + rule.lease_us, lease.ends_at)
         counted = _counted_permits(rule, state, record, now)
         if counted != state:
             record.states[index] = counted
@@ -288,11 +293,6 @@ def _current(record: Record, index: int, now: int) -> State:
         record.states[index] = current
         record.changed = True
     return current
-
-
-def _not_ahead(ends_at: int, now: int, period_us: int) -> int:
-    """Return the end of a period; one that began later than now plus the period counts as begun now."""
-    return now + period_us if ends_at - now > 2 * period_us else ends_at
 
 
 def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) -> None:

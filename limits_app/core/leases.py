@@ -16,7 +16,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, lasts
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Bucket, Claim
 from limits_app.core.runtime import on_fork, start_thread
@@ -75,7 +75,7 @@ class Renewer:
     def moved(self, now: int) -> int | None:
         """Renew in time while a test moves the clock."""
         held = self.held()
-        if held and now >= self._due(held):
+        if held and not lasts(self._ran_at, self._due(held) - self._ran_at, now):
             self.run()
             held = self.held()
         return self._due(held) if held else None
@@ -95,7 +95,7 @@ class Renewer:
 
     def _due(self, held: Sequence[Claim]) -> int:
         """Return when the next round is due."""
-        ends = [claim.decided_at + limit.rule.hold_us for claim in held for limit in claim.plan.permits]
+        ends = [claim.held_until(limit) for claim in held for limit in claim.plan.permits]
         return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
 
     def _start(self) -> None:
@@ -184,7 +184,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
         claim.block_owner = running
         if claim.admitted and not claim.settled:
             now = limit_set.store.clock()
-            held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
+            held.update([limit.bucket for limit in claim.plan.permits if claim.held_until(limit) > now])
     return frozenset(held)
 
 

@@ -247,6 +247,8 @@ class Claim:
     replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
     thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
+    `held_anew` is when the longest holds of its permits began anew, by their buckets: at a renewal after the clock was
+    set back; None where none did.
     """
 
     __slots__ = (
@@ -254,6 +256,7 @@ class Claim:
         "amounts",
         "block_owner",
         "decided_at",
+        "held_anew",
         "holder",
         "number",
         "owner",
@@ -272,6 +275,7 @@ class Claim:
         self.decided_at = 0
         self.repeated_us: int | None = None
         self.states: Sequence[State] = ()
+        self.held_anew: dict[Bucket, int] | None = None
         self.number = _next_number() if plan.permits else 0
         self.holder: Holder = self.number
         self.owner: ref[Acquisition] | None = None
@@ -283,6 +287,19 @@ class Claim:
         owner = None if self.owner is None else self.owner()
         if owner is not None:
             owner.on_lease_lost()
+
+    def held_since(self, limit: PlannedLimit) -> int:
+        """Return from when on the longest hold of a permit counts."""
+        return self.decided_at if self.held_anew is None else self.held_anew.get(limit.bucket, self.decided_at)
+
+    def note_held_since(self, limit: PlannedLimit, since: int) -> None:
+        """Note from when on the longest hold of a permit counts."""
+        if since != self.held_since(limit):
+            self.held_anew = {**(self.held_anew or {}), limit.bucket: since}
+
+    def held_until(self, limit: PlannedLimit) -> int:
+        """Return when the longest hold of a permit ends."""
+        return self.held_since(limit) + limit.rule.hold_us
 
     def limits(self) -> Iterator[tuple[PlannedLimit, int, State]]:
         """Iterate over the limits with their amounts and the states of the decision."""

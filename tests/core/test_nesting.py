@@ -133,9 +133,11 @@ def test_two_sets_that_are_composed_of_the_same_scopes_are_two(store: MemoryStor
         assert used(one) == used(other) == {"db": 2}
 
 
-def test_a_permit_is_not_held_longer_than_max_hold(store: MemoryStore, clock: FakeClock) -> None:
+@pytest.mark.parametrize("back", [0, 3600])
+def test_a_permit_is_not_held_longer_than_max_hold(store: MemoryStore, clock: FakeClock, back: float) -> None:
     limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5), ResourceLimit("gpu", 2))
     with limits.acquire():
+        clock.advance(-back)
         clock.now_us += 4_999_999  # between two renewals
         assert limits.try_acquire().acquisitions == {}
         clock.now_us += 1

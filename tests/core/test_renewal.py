@@ -82,6 +82,18 @@ def test_all_permits_are_renewed_in_one_call_every_third_of_a_lease(clock: FakeC
     assert store.renewals == [3] * 9 + [2]
 
 
+def test_renewal_goes_on_when_the_clock_was_set_back(clock: FakeClock) -> None:
+    store = Counting(clock=clock, lease_seconds=30)
+    limits = limit_set(store, DB)
+    with limits.acquire({"db": 1}) as held:
+        clock.advance(20)
+        store.renewals.clear()
+        clock.advance(-HOUR)
+        clock.advance(95)
+        assert len(store.renewals) == 10
+        assert not held.lost_lease
+
+
 def test_nothing_is_renewed_where_nothing_is_held(clock: FakeClock) -> None:
     store = Counting(clock=clock)
     limits = limit_set(store, DB)

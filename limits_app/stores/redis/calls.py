@@ -283,19 +283,18 @@ class Calls:
         numbers = plan.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
         return ScriptCall(plan.undo if undo else plan.settle, (self.clock.time, claim.decided_at), numbers)
 
-    def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
-        """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
-        keys, plan, members, owners = list[bytes](), b"", list[bytes](), list[Claim]()
+    def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
+        """Return the call that renews the leases of claims, in scopes with a tag, and whose lease of what each is."""
+        keys, plan, members, leases = list[bytes](), b"", list[bytes](), list[tuple[Claim, PlannedLimit]]()
         for claim in claims:
             for limit in claim.plan.permits:
                 short = claim.plan.short_keys()[limit.scope_index]
                 if self.names.tag(short) == tag:
-                    member, ends = lease_member(self.holder(claim), claim, limit)
                     keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
-                    plan += pack("<dd", limit.rule.lease_us, ends)
-                    members.append(member)
-                    owners.append(claim)
-        return self.script("renew", keys, plan, *members), owners
+                    plan += pack("<ddd", limit.rule.lease_us, limit.rule.hold_us, claim.held_since(limit))
+                    members.append(lease_member(self.holder(claim), claim, limit))
+                    leases.append((claim, limit))
+        return self.script("renew", keys, plan, *members), leases
 
     def set_aside(self, call: Command) -> ScriptCall:
         """Return the call that renames the keys of another call that another program has written with another type."""

@@ -1,5 +1,6 @@
 -- Permits, as core/algorithms/permits.py. Numbers: permits held, holders, fence, time at which the first lease expires.
--- The leases are in a sorted set by the time at which they expire; a member is holder, amount, and latest end.
+-- The leases are in a sorted set by the time at which they expire; a member is holder, amount, and latest end. After the
+-- clock was set back, the end may be another, which the holder knows; see renew.lua.
 
 local function lease_of(amount, since, hold_us)
   local holder = string.sub(numbers, after_amounts, after_amounts + 15)
@@ -20,11 +21,12 @@ end
 function current.permits(record, at, key, _, lease_us)
   local latest = now + 2 * lease_us
   if record[at] == 0 or record[at + 3] <= latest then return false end
-  record[at + 3] = now + lease_us
   call('ZREM', key, '') -- as write_to_known
   for _, lease in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(latest), '+inf')) do
     call('ZADD', key, whole(now + lease_us), lease)
   end
+  -- Leases that were renewed since end by the new clock.
+  record[at + 3] = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or now + lease_us)
   return true
 end
 

@@ -272,10 +272,10 @@ class Records:
         return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 
-def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[bytes, int]:
-    """Return the member of a claim in the leases of a limit, and the latest end of its lease."""
+def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:
+    """Return the member of a claim in the leases of a limit; it stays the same when the longest hold begins anew."""
     ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
-    return holder + pack("<dd", claim.amounts[limit.place], ends), ends
+    return holder + pack("<dd", claim.amounts[limit.place], ends)
 
 
 def _log_of(entries: Iterable[Sequence[Any]]) -> Log:

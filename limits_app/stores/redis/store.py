@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from struct import pack
+from struct import iter_unpack, pack
 from typing import Any, Final, TypeVar
 
 from limits_app.core.clock import Clock, as_clock
@@ -131,9 +131,13 @@ class RedisStore(Verbs):
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost = set[Claim]()
         for tag in sorted({self._names.tag(short) for claim in claims for short in claim.plan.short_keys()}):
-            call, owners = self._calls.renew(claims, tag)
-            reply = self._connections.run(call) if owners else b""
-            lost.update(owner for owner, renewed in zip(owners, reply, strict=True) if renewed != ord("1"))
+            call, leases = self._calls.renew(claims, tag)
+            reply = self._connections.run(call) if leases else b""
+            for (claim, limit), (since,) in zip(leases, iter_unpack("<d", reply), strict=True):
+                if since:
+                    claim.note_held_since(limit, int(since))
+                else:
+                    lost.add(claim)
         return [claim for claim in claims if claim in lost]
 
     def peek(self, claim: Claim) -> None:

@@ -83,7 +83,7 @@ class Waking:
 
     def _note(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            self._connections.run(self._calls.script("renew", [key, key], bytes(16), b""))
+            self._connections.run(self._calls.script("renew", [key, key], bytes(24), b""))
 
     def _listen(self) -> None:
         """Listen over one connection after the other, until there were no waiters for a while."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
@@ -24,6 +25,7 @@ from limits_app.testing.conformance.contract import (
 
 WINDOW = 40
 CAPACITY = 6
+HOLD = 25
 LIMITS: list[tuple[Limit, int]] = [
     *[(RateLimit(KEY, CAPACITY, WINDOW, algorithm), WINDOW) for algorithm in ALGORITHMS],
     (RateLimit(KEY, CAPACITY, WINDOW, "leaky_bucket", burst=1), WINDOW),
@@ -163,3 +165,86 @@ class Clocks(Contract):
         assert not taken(limits).admitted
         settle(limits, claim, {KEY: -1})
         assert taken(limits).admitted
+
+    @pytest.mark.parametrize("more", STEPS_BACK.values(), ids=STEPS_BACK)
+    @pytest.mark.parametrize("held_before", [0, HOLD * 0.4])
+    def test_the_longest_hold_of_a_permit_begins_anew_with_a_step_back(
+        self, store: Store, clock: FakeClock, *, held_before: float, more: float
+    ) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
+        claim, lease = taken(limits), store.lease_us / SECOND
+        _hold(store, clock, claim, held_before)
+        clock.advance(-2 * HOLD - more)
+        assert not taken(limits).admitted
+        clock.advance(lease / 4)
+        _hold(store, clock, claim, HOLD - 0.001)
+        assert not taken(limits).admitted
+        clock.advance(0.001)
+        assert store.renew([claim]) == [claim]
+        other = taken(limits)
+        assert other.admitted
+        settle(limits, claim, {KEY: -1})
+        assert not taken(limits).admitted, "a late release changes nothing"
+        _hold(store, clock, other, HOLD - 0.001)
+        settle(limits, other, {KEY: -1})
+        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+
+    def test_a_step_back_of_at_most_the_longest_hold_lets_a_permit_end_by_the_old_clock(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
+        claim = taken(limits)
+        clock.advance(-HOLD)
+        _hold(store, clock, claim, 2 * HOLD - 0.001)
+        clock.advance(0.001)
+        assert store.renew([claim]) == [claim]
+        assert taken(limits).admitted
+
+    def test_each_permit_of_a_holder_ends_by_its_own_longest_hold_after_a_step_back(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        long, short = "long", ResourceLimit(KEY, 1, max_hold_seconds=HOLD)
+        limits = limits_of(store, short, ResourceLimit(long, 1, max_hold_seconds=3 * HOLD), ResourceLimit("ever", 1))
+        claim = taken(limits)
+        clock.advance(-2 * HOLD)
+        _hold(store, clock, claim, HOLD - 0.001)
+        clock.advance(0.001)
+        assert store.renew([claim]) == [claim]
+        assert taken(limits, left_out={long, "ever"}).admitted
+        assert not taken(limits, left_out={KEY, "ever"}).admitted
+        assert not taken(limits, left_out={KEY, long}).admitted
+
+    def test_a_permit_is_lost_when_the_clock_is_right_again(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
+        claim = taken(limits)
+        for _ in range(3):
+            clock.advance(-HOUR)
+            _hold(store, clock, claim, HOLD / 2)
+        clock.advance(3 * HOUR)
+        assert store.renew([claim]) == [claim]
+        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+
+    def test_a_holder_is_notified_that_its_longest_hold_has_ended_after_a_step_back(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit(KEY, 1, max_hold_seconds=HOLD))
+        with limits.try_acquire() as held:
+            clock.advance(-HOUR)
+            clock.advance(HOLD - 0.001)
+            assert not held.lost_lease
+            assert limits.try_acquire(), "a nested request does not wait for itself"
+            clock.advance(0.001)
+            assert held.lost_lease
+            assert taken(limits).admitted
+            assert not limits.try_acquire()
+
+
+def _hold(store: Store, clock: FakeClock, claim: Claim, seconds: float) -> None:
+    """Keep the permits of a claim for a time, renewed at its beginning, at its end and in between."""
+    left = round(seconds * SECOND)
+    assert store.renew([claim]) == []
+    while left > 0:
+        step = min(left, store.lease_us // 3)
+        clock.move(step)
+        left -= step
+        assert store.renew([claim]) == []

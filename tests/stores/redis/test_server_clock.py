@@ -88,6 +88,18 @@ def test_permits_of_a_holder_that_died_are_free_a_lease_after_a_step_back(
     assert limits.try_acquire()
 
 
+def test_the_longest_hold_of_a_permit_begins_anew_with_an_hour_back(store: RedisStore, set_clock: SetClock) -> None:
+    limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=WINDOW))
+    held = limits.try_acquire()
+    store.renewer.discard(held.claim)
+    for step in range(0, WINDOW, 6):
+        set_clock(-HOUR + step)
+        assert store.renew([held.claim]) == []
+    set_clock(-HOUR + WINDOW + 1)
+    assert limits.try_acquire()
+    assert store.renew([held.claim]) == [held.claim]
+
+
 def test_a_timeout_is_as_long_when_the_server_s_clock_is_set(store: RedisStore, set_clock: SetClock) -> None:
     limits = limits_of(store, CallLimit(1, WINDOW))
     assert limits.try_acquire()

@@ -310,6 +310,20 @@ def test_state_with_leases_lives_as_long_as_they_are_renewed(store: RedisStore, 
     assert all(client.ttl(one) > 60 for one in (key, key + b":held:db"))
 
 
+def test_a_lease_keeps_its_name_when_its_longest_hold_begins_anew(redis: RedisServer, client: Redis) -> None:
+    clock = FakeClock()
+    store = store_on(redis, clock=clock)
+    limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
+    claim = taken(limits)
+    leases = record(store, limits) + b":held:db"
+    names = client.zrange(leases, 0, -1)
+    clock.advance(-HOUR)
+    assert not taken(limits).admitted
+    assert store.renew([claim]) == []
+    assert client.zrange(leases, 0, -1) == names, "processes with another version know it by this name"
+    store.close()
+
+
 def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_back(
     store: RedisStore, client: Redis
 ) -> None:
