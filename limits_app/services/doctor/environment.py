@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -11,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Max
@@ -26,6 +28,8 @@ from limits_app.stores import registry
 if TYPE_CHECKING:
     from limits_app.stores.database import DatabaseStore
     from limits_app.stores.redis import RedisStore
+
+logger = logging.getLogger("limits_app")
 
 
 class Severity(StrEnum):
@@ -65,8 +69,10 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
     def wait() -> None:
         try:
             ask()
-        except Exception as error:  # noqa: BLE001 - every error is a finding
-            failed.append(error)
+        except Exception as error:
+            failed.append(error)  # every error is a finding
+            if not isinstance(error, (*DATABASE_ERRORS, ImproperlyConfigured, StoreUnavailable)):
+                logger.exception("an error that the doctor does not know")
         finally:
             done.set()
 
