@@ -1,11 +1,11 @@
-"""The store protocol: the state of limits, changed atomically; and versions of the configuration."""
+"""The store protocol: the state of limits, changed atomically; and versions of the configuration with their changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from time import time_ns
 from typing import Protocol, TypeGuard
 
+from limits_app.core.changes import ALL, Change, Changes
 from limits_app.core.clock import Clock
 from limits_app.core.counting import Batch
 from limits_app.core.leases import Renewer
@@ -79,13 +79,20 @@ class Store(Protocol):
         was charged before is not refunded any more.
         """
 
-    def version(self) -> int:
-        """Return the version of the configuration."""
+    def version(self, namespace: str = "") -> int:
+        """Return the version of the configuration of a namespace; 0 before the first change."""
 
-    def advance_version(self) -> int:
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         """Make every claim that was compiled before now stale, in every process that shares the store.
 
-        The next version is that of `next_version`.
+        Raises the version, and appends the changes that were announced together to the log, in one step; see
+        `ChangeLog.advanced`. Claims are compared with the version of the empty namespace.
+        """
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        """Return the version and the changes after another one, read in one step; None when they are unknown.
+
+        See `ChangeLog.since`. What is announced again because a reply was lost may be there twice.
         """
 
 
@@ -135,17 +142,3 @@ def is_remote(store: Store) -> TypeGuard[RemoteStore]:
 def is_counting(store: Store) -> TypeGuard[CountingStore]:
     """Return whether a store can count admitted amounts."""
     return store.counting
-
-
-def next_version(version: int) -> int:
-    """Return the configuration version after `version`: milliseconds since 1970, or one more where that is not later.
-
-    A store that starts empty, or whose older state was restored, therefore never repeats a version under which another
-    process has kept limits.
-    """
-    return max(version + 1, least_version())
-
-
-def least_version() -> int:
-    """Return the smallest value of the next configuration version."""
-    return time_ns() // 1_000_000

@@ -154,8 +154,9 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='StoreVersion',
             fields=[
-                ('id', models.IntegerField(primary_key=True, serialize=False)),
+                ('id', models.BigIntegerField(primary_key=True, serialize=False)),
                 ('version', models.BigIntegerField()),
+                ('log', models.BinaryField(null=True)),
             ],
             options={
                 'db_table': 'limits_app_version',

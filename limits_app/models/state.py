@@ -65,10 +65,11 @@ class LayoutDefinition(StoreTable):
 
 
 class StoreVersion(StoreTable):
-    """The version of the configuration: one row, or none before the first change."""
+    """The version of the configuration of one namespace, and the log of its last changes; no row before the first."""
 
-    id = models.IntegerField(primary_key=True)
+    id = models.BigIntegerField(primary_key=True)
     version = models.BigIntegerField()
+    log = models.BinaryField(null=True)
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_version"

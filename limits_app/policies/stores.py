@@ -21,7 +21,7 @@ class _UnavailableStore(MemoryStore):
 
     _numbers = count(1)
 
-    def version(self) -> int:
+    def version(self, namespace: str = "") -> int:  # noqa: ARG002 - that of MemoryStore
         """A different number each time, so that no set is ever current."""
         return next(self._numbers)
 

@@ -13,6 +13,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from limits_app.core.changes import Changes
     from limits_app.core.plan import Claim
     from limits_app.core.record import Record
 
@@ -59,9 +60,13 @@ class _TestStore(MemoryStore):
         super().__init__()
         self._all = stores
 
-    def version(self) -> int:
+    def version(self, namespace: str = "") -> int:
         self._all.begin_test()
-        return super().version()
+        return super().version(namespace)
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        self._all.begin_test()
+        return super().changes_since(version, namespace)
 
     def _step(
         self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True

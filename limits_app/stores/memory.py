@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from limits_app.core import engine, mypyc_attr
 from limits_app.core.algorithms import State
+from limits_app.core.changes import ALL, Change, ChangeLog, Changes
 from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
@@ -30,12 +31,13 @@ from limits_app.core.record import (
     new_record,
 )
 from limits_app.core.runtime import AtFork
-from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, InStep, acquire_patiently, first_admitted, is_idle
 from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
+
+_NO_CHANGES: Final = ChangeLog()
 
 _Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyUsage | None, list[int] | None]
 """A record, and what it held before a step, as far as a step changes it."""
@@ -64,7 +66,8 @@ class MemoryStore:
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
         self._now = clock
-        self._version = 0
+        self._logs = {"": _NO_CHANGES}
+        """The version with the log of changes, by namespace."""
         self._records: dict[str, Record] = {}
         self._to_check: deque[str] = deque()
         """All scopes, in the order in which they are next checked for being idle."""
@@ -134,7 +137,7 @@ class MemoryStore:
             self._records.clear()
             self._to_check.clear()
             self._counts = UsageCounts()
-            self._version = next_version(self._version)
+            self._logs = {namespace: log.advanced((ALL,)) for namespace, log in self._logs.items()}
         self.line.notify_all()
 
     def collect_counts(self) -> Batch | None:
@@ -145,14 +148,17 @@ class MemoryStore:
         with self._exclusive_step():
             self._counts.forget(name)
 
-    def version(self) -> int:
-        return self._version
+    def version(self, namespace: str = "") -> int:
+        return self._logs.get(namespace, _NO_CHANGES).version
 
-    def advance_version(self) -> int:
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         with self._exclusive_step():
-            self._version = next_version(self._version)
+            log = self._logs[namespace] = self._logs.get(namespace, _NO_CHANGES).advanced(changes)
         self.line.notify_all()
-        return self._version
+        return log.version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        return self._logs.get(namespace, _NO_CHANGES).since(version)
 
     def _step(
         self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True
@@ -169,7 +175,7 @@ class MemoryStore:
                 acquire_patiently(lock)
             if self._in_step:
                 raise InStep
-            if is_new and claim.plan.version is not None and claim.plan.version != self._version:
+            if is_new and claim.plan.version is not None and claim.plan.version != self._logs[""].version:
                 raise StaleConfiguration
             try:
                 self._in_step = True

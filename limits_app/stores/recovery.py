@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.breaker import BreakerState
+from limits_app.core.changes import Change, Changes, announced
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
@@ -33,15 +34,16 @@ _HALF_OPEN_FACTOR: Final = 8
 
 
 class PendingWork:
-    """Work that waits until a store is available again: releases, and a new version of the configuration.
+    """Work that waits until a store is available again: releases, and changes of the configuration.
 
     At most MAX_PENDING releases are kept. When more come the oldest is dropped; its permits are reclaimed when
-    their lease ends. Pending work ends with the process. One thread at a time runs it.
+    their lease ends. The changes of a namespace are announced together; `announced` says what many of them become.
+    Pending work ends with the process. One thread at a time runs it.
     """
 
     def __init__(self) -> None:
-        self.must_advance_version = False
-        """Whether the version of the configuration has to be advanced."""
+        self._changes: dict[str, Changes] = {}
+        """By namespace."""
         self._releases: dict[Claim, Amounts] = {}
         # Reentrant, because a finalizer may release an acquisition while this thread holds the lock.
         self._lock = RLock()
@@ -52,7 +54,7 @@ class PendingWork:
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return self.must_advance_version or bool(self._releases)
+        return bool(self._changes or self._releases)
 
     def add(self, claim: Claim, changes: Amounts) -> None:
         """Keep the release of a claim unless it is settled or kept already; the claim counts as settled from now on."""
@@ -63,11 +65,20 @@ class PendingWork:
             while len(self._releases) > MAX_PENDING:
                 del self._releases[next(iter(self._releases))]
 
+    def announce(self, changes: Collection[Change], namespace: str = "") -> None:
+        """Keep changes with those that wait already."""
+        with self._lock:
+            self._changes[namespace] = announced((*self._changes.get(namespace, ()), *changes))
+
     def run(self, store: Store) -> None:
         """Do all of it. Raises StoreUnavailable when the store cannot; the next run does the rest."""
-        if self.must_advance_version:
-            store.advance_version()
-            self.must_advance_version = False
+        while self._changes:
+            with self._lock:
+                namespace, changes = next(iter(self._changes.items()))
+            store.advance_version(changes, namespace)
+            with self._lock:
+                if self._changes[namespace] is changes:  # else others have come meanwhile, and all are announced again
+                    del self._changes[namespace]
         while self._releases:
             with self._lock:
                 claim, changes = next(iter(self._releases.items()))

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
+from limits_app.core.changes import ALL, Change, Changes
 from limits_app.core.clock import Clock, as_clock, lasts, monotonic_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
@@ -194,13 +195,17 @@ class ResilientStore:
         """Return all slices to the store, at the end of the process."""
         self.return_slices(everything=True)
 
-    def version(self) -> int:
-        version: int = self._call("version")
+    def version(self, namespace: str = "") -> int:
+        version: int = self._call("version", namespace)
         return version
 
-    def advance_version(self) -> int:
-        version: int = self._call("advance_version")
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+        version: int = self._call("advance_version", changes, namespace)
         return version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        changes: tuple[int, Changes] | None = self._call("changes_since", version, namespace)
+        return changes
 
     def collect_counts(self) -> Batch | None:
         batch: Batch | None = self._call("collect_counts")
@@ -226,9 +231,9 @@ class ResilientStore:
         self._recovery.pending.add(claim, changes)
         self._recovery.start()
 
-    def advance_version_later(self) -> None:
+    def advance_version_later(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> None:
         """Advance the version when the store is available again."""
-        self._recovery.pending.must_advance_version = True
+        self._recovery.pending.announce(changes, namespace)
         self._recovery.start()
 
     def fallback(self) -> MemoryStore:

@@ -42,6 +42,9 @@ _REPLY_SLACK_SECONDS: Final = 0.5
 _MIN_IDLE_SECONDS: Final = 0.5
 """What a process on a busy machine may need between two statements."""
 
+VERSION_ID: Final = 1
+"""The row of the version with which claims are compared: that of the empty namespace."""
+
 _INHERITED: Final[list[StoreConnection]] = []
 """Connections of parent processes that were in use at a fork: closing one in the child would end the parent's."""
 
@@ -334,7 +337,7 @@ def insert_sql(table: str, columns: str, rows: int = 1) -> str:
 @cache
 def time_and_version_sql(clock: str) -> str:
     """Return the SQL that reads the time of the database, in microseconds, and the version of the configuration."""
-    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = 1), 0)"  # noqa: S608 - constant
+    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = {VERSION_ID}), 0)"  # noqa: S608 - constants
 
 
 def marks(number: int) -> str:

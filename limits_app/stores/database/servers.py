@@ -18,6 +18,7 @@ from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
 from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql
 from limits_app.stores.database.records import UPDATE, rows_sql
+from limits_app.stores.database.versions import VERSION
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -120,6 +121,7 @@ class PostgreSQLConnection(StoreConnection):
         self._frequent = {
             rows_sql(1) + self.lock_sql,
             time_and_version_sql(self.clock_sql),
+            VERSION,
             UPDATE,
             CHANGE_COMMIT,
         }

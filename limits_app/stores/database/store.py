@@ -9,6 +9,7 @@ from os import urandom
 from typing import Final
 
 from limits_app.core import engine
+from limits_app.core.changes import ALL, Change, Changes
 from limits_app.core.clock import Clock, as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StoreUnavailable
@@ -17,9 +18,8 @@ from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
-from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.database import counts
+from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
 from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.runner import Housekeeping, TransactionRunner
@@ -33,9 +33,6 @@ logger = logging.getLogger("limits_app")
 
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
-_ADVANCE_VERSION: Final = (
-    "UPDATE limits_app_version SET version = CASE WHEN version < %s THEN %s ELSE version + 1 END WHERE id = 1"
-)
 _POLL_US: Final = (5_000, 250_000)
 _CLAIMS_PER_RENEWAL: Final = 100
 
@@ -153,13 +150,16 @@ class DatabaseStore(AskedInThread):
     def forget_counts(self, name: str) -> None:
         counts.forget(self._runner, name)
 
-    def version(self) -> int:
-        return self._runner.run(lambda transaction: transaction.connection.time_and_version()[1])
+    def version(self, namespace: str = "") -> int:
+        return self._runner.run(partial(versions.version, namespace))
 
-    def advance_version(self) -> int:
-        version = self._runner.run(_advance_version)
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+        version = self._runner.run(partial(versions.advance, changes, namespace))
         self.line.notify_all()
         return version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        return self._runner.run(partial(versions.read, namespace)).since(version)
 
     def pools_transactions(self) -> bool:
         """Return whether a pooler such as PgBouncer gives each transaction any of its connections.
@@ -265,15 +265,6 @@ def _lock_again(claim: Claim, transaction: Transaction) -> None:
     transaction.lock([claim.plan])
     transaction.records(claim.plan, migrated=False)
     transaction.save()
-
-
-def _advance_version(transaction: Transaction) -> int:
-    connection = transaction.connection
-    connection.insert("limits_app_version", "id, version", (1, 0))
-    connection.execute_all([(connection.begin_sql, ()), (_ADVANCE_VERSION, (least_version(),) * 2)])
-    _, version = connection.time_and_version()
-    connection.commit()
-    return version
 
 
 def open_database_store(

@@ -11,14 +11,14 @@ from typing import Any, Final, cast
 
 from limits_app.core import engine
 from limits_app.core.algorithms.window_log import Log
+from limits_app.core.changes import ALL, Change, ChangeLog, Changes
 from limits_app.core.clock import as_clock, lasts, system_us
 from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.errors import NotShareable, StaleConfiguration, StoreFull
 from limits_app.core.keys import short_key, slices_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Record, lease_us_of
-from limits_app.core.store import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
@@ -32,6 +32,7 @@ _SECONDS_BETWEEN_RECLAIMS: Final = 0.1
 _MOST_RECLAIMED: Final = 1024
 _NUMBER_LENGTH: Final = 8
 _VERSION: Final = b"version"
+_CHANGES: Final = b"changes"
 
 
 class ProcessStore:
@@ -236,20 +237,32 @@ class ProcessStore:
     def forget_counts(self, name: str) -> None:
         self._file.transact(self._usage.forget, name)
 
-    def version(self) -> int:
-        return self._file.transact(lambda txn, _: _version_in(txn), None, write=False)
+    def version(self, namespace: str = "") -> int:
+        return self._file.transact(_version_in, _suffix(namespace), write=False)
 
-    def advance_version(self) -> int:
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+        """See Store. In a file without room for the log, that is deleted."""
+        suffix = _suffix(namespace)
 
-        def advance(txn: Txn, _: None) -> tuple[int, Sequence[Watcher]]:
-            version = next_version(_version_in(txn))
-            txn.put(_VERSION, version.to_bytes(VERSION_LENGTH))
-            return version, watchers(txn)
+        def advance(txn: Txn, keeps_log: bool) -> tuple[int, Sequence[Watcher]]:
+            log = _log_in(txn, suffix).advanced(changes)
+            txn.put(_VERSION + suffix, log.version.to_bytes(VERSION_LENGTH))
+            if keeps_log:
+                txn.put(_CHANGES + suffix, log.log)
+            else:
+                txn.delete(_CHANGES + suffix)
+            return log.version, watchers(txn)
 
-        version, others = self._file.transact(advance, None)
+        try:
+            version, others = self._file.transact(advance, True)
+        except StoreFull:
+            version, others = self._file.transact(advance, False)
         self.line.notify_all()
         self._waking.notify((), others)
         return version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        return self._file.transact(_log_in, _suffix(namespace), write=False).since(version)
 
     def close(self) -> None:
         """Close the file; the next call of a verb opens it again."""
@@ -284,9 +297,19 @@ def _load_logs(claim: Claim) -> None:
             log.arrays()
 
 
-def _version_in(txn: Txn) -> int:
+def _suffix(namespace: str) -> bytes:
+    """What the keys of the version and the log of a namespace end with."""
+    return short_key(namespace) if namespace else b""
+
+
+def _version_in(txn: Txn, suffix: bytes) -> int:
     """The version of the configuration."""
-    return int.from_bytes(txn.get(_VERSION) or b"")
+    return int.from_bytes(txn.get(_VERSION + suffix) or b"")
+
+
+def _log_in(txn: Txn, suffix: bytes) -> ChangeLog:
+    """The version and the changes that have led to it."""
+    return ChangeLog(_version_in(txn, suffix), txn.get(_CHANGES + suffix) or b"")
 
 
 def open_process_store(directory: str | Path, **options: Any) -> ProcessStore:

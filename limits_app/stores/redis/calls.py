@@ -219,7 +219,7 @@ class AcquireCall(Prepared):
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
         names, tag = calls.names, plans[0].tag
-        keys = [names.shared(tag, b"version")] if any(plan.version is not None for plan in plans) else []
+        keys = [names.version(tag)] if any(plan.version is not None for plan in plans) else []
         place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
         head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
         for plan in plans:

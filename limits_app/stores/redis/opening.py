@@ -11,6 +11,7 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from limits_app.core.errors import NotShareable, StoreUnavailable
+from limits_app.core.keys import short_key
 from limits_app.core.record import LEASE_US
 from limits_app.core.store import Store
 from limits_app.stores.steps import open_once
@@ -31,6 +32,7 @@ _TYPES: Final[Mapping[bytes, bytes]] = {
     b"log": b"string",
     b"held": b"zset",
     b"version": b"string",
+    b"changes": b"string",
     b"hours": b"zset",
     b"batch": b"list",
 }
@@ -80,10 +82,22 @@ class Keys:
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
 
     def shared(self, tag: bytes, name: bytes) -> bytes:
-        """Return a key that all scopes of a tag share: `version` of the configuration, `reply:` for the name of a slot,
-        finished `usage` and its `hours`, and the `batch` of usage that was collected and is not forgotten.
+        """Return a key that all scopes of a tag share: `reply:` for the name of a slot, finished `usage` and its `hours`,
+        and the `batch` of usage that was collected and is not forgotten.
         """
         return b"%s{%s}:%s" % (self._prefix, tag, name)
+
+    def version(self, tag: bytes, namespace: str = "") -> bytes:
+        """Return the key of the version of the configuration of a namespace, which is stored with each tag."""
+        return self._of_configuration(tag, namespace, b"version")
+
+    def changes(self, namespace: str) -> bytes:
+        """Return the key of the log of changes, which is beside the version of the first tag."""
+        return self._of_configuration(self.tags[0], namespace, b"changes")
+
+    def _of_configuration(self, tag: bytes, namespace: str, name: bytes) -> bytes:
+        part = b"%s:" % urlsafe_b64encode(short_key(namespace)).rstrip(b"=") if namespace else b""
+        return self.shared(tag, part + name)
 
     def finished_usage(self, tag: bytes) -> list[bytes]:
         """Return the keys of finished usage, and of its hours."""

@@ -234,7 +234,7 @@ class Records:
         return reply
 
     def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
-        keys = [self._names.shared(self._names.tag(next(iter(known), None)), b"version")]
+        keys = [self._names.version(self._names.tag(next(iter(known), None)))]
         plan = pack("<dd", -1 if version is None else version, len(known))
         for short, codecs in known.items():
             logs, permits = _separate_keys(codecs.values())

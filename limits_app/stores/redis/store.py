@@ -9,6 +9,7 @@ from contextlib import suppress
 from struct import iter_unpack, pack
 from typing import Any, Final, TypeVar
 
+from limits_app.core.changes import ALL, Change, ChangeLog, Changes, announced, least_version
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.keys import short_key, slices_key
@@ -16,7 +17,6 @@ from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import lease_us_of
 from limits_app.core.runtime import on_fork
-from limits_app.core.store import least_version
 from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
@@ -151,19 +151,26 @@ class RedisStore(Verbs):
         self._rejections.forget()
         self.line.notify(scopes)
 
-    def version(self) -> int:
-        return int(self._connections.run(Command("GET", self._names.shared(self._names.tags[0], b"version"))) or 0)
+    def version(self, namespace: str = "") -> int:
+        return int(self._connections.run(Command("GET", self._names.version(self._names.tags[0], namespace))) or 0)
 
-    def advance_version(self) -> int:
-        """See Store. On a cluster, the version is stored with each tag."""
-        step, version = 1, least_version()
-        for tag in self._names.tags:
-            call = self._calls.script("version", [self._names.shared(tag, b"version")], pack("<dd", step, version))
-            step, version = 0, int(self._connections.run(call))
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+        """See Store. On a cluster, the version is stored with each tag, and the log with the first one."""
+        first, *others = [self._names.version(tag, namespace) for tag in self._names.tags]
+        encoded = b"".join([change.encode() for change in announced(changes)])
+        keys, plan = [first, self._names.changes(namespace)], pack("<dd", 1, least_version())
+        version = int(self._connections.run(self._calls.script("version", keys, plan, encoded)))
+        for key in others:
+            self._connections.run(self._calls.script("version", [key], pack("<dd", 0, version)))
         self._rejections.forget()
         self.line.notify_all()
         self._waking.announce()
         return version
+
+    def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
+        keys = self._names.version(self._names.tags[0], namespace), self._names.changes(namespace)
+        current, log = self._connections.run(Command("MGET", *keys))
+        return ChangeLog(int(current or 0), log or b"").since(version)
 
     def eviction_policy(self) -> str | None:
         """Return what the server evicts when its memory is full, such as `noeviction`; None where it is unknown."""

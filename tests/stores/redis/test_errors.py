@@ -127,7 +127,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limits_of(store, CallLimit(9, HOUR), version=store.version())
-    key = store._names.shared(store._names.tags[0], b"version")
+    key = store._names.version(store._names.tags[0])
     client.rpush(key, "something else")
     with pytest.raises(RecordUnavailable):
         limits.try_acquire()

@@ -1,0 +1,131 @@
+"""Changes of the configuration, and the log in which a store keeps the last ones beside its version.
+
+The log is bytes: an entry of 16 bytes for each change, with the version that the change has made. The changes after a
+version are those behind its last entry, so the log begins with an entry whose version alone counts.
+A version that is missing in the log, and a log that does not end with the version of the store, mean that changes are
+unknown: older ones were dropped, the state was deleted or restored, or another program has raised the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from struct import Struct
+from time import time_ns
+from typing import Final, NamedTuple
+
+MOST_CHANGES: Final = 1000
+"""How many changes a log keeps."""
+MOST_CLIENTS: Final = 64
+"""More clients that change together are announced as ROWS."""
+DIGEST_LENGTH: Final = 8
+ENTRY: Final = Struct(f"<d{DIGEST_LENGTH}s")
+"""An entry of a log: a version, and a change. A double has every integer below 2^53, also in Lua."""
+
+_RESERVED: Final = bytes(DIGEST_LENGTH - 1)
+"""What changes without a digest begin with. A digest that does as well is read as one of them, which includes it."""
+
+
+class ChangeKind(Enum):
+    """What a change concerns: one client, rows of many clients, or anything else."""
+
+    CLIENT = "client"
+    ROWS = "rows"
+    ALL = "all"
+
+
+class Change(NamedTuple):
+    """A change of the configuration; that of one client has its digest, of 8 bytes."""
+
+    kind: ChangeKind
+    digest: bytes = b""
+
+    @classmethod
+    def of_client(cls, digest: bytes) -> Change:
+        """Return the change of one client. Raises ValueError for a digest that is not 8 bytes long."""
+        if len(digest) != DIGEST_LENGTH:
+            raise ValueError(f"the digest of a client must have {DIGEST_LENGTH} bytes; got {len(digest)}: {digest!r}")
+        return cls(ChangeKind.CLIENT, digest)
+
+    def encode(self) -> bytes:
+        """Return the 8 bytes by which logs keep the change."""
+        return self.digest or (_ROWS if self.kind is ChangeKind.ROWS else _ALL)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Change:
+        """Return a change from its 8 bytes; one of a kind that is unknown here is ALL."""
+        if not encoded.startswith(_RESERVED):
+            return cls(ChangeKind.CLIENT, encoded)
+        return ROWS if encoded == _ROWS else ALL
+
+
+ALL: Final = Change(ChangeKind.ALL)
+"""Anything may have changed."""
+ROWS: Final = Change(ChangeKind.ROWS)
+"""Rows of many clients have changed, and no more than that."""
+
+_ALL: Final = _RESERVED + b"\0"
+_ROWS: Final = _RESERVED + b"\1"
+
+Changes = tuple[Change, ...]
+
+
+def announced(changes: Collection[Change]) -> Changes:
+    """Return changes as they are announced together: each once, ALL in place of all, ROWS in place of many clients.
+
+    Raises ValueError when there are none.
+    """
+    distinct = tuple(dict.fromkeys(changes))
+    if not distinct:
+        raise ValueError("an announcement must have at least one change; got none: pass ALL where it is unknown")
+    if ALL in distinct:
+        return (ALL,)
+    return distinct if len(distinct) - (ROWS in distinct) <= MOST_CLIENTS else (ROWS,)
+
+
+class ChangeLog(NamedTuple):
+    """The version of a configuration, and the log of the changes that have led to it; both as they are stored."""
+
+    version: int = 0
+    log: bytes = b""
+
+    def advanced(self, changes: Collection[Change]) -> ChangeLog:
+        """Return the next version, with the changes that make it in the log."""
+        version = max(self.version + 1, least_version())
+        log = self.log
+        if not self._is_complete():
+            # Of a store without a version it is unknown whether there were changes before it lost its state.
+            log = ENTRY.pack(self.version, _ALL) if self.version else b""
+        log += b"".join([ENTRY.pack(version, change.encode()) for change in announced(changes)])
+        return ChangeLog(version, log[-_MOST_BYTES:])
+
+    def since(self, version: int) -> tuple[int, Changes] | None:
+        """Return the version now and the changes after another one; None when they are unknown."""
+        if version == self.version:
+            return version, ()
+        if not self._is_complete():
+            return None
+        changes: list[Change] = []
+        for at in range(len(self.log) - ENTRY.size, max(len(self.log) - _MOST_BYTES, 0) - 1, -ENTRY.size):
+            entry_version, encoded = ENTRY.unpack_from(self.log, at)
+            if entry_version == version:
+                return self.version, tuple(dict.fromkeys(reversed(changes)))
+            changes.append(Change.decode(encoded))
+        return None
+
+    def _is_complete(self) -> bool:
+        """Return whether the log ends with the version."""
+        return len(self.log) >= ENTRY.size and ENTRY.unpack(self.log[-ENTRY.size :])[0] == self.version
+
+
+_MOST_BYTES: Final = (1 + MOST_CHANGES) * ENTRY.size
+"""The first entry says where the log begins."""
+
+
+def least_version() -> int:
+    """Return the smallest value of the next version: milliseconds since 1970.
+
+    A store that starts empty, or whose older state was restored, therefore never repeats a version under which another
+    process has kept limits.
+    """
+    return time_ns() // 1_000_000

@@ -1,0 +1,50 @@
+"""The version of the configuration and the log of its changes: one row for each namespace that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from limits_app.core.changes import Change, ChangeLog
+from limits_app.core.keys import short_key
+from limits_app.stores.database.connections import VERSION_ID
+
+if TYPE_CHECKING:
+    from limits_app.stores.database.transaction import Transaction
+
+VERSION: Final = "SELECT version FROM limits_app_version WHERE id = %s"
+_LOG: Final = "SELECT version, log FROM limits_app_version WHERE id = %s"
+_ADVANCE: Final = "UPDATE limits_app_version SET version = %s, log = %s WHERE id = %s"
+
+
+def version(namespace: str, transaction: Transaction) -> int:
+    """Return the version of a namespace."""
+    rows = transaction.connection.execute(VERSION, (_id_of(namespace),))
+    return int(rows[0][0]) if rows else 0
+
+
+def read(namespace: str, transaction: Transaction) -> ChangeLog:
+    """Return the version of a namespace and its log, as they are at one moment."""
+    return _log_of(transaction.connection.execute(_LOG, (_id_of(namespace),)))
+
+
+def advance(changes: Collection[Change], namespace: str, transaction: Transaction) -> int:
+    """Raise the version of a namespace, and append the changes to its log; returns the version.
+
+    No transaction locks another row with that of a version, so that announcements wait for each other alone.
+    """
+    connection, row_id = transaction.connection, _id_of(namespace)
+    connection.insert("limits_app_version", "id, version", (row_id, 0))
+    rows = connection.execute_all([(connection.begin_sql, ()), (_LOG + connection.lock_sql, (row_id,))])[-1]
+    log = _log_of(rows).advanced(changes)
+    connection.commit([(_ADVANCE, (log.version, log.log, row_id))])
+    return log.version
+
+
+def _log_of(rows: list[Any]) -> ChangeLog:
+    return ChangeLog(int(rows[0][0]), bytes(rows[0][1] or b"")) if rows else ChangeLog()
+
+
+def _id_of(namespace: str) -> int:
+    """Return the number of a row; two namespaces that had the same would only see each other's changes as well."""
+    return int.from_bytes(short_key(namespace)[:8]) >> 1 if namespace else VERSION_ID
