@@ -74,10 +74,10 @@ class PendingWork:
         """Do all of it. Raises StoreUnavailable when the store cannot; the next run does the rest."""
         while self._changes:
             with self._lock:
-                namespace, changes = next(iter(self._changes.items()))
-            store.advance_version(changes, namespace)
+                namespace, announcement = next(iter(self._changes.items()))
+            store.advance_version(announcement, namespace)
             with self._lock:
-                if self._changes[namespace] is changes:  # else others have come meanwhile, and all are announced again
+                if self._changes[namespace] is announcement:  # else others have come meanwhile: all are announced again
                     del self._changes[namespace]
         while self._releases:
             with self._lock:

@@ -274,7 +274,7 @@ def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings:
 class Broken:
     """A store that cannot answer."""
 
-    def version(self) -> int:
+    def version(self, namespace: str = "") -> int:
         raise StoreUnavailable("gone")
 
 

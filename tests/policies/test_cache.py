@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
+from limits_app.core.changes import Change
 from limits_app.core.errors import InvalidLimit, StoreUnavailable
 from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy
@@ -133,7 +134,7 @@ def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_quer
 
 def test_an_unreachable_store_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(MemoryStore):
-        def advance_version(self) -> int:
+        def advance_version(self, changes: Collection[Change] = (), namespace: str = "") -> int:
             raise StoreUnavailable("not now")
 
     for key in list(registry._OPENED):

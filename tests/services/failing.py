@@ -14,7 +14,9 @@ from limits_app.testing import FakeClock
 
 __all__ = ["FailingStore", "recover_by"]
 
-_VERBS: Final = frozenset({"acquire", "settle", "renew", "peek", "reset", "version", "advance_version"})
+_VERBS: Final = frozenset(
+    {"acquire", "settle", "renew", "peek", "reset", "version", "advance_version", "changes_since"}
+)
 
 
 def recover_by(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, alias: str = "default") -> None:

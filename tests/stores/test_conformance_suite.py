@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from limits_app.core.changes import Change
 from limits_app.core.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import Store
@@ -82,7 +83,7 @@ class ForgetsEverything(MemoryStore):
 class HasNoVersions(MemoryStore):
     """Takes old limits for new ones."""
 
-    def advance_version(self) -> int:
+    def advance_version(self, changes: Collection[Change] = (), namespace: str = "") -> int:
         return 1
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
+from limits_app.core.changes import ALL, ROWS, Change
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimit
 from limits_app.core.plan import Amounts, Claim
@@ -25,9 +28,9 @@ class Failing(MemoryStore):
         self._fail()
         super().settle(claim, changes)
 
-    def advance_version(self) -> int:
+    def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         self._fail()
-        return super().advance_version()
+        return super().advance_version(changes, namespace)
 
     def _fail(self) -> None:
         if self.error is not None:
@@ -96,7 +99,7 @@ def test_when_there_are_too_many_releases_the_oldest_is_dropped(
 
 def test_the_version_is_advanced_once_and_before_the_releases(store: Failing) -> None:
     work, version = PendingWork(), store.version()
-    work.must_advance_version = True
+    work.announce([ALL])
     assert work
     store.error = StoreUnavailable("gone")
     with pytest.raises(StoreUnavailable):
@@ -107,3 +110,41 @@ def test_the_version_is_advanced_once_and_before_the_releases(store: Failing) ->
     assert advanced != version
     work.run(store)
     assert store.version() == advanced
+
+
+def test_changes_that_wait_are_announced_together_in_their_namespace(store: Failing) -> None:
+    work, clients = PendingWork(), [Change.of_client(bytes([place]) * 8) for place in range(1, 66)]
+    before = {name: store.advance_version((ALL,), name) for name in ("", "tenant", "many")}
+    work.announce(clients[:1])
+    work.announce([clients[1], clients[0], ROWS])
+    work.announce(clients[:1], "tenant")
+    for change in clients:
+        work.announce([change], "many")
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        work.run(store)
+    store.error = None
+    work.run(store)
+    assert not work
+    expected = {"": (clients[0], clients[1], ROWS), "tenant": (clients[0],), "many": (ROWS,)}
+    assert {name: store.changes_since(before[name], name) for name in before} == {
+        name: (store.version(name), changes) for name, changes in expected.items()
+    }
+
+
+def test_a_change_that_comes_during_an_announcement_is_announced_too() -> None:
+    first, second = (Change.of_client(bytes([place]) * 8) for place in (1, 2))
+    work = PendingWork()
+
+    class Busy(MemoryStore):
+        def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
+            if second not in changes:
+                work.announce([second], namespace)
+            return super().advance_version(changes, namespace)
+
+    store = Busy()
+    version = MemoryStore.advance_version(store)
+    work.announce([first])
+    work.run(store)
+    assert store.changes_since(version) == (store.version(), (first, second))
+    assert not work

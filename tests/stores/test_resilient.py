@@ -13,6 +13,7 @@ import pytest
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerState
+from limits_app.core.changes import ALL, Change
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limits import CallLimit, ResourceLimit
@@ -48,9 +49,9 @@ class Near(MemoryStore):
         self._ask()
         super().settle(claim, changes)
 
-    def version(self) -> int:
+    def version(self, namespace: str = "") -> int:
         self._ask()
-        return super().version()
+        return super().version(namespace)
 
     def _ask(self) -> None:
         self.asked += 1
@@ -360,10 +361,14 @@ def test_a_remote_store_hands_over_what_it_cannot_settle_itself() -> None:
 def test_an_owed_version_is_advanced_when_the_store_is_available_again(site: Site, near: Near) -> None:
     version = near.version()
     fail(site, near)
+    change = Change.of_client(b"somebody")
     site.store.advance_version_later()
+    site.store.advance_version_later([change], "tenant")
     near.error = None
+    before = near.advance_version((ALL,), "tenant")
     site.clock.advance(5)
     assert near.version() > version
+    assert near.changes_since(before, "tenant") == (near.version("tenant"), (change,))
 
 
 def test_the_fallback_is_dropped_when_the_store_is_available_again(site: Site, near: Near) -> None:
@@ -443,9 +448,10 @@ def test_each_call_is_timed_with_its_verb(site: Site, timed: list[Call]) -> None
     assert site.store.renew([]) == []
     before = site.store.version()
     assert site.store.advance_version() > before
+    assert site.store.changes_since(before) is None
     assert site.store.collect_counts() is None
     site.store.forget_counts("unknown")
-    verbs = ["acquire", "peek", "settle", "reset", "renew", "version", "advance_version"]
+    verbs = ["acquire", "peek", "settle", "reset", "renew", "version", "advance_version", "changes_since"]
     verbs += ["collect_counts", "forget_counts"]
     assert timed == [("far", verb, False) for verb in verbs]
 

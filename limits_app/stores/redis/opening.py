@@ -82,7 +82,7 @@ class Keys:
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
 
     def shared(self, tag: bytes, name: bytes) -> bytes:
-        """Return a key that all scopes of a tag share: `reply:` for the name of a slot, finished `usage` and its `hours`,
+        """Return a key that all scopes of a tag share: `reply:` for the name of a slot, finished `usage`, its `hours`,
         and the `batch` of usage that was collected and is not forgotten.
         """
         return b"%s{%s}:%s" % (self._prefix, tag, name)

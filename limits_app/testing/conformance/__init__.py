@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(*[f"{__name__}.{path.stem}" for path in Path(__fi
 
 from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
 from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
+from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
 from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
@@ -45,7 +46,7 @@ __all__ = ["StoreConformance", "StoreOperations"]
 
 
 class StoreOperations(
-    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Clocks, Changes, Versions, Waking, Bounds, Races
+    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Clocks, Changes, Versions, ChangeLogs, Waking, Bounds, Races
 ):
     """All topics but the arithmetic of algorithms, for a second backend of a store that passes `StoreConformance`."""
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from threading import Barrier, Event
+from typing import TypeVar
 
 import pytest
 
@@ -35,6 +36,8 @@ from limits_app.testing.conformance.contract import (
     taken,
 )
 from limits_app.testing.conformance.requests import members
+
+R = TypeVar("R")
 
 CAPACITY = 500
 TRIES = 2 * CAPACITY
@@ -94,11 +97,11 @@ def switching_every_microsecond() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def together(work: Callable[[], int]) -> list[int]:
+def together(work: Callable[[], R]) -> list[R]:
     """Call `work` in eight threads that start at the same time; return the results."""
     barrier = Barrier(THREADS)
 
-    def start(_: int) -> int:
+    def start(_: int) -> R:
         barrier.wait(TIMEOUT)
         return work()
 
