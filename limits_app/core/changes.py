@@ -123,9 +123,9 @@ _MOST_BYTES: Final = (1 + MOST_CHANGES) * ENTRY.size
 
 
 def least_version() -> int:
-    """Return the smallest value of the next version: milliseconds since 1970.
+    """Return the smallest value of the next version: microseconds since 1970.
 
-    A store that starts empty, or whose older state was restored, therefore never repeats a version under which another
-    process has kept limits.
+    No store is changed more often, so that one that starts empty, or whose older state was restored, never repeats a
+    version under which another process has kept limits.
     """
-    return time_ns() // 1_000_000
+    return time_ns() // 1_000

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from limits_app.core.changes import MOST_CHANGES, Change
 from limits_app.core.errors import StoreFull, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -120,6 +121,14 @@ def test_a_reset_and_a_new_version_are_told_when_there_is_no_room(tiny: ProcessS
     fill(tiny)
     before = tiny.version()
     assert tiny.advance_version() == tiny.version() > before
+    known = 0
+    for place in range(MOST_CHANGES):
+        earlier = tiny.version()
+        latest = tiny.advance_version([change := Change.of_client(b"\1" + place.to_bytes(7))])
+        changes = tiny.changes_since(earlier)
+        assert changes in (None, (latest, (change,))), "the log gives way"
+        known += changes is not None
+    assert known
     tiny.reset([scope(tiny, 0).scoped[0].scope.key])
     assert used(scope(tiny, 0)) == 0
 

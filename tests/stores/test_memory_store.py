@@ -10,6 +10,7 @@ from threading import Event
 
 import pytest
 
+from limits_app.core.changes import ALL, Change
 from limits_app.core.clock import system_us
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
@@ -95,3 +96,12 @@ def test_nobody_but_its_users_keeps_it_alive() -> None:
     del store
     gc.collect()
     assert reference() is None or reference().busy is False  # type: ignore[union-attr]
+
+
+def test_clearing_makes_every_change_unknown() -> None:
+    store = MemoryStore()
+    versions = {name: store.advance_version([Change.of_client(b"somebody")], name) for name in ("", "tenant")}
+    store.clear()
+    for name, version in versions.items():
+        assert store.changes_since(version, name) == (store.version(name), (ALL,))
+        assert store.version(name) > version

@@ -78,6 +78,7 @@ VERBS: dict[str, Callable[[LimitSet, Acquisition], object]] = {
     "reset": lambda limits, acquired: limits.store.reset([limits.scoped[0].scope.key]),
     "version": lambda limits, acquired: limits.store.version(),
     "advance_version": lambda limits, acquired: limits.store.advance_version(),
+    "changes_since": lambda limits, acquired: limits.store.changes_since(1),
 }
 
 
@@ -85,6 +86,7 @@ FIRST: dict[str, Callable[[ProcessStore, LimitSet], object]] = {
     "peek": lambda store, limits: limits.get_stats(),
     "version": lambda store, limits: store.version(),
     "advance_version": lambda store, limits: store.advance_version(),
+    "changes_since": lambda store, limits: store.changes_since(1),
     "reset": lambda store, limits: store.reset([limits.scoped[0].scope.key]),
     "collect_counts": lambda store, limits: store.collect_counts(),
     "renew": lambda store, limits: store.renew([lost_elsewhere(limits)]),

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import pytest
 from redis import Redis, exceptions
 
+from limits_app.core.changes import ALL, ROWS
 from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
@@ -137,6 +138,13 @@ def test_keys_that_scopes_share_are_set_aside_too(
     with pytest.raises(RecordUnavailable):
         store.version()
     assert store.version() == 0
+    key = store._names.changes("")
+    client.hset(key, "something", "else")
+    with pytest.raises(RecordUnavailable):
+        store.advance_version([ALL])
+    first = store.advance_version([ALL])
+    assert store.changes_since(first - 1) is None
+    assert store.changes_since(first) == (store.advance_version([ROWS]), (ROWS,))
     for name, collect in ((b"batch", store.collect_counts), (b"hours", store.collect_counts)):
         key = store._names.shared(store._names.tags[0], name)
         client.set(key, "something else")
@@ -144,7 +152,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
             collect()
         assert collect() is None
         assert client.get(key + b":unreadable") == b"something else"
-    assert caplog.text.count("for a day, and counting starts again") == 4
+    assert caplog.text.count("for a day, and counting starts again") == 5
 
 
 def test_a_task_sets_a_key_of_another_type_aside(store: RedisStore, client: Redis) -> None:
