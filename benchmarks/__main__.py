@@ -1,8 +1,11 @@
-"""`python -m benchmarks [--only TEXT ...] [--rounds N] [--json FILE] [--quick] [--list]`."""
+"""`python -m benchmarks [--only TEXT ...] [--rounds N] [--turn-seconds S] [--json FILE] [--quick] [--list]`."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,7 @@ from benchmarks import (
     process_store,
     redis_store,
     resolver,
+    server,
     slices,
     waiting,
     web,
@@ -36,6 +40,7 @@ ROWS: Final = (
     *counting.ROWS,
     *resolver.ROWS,
     *web.ROWS,
+    *server.ROWS,
     *growth.ROWS,
     *footprint.ROWS,
     *waiting.ROWS,
@@ -53,7 +58,11 @@ def main() -> None:
         return
     effort = Effort(rounds=3, turn_seconds=0.01, quick=True) if options.quick else Effort()
     if options.rounds is not None:
-        effort = Effort(rounds=options.rounds, turn_seconds=effort.turn_seconds, quick=effort.quick)
+        effort = replace(effort, rounds=options.rounds, asked=True)
+    if options.turn_seconds is not None:
+        effort = replace(effort, turn_seconds=options.turn_seconds)
+    # Servers that were started are stopped before the end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     print(heading(effort), flush=True)
     results = []
     for row in wanted:
@@ -77,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", default=[""], metavar="TEXT", help="only rows whose title contains one of the texts"
     )
     parser.add_argument("--rounds", type=_rounds, metavar="N", help="how often everybody has a turn")
+    parser.add_argument(
+        "--turn-seconds",
+        type=_seconds,
+        metavar="S",
+        help="how long turns last (0.05); those of servers 40 times as long",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file, too")
     parser.add_argument("--quick", action="store_true", help="a look at the tables in less than a minute")
     parser.add_argument("--list", action="store_true", help="print the titles of the rows and measure nothing")
@@ -88,6 +103,13 @@ def _rounds(text: str) -> int:
     if rounds < 1:
         raise argparse.ArgumentTypeError("there must be at least one round")
     return rounds
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError("a turn must last some time")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -41,6 +41,12 @@ class Effort:
     rounds: int = 21
     turn_seconds: float = 0.05
     quick: bool = False
+    asked: bool = False
+    """Whether the number of rounds was asked for."""
+
+    def long_rounds(self, usual: int) -> int:
+        """How many rounds those have whose turns are long: as many as were asked for, else fewer than others."""
+        return self.rounds if self.asked else self.sized(usual, 1)
 
     def sized(self, full: int, quick: int) -> int:
         """A count that is smaller when somebody only wants to look."""
@@ -97,6 +103,11 @@ class Samples:
         ratios = [(own - less) / ref for own, less, ref in zip(self.figures(name), base, best, strict=False)]
         quietest = ratios[best.index(min(best))]
         return Figure(median(ratios), quietest, None if over else self._tail(name, references))
+
+    def speed(self, name: str, reference: str) -> Figure:
+        """How fast a contender is, as a share of the speed of a reference; p99: that of the slowest hundredth."""
+        taken = self.ratio(name, reference)
+        return Figure(1 / taken.median, 1 / taken.quietest, None if taken.p99 is None else 1 / taken.p99)
 
     def _tail(self, name: str, references: Sequence[str]) -> float | None:
         ratios = []

@@ -1,0 +1,278 @@
+"""`python -m benchmarks.site.programs NAME [ARGUMENT ...]`: what runs in a process of the site.
+
+Each program prints its result as JSON. All times are in microseconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter, sleep
+from typing import Any, Final
+
+import django
+
+from benchmarks.site import MIDDLEWARE, PATH, RESOURCE, UNMATCHED_PATH, USER_HEADER
+
+_RULES: Final = 100
+_READY_SECONDS: Final = 5
+_PAUSE_SECONDS: Final = 0.1
+_CLIENTS_IN_USE: Final = 300
+_WARM_UP: Final = 50
+
+
+class Queries:
+    """Counts the queries of a block, and their time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.us = 0.0
+
+    def __call__(self, execute: Callable[..., object], *arguments: object) -> object:
+        started = perf_counter()
+        try:
+            return execute(*arguments)
+        finally:
+            self.us += 1e6 * (perf_counter() - started)
+            self.count += 1
+
+
+def prepare() -> None:
+    """Create the tables, and 100 URL rules, half of them routes, on a resource with one call limit."""
+    from django.core.management import call_command
+
+    from limits_app import limits
+    from limits_app.models import Endpoint, Resource
+
+    call_command("migrate", verbosity=0)
+    limits.set_resource_limits(RESOURCE, [_plenty()])
+    resource = Resource.objects.get(name=RESOURCE)
+    for number in range(_RULES):
+        where = f"/page/{number}/" if number % 2 == 0 else f"/part{number}/<int:pk>/"
+        Endpoint.objects.create(name=f"rule {number}", path=where, resource=resource)
+
+
+def entities(rows: str) -> None:
+    """Add rows of entities: copies of one, since the service needs milliseconds for each."""
+    from django.db import connection
+
+    from limits_app import limits
+    from limits_app.models import Entity
+
+    original = limits.set_entity("tenant:0")
+    table = Entity._meta.db_table
+    columns = [field.column for field in Entity._meta.concrete_fields if not field.primary_key]
+    values = ["'user:' || (1000000000 + number)" if column == "identifier" else column for column in columns]
+    copy = (
+        "WITH RECURSIVE numbers(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < %s) "  # noqa: S608 - the names are those of a model
+        f"INSERT INTO {table} ({', '.join(columns)}) "
+        f"SELECT {', '.join(values)} FROM numbers, {table} WHERE {table}.id = %s"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(copy, [int(rows), original.pk])
+
+
+def rows_of_users(users: str) -> None:
+    """Give users 1 to `users` a limit of their own on the resource."""
+    from limits_app import limits
+
+    for number in range(1, int(users) + 1):
+        limits.set_entity_limits(f"user:{number}", [_plenty()], resource=RESOURCE)
+
+
+def first_requests(clients: str) -> dict[str, Any]:
+    """The first and the second request of each of some users, and the first and second `limits.acquire` of others."""
+    kinds = {"request": _request(PATH), "acquire": _acquire}
+    users = count(1_000_000)
+    figures: dict[str, Any] = {}
+    for kind, once in kinds.items():
+        for _ in range(_WARM_UP):
+            once(next(users))
+        firsts, seconds, queries = [], [], []
+        for _ in range(int(clients)):
+            user = next(users)
+            with _counted() as counted:
+                firsts.append(_microseconds(partial(once, user)))
+            queries.append(counted.count)
+            seconds.append(_microseconds(partial(once, user)))
+        figures[kind] = {"first": firsts, "second": seconds, "queries": max(queries)}
+    return figures
+
+
+def first_acquires(first: str, last: str) -> dict[str, Any]:
+    """The first `limits.acquire` of each user, and its time without that of its queries."""
+    for number in range(_WARM_UP):
+        _acquire(1_000_000 + number)
+    wholes, rests, queries = [], [], []
+    for user in range(int(first), int(last) + 1):
+        with _counted() as counted:
+            wholes.append(_microseconds(partial(_acquire, user)))
+        rests.append(wholes[-1] - counted.us)
+        queries.append(counted.count)
+    return {"whole": wholes, "python": rests, "queries": queries}
+
+
+def unmatched(laps: str) -> dict[str, Any]:
+    """Requests that no rule matches, with the middleware and without, in turns; and what that asks of Redis."""
+    from django.conf import settings
+
+    kinds = {"with": _request(UNMATCHED_PATH), "without": _request(UNMATCHED_PATH, without=MIDDLEWARE)}
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for lap in range(-_WARM_UP, int(laps)):
+        for kind, once in kinds.items():
+            took = _microseconds(partial(once, 42))
+            if lap >= 0:
+                times[kind].append(took)
+    store = settings.LIMITS.get("STORES", {}).get("default", {})
+    calls = _calls_per_request(store["URL"], kinds["with"], int(laps)) if store.get("KIND") == "redis" else None
+    return {"added": median(times["with"]) - median(times["without"]), "calls": calls}
+
+
+def memory() -> dict[str, Any]:
+    """The memory of this process after requests of some clients, and how long the first of them took with the start.
+
+    What is read in the background is waited for: until a new client needs no query, at most 5 seconds.
+    """
+    started = monotonic()
+    once, users = _request(PATH), count(1)
+    once(next(users))
+    first_seconds = monotonic() - started
+    for user in islice(users, _CLIENTS_IN_USE):
+        once(user)
+    ready = False
+    while not ready and monotonic() - started < _READY_SECONDS:
+        sleep(_PAUSE_SECONDS)
+        with _counted() as counted:
+            once(next(users))
+        ready = counted.count == 0
+    gc.collect()
+    return {"bytes": _private_bytes(), "first_seconds": first_seconds}
+
+
+def others(laps: str, clients: str) -> dict[str, Any]:
+    """`limits.acquire` of clients before and after another process changes the limits of another client."""
+    users = [1_000_000 + number for number in range(int(clients))]
+    figures: dict[str, Any] = {"before": [], "first": [], "rest": [], "queries": []}
+    command = [sys.executable, "-m", "benchmarks.site.programs", "change"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as changing:
+        assert changing.stdin is not None
+        assert changing.stdout is not None
+        for lap in range(int(laps)):
+            for user in users * 2:
+                _acquire(user)
+            figures["before"].append(_microseconds(lambda: [_acquire(user) for user in users]) / len(users))
+            changing.stdin.write(f"user:{lap % 10}\n")
+            changing.stdin.flush()
+            assert changing.stdout.readline()
+            with _counted() as counted:
+                figures["first"].append(_microseconds(lambda: _acquire(users[0])))
+                figures["rest"].append(_microseconds(lambda: [_acquire(user) for user in users[1:]]) / (len(users) - 1))
+            figures["queries"].append(counted.count)
+        changing.stdin.close()
+    return figures
+
+
+def change() -> None:
+    """Change the limits of the client in each line of the input, and answer with a line."""
+    from limits_app import CallLimit, limits
+
+    for number, line in enumerate(sys.stdin):
+        limits.set_entity_limits(line.strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
+        print("changed", flush=True)
+
+
+def _plenty() -> Any:
+    from limits_app import CallLimit
+
+    return CallLimit(1_000_000_000, 3600)
+
+
+def _acquire(user: int) -> None:
+    from limits_app import limits
+
+    with limits.acquire(RESOURCE, entity=f"user:{user}"):
+        pass
+
+
+def _request(where: str, without: str | None = None) -> Callable[[int], None]:
+    """A request of a user, through Django's handler without a server."""
+    from django.conf import settings
+    from django.core.handlers.base import BaseHandler
+    from django.test import RequestFactory
+    from django.test.utils import override_settings
+
+    factory, handler = RequestFactory(), BaseHandler()
+    with override_settings(MIDDLEWARE=[name for name in settings.MIDDLEWARE if name != without]):
+        handler.load_middleware()
+
+    def once(user: int) -> None:
+        response = handler.get_response(factory.get(where, headers={USER_HEADER: str(user)}))
+        response.close()
+        assert response.status_code == 200, response
+
+    return once
+
+
+@contextmanager
+def _counted() -> Iterator[Queries]:
+    from django.db import connection
+
+    queries = Queries()
+    with connection.execute_wrapper(queries):
+        yield queries
+
+
+def _microseconds(once: Callable[[], object]) -> float:
+    started = perf_counter()
+    once()
+    return 1e6 * (perf_counter() - started)
+
+
+def _calls_per_request(url: str, once: Callable[[int], None], requests: int) -> float:
+    """How many commands a request sends to a Redis server that nobody else uses."""
+    from redis import Redis
+
+    with Redis.from_url(url) as client:
+
+        def commands() -> int:
+            return int(client.info("stats")["total_commands_processed"])
+
+        before = commands()
+        for _ in range(requests):
+            once(42)
+        return (commands() - before - 1) / requests
+
+
+def _private_bytes() -> int:
+    """Memory that only this process has; Linux tells."""
+    text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+    sizes = [line.split() for line in text.splitlines() if line.startswith(("Private_Clean:", "Private_Dirty:"))]
+    return 1024 * sum(int(size) for _, size, _ in sizes)
+
+
+_PROGRAMS: Final[Mapping[str, Callable[..., Any]]] = {
+    program.__name__: program
+    for program in (
+        prepare,
+        entities,
+        rows_of_users,
+        first_requests,
+        first_acquires,
+        unmatched,
+        memory,
+        others,
+        change,
+    )
+}
+
+if __name__ == "__main__":
+    django.setup()
+    print(json.dumps(_PROGRAMS[sys.argv[1]](*sys.argv[2:])))
