@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -67,9 +68,11 @@ def python_load(target: Target, seconds: float) -> Turn:
 
 
 def visit(target: Target, times: int) -> None:
-    """Send a request of each user, several times, one after the other."""
-    for user in [*range(target.first, target.first + target.users)] * times:
-        _send_one(target, user)
+    """Send requests of each user, so many over each of 4 connections, which keeps all workers of a server busy."""
+    users = [*range(target.first, target.first + target.users)] * times
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        for _ in pool.map(partial(_send_one, target), users * CONNECTIONS):
+            pass
 
 
 def _latencies(target: Target, end: float) -> Iterator[float]:

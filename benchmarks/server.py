@@ -28,18 +28,20 @@ from benchmarks.site import PATH, ROOT, USER_HEADER, Site
 from benchmarks.subjects import OURS
 from project.demo.server import listen
 
-__all__ = ["ROWS", "WARM", "served", "traffic"]
+__all__ = ["ROWS", "served", "traffic"]
 
 Load = Callable[[Target, float], Turn]
 
-WARM: Final = 50
+_WARM: Final = 50
 _MANY: Final = 20_000
 _WORKERS: Final = 2
 _ROUNDS: Final = 5
 _TURN: Final = 40
 """A turn of a server is as many times as long as one of a function: 2 seconds."""
 _PATIENCE_SECONDS: Final = 60
-_TIMES_BEFORE: Final = 4
+_VISITOR: Final = 1_000_000_000
+"""The user whose requests start the workers, and who is in no turn."""
+_TIMES_BEFORE: Final = 2
 
 _PLAIN: Final = "no limits"
 _PLAIN_API: Final = "no throttle"
@@ -47,20 +49,22 @@ _RATELIMIT: Final = "@ratelimit, local memory cache"
 _RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF's own throttle, local memory cache"
 _THEIRS_REDIS: Final = "DRF's own throttle, Redis cache"
+_PLENTY: Final = 1_000_000_000
+_READY_SECONDS: Final = 5
 _MEMORY: Final = {"KIND": "memory"}
 
 Compared = Mapping[str, tuple[str, str, Mapping[int, Bar]]]
 """For each of our contenders: which other it is compared with, the unit, and the bar by number of users."""
 
 _MIDDLEWARE_BARS: Final[Compared] = {
-    f"{OURS}, process store": (_PLAIN, "x no limits", {WARM: at_least(0.72), _MANY: at_least(0.68)}),
-    f"{OURS}, memory": (_PLAIN, "x no limits", {WARM: at_least(0.83), _MANY: at_least(0.77)}),
-    f"{OURS}, Redis": (_RATELIMIT_REDIS, "x @ratelimit", {WARM: at_least(1.1), _MANY: at_least(1.0)}),
+    f"{OURS}, process store": (_PLAIN, "x no limits", {_WARM: at_least(0.72), _MANY: at_least(0.68)}),
+    f"{OURS}, memory": (_PLAIN, "x no limits", {_WARM: at_least(0.83), _MANY: at_least(0.77)}),
+    f"{OURS}, Redis": (_RATELIMIT_REDIS, "x @ratelimit", {_WARM: at_least(1.1), _MANY: at_least(1.0)}),
 }
 _THROTTLE_BARS: Final[Compared] = {
     f"{OURS}, process store": (_THEIRS, "x DRF's own", {}),
-    f"{OURS}, memory": (_THEIRS, "x DRF's own", {WARM: at_least(0.95), _MANY: at_least(0.9)}),
-    f"{OURS}, Redis": (_THEIRS_REDIS, "x DRF's own", {WARM: at_least(0.95), _MANY: at_least(0.9)}),
+    f"{OURS}, memory": (_THEIRS, "x DRF's own", {_WARM: at_least(0.95), _MANY: at_least(0.9)}),
+    f"{OURS}, Redis": (_THEIRS_REDIS, "x DRF's own", {_WARM: at_least(0.95), _MANY: at_least(0.9)}),
 }
 
 
@@ -94,7 +98,7 @@ def _throttle(effort: Effort) -> Iterable[Line]:
 
 def _compared(contenders: Mapping[str, Site], plain: str, compared: Compared, effort: Effort) -> Iterable[Line]:
     rounds, seconds = effort.long_rounds(_ROUNDS), _TURN * effort.turn_seconds
-    samples = traffic(contenders, (WARM, _MANY), rounds=rounds, seconds=seconds)
+    samples = traffic(contenders, (_WARM, _MANY), rounds=rounds, seconds=seconds)
     for users, turns in samples.items():
         for name, (peer, unit, bars) in compared.items():
             yield Line(f"{name}, {users:,} users", turns.speed(name, peer), unit, bars.get(users))
@@ -115,7 +119,7 @@ def traffic(
 
         def turn(port: int, users: int) -> Turn:
             target = Target(port, PATH, USER_HEADER, next(first_users), users)
-            if users == WARM:
+            if users == _WARM:
                 visit(target, _TIMES_BEFORE)
             return load(target, seconds)
 
@@ -147,7 +151,7 @@ def served(site: Site) -> Iterator[int]:
         try:
             port = listener.getsockname()[1]
             listener.close()  # so that connections fail where the server has ended
-            visit(Target(port, PATH, USER_HEADER, 1, WARM), 1)
+            visit(Target(port, PATH, USER_HEADER, _VISITOR, 1), _WARM)
             yield port
         except Exception as error:
             error.add_note(log.read_text(errors="replace")[-2000:])
@@ -192,7 +196,7 @@ def _first_of_client_with_row(effort: Effort) -> Iterable[Line]:
     with started as server, TemporaryDirectory(prefix="benchmark-site-") as directory:
         site = Site(server.settings, limits={"STATE_DIR": directory})
         site.run("prepare")
-        site.run("rows_of_users", clients)
+        site.run("rows_of_users", clients, _PLENTY)
         figures = site.run("first_acquires", 1, clients)
     yield Line(f"{OURS}, limits.acquire", absolute(figures["python"], tail=True), "us of Python", at_most(600))
     yield Line(f"{OURS}, limits.acquire", absolute(figures["queries"]), "queries", at_most(1))
@@ -216,7 +220,8 @@ def _memory(effort: Effort) -> Iterable[Line]:
     entities = effort.sized(1_000_000, 20_000)
     with Site.on_sqlite() as few, Site.on_sqlite() as many:
         many.run("entities", entities)
-        figures = [(few.limited().run("memory"), many.limited().run("memory")) for _ in range(effort.sized(3, 1))]
+        sites = few.limited(), many.limited()
+        figures = [[site.run("memory", _READY_SECONDS) for site in sites] for _ in range(effort.sized(3, 1))]
     grown = [(more["bytes"] - less["bytes"]) / 2**20 for less, more in figures]
     yield Line(f"{OURS}, with {entities:,} rows more than with none", absolute(grown), "MB", at_most(4))
     for label, index in (("without rows", 0), (f"with {entities:,} rows", 1)):

@@ -23,7 +23,7 @@ import django
 from benchmarks.site import MIDDLEWARE, PATH, RESOURCE, UNMATCHED_PATH, USER_HEADER
 
 _RULES: Final = 100
-_READY_SECONDS: Final = 5
+_PLENTY: Final = 1_000_000_000
 _PAUSE_SECONDS: Final = 0.1
 _CLIENTS_IN_USE: Final = 300
 _WARM_UP: Final = 50
@@ -49,11 +49,11 @@ def prepare() -> None:
     """Create the tables, and 100 URL rules, half of them routes, on a resource with one call limit."""
     from django.core.management import call_command
 
-    from limits_app import limits
+    from limits_app import CallLimit, limits
     from limits_app.models import Endpoint, Resource
 
     call_command("migrate", verbosity=0)
-    limits.set_resource_limits(RESOURCE, [_plenty()])
+    limits.set_resource_limits(RESOURCE, [CallLimit(_PLENTY, 3600)])
     resource = Resource.objects.get(name=RESOURCE)
     for number in range(_RULES):
         where = f"/page/{number}/" if number % 2 == 0 else f"/part{number}/<int:pk>/"
@@ -80,12 +80,12 @@ def entities(rows: str) -> None:
         cursor.execute(copy, [int(rows), original.pk])
 
 
-def rows_of_users(users: str) -> None:
-    """Give users 1 to `users` a limit of their own on the resource."""
-    from limits_app import limits
+def rows_of_users(users: str, calls: str) -> None:
+    """Give users 1 to `users` a limit of their own on the resource, of so many calls per hour."""
+    from limits_app import CallLimit, limits
 
     for number in range(1, int(users) + 1):
-        limits.set_entity_limits(f"user:{number}", [_plenty()], resource=RESOURCE)
+        limits.set_entity_limits(f"user:{number}", [CallLimit(int(calls), 3600)], resource=RESOURCE)
 
 
 def first_requests(clients: str) -> dict[str, Any]:
@@ -136,10 +136,10 @@ def unmatched(laps: str) -> dict[str, Any]:
     return {"added": median(times["with"]) - median(times["without"]), "calls": calls}
 
 
-def memory() -> dict[str, Any]:
+def memory(patience: str) -> dict[str, Any]:
     """The memory of this process after requests of some clients, and how long the first of them took with the start.
 
-    What is read in the background is waited for: until a new client needs no query, at most 5 seconds.
+    What is read in the background is waited for: until a new client needs no query, at most `patience` seconds.
     """
     started = monotonic()
     once, users = _request(PATH), count(1)
@@ -148,7 +148,7 @@ def memory() -> dict[str, Any]:
     for user in islice(users, _CLIENTS_IN_USE):
         once(user)
     ready = False
-    while not ready and monotonic() - started < _READY_SECONDS:
+    while not ready and monotonic() - started < float(patience):
         sleep(_PAUSE_SECONDS)
         with _counted() as counted:
             once(next(users))
@@ -187,12 +187,6 @@ def change() -> None:
     for number, line in enumerate(sys.stdin):
         limits.set_entity_limits(line.strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
         print("changed", flush=True)
-
-
-def _plenty() -> Any:
-    from limits_app import CallLimit
-
-    return CallLimit(1_000_000_000, 3600)
 
 
 def _acquire(user: int) -> None:
