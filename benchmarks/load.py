@@ -13,11 +13,11 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
-from benchmarks.harness import Turn, percentile
+from benchmarks.harness import percentile
 
-__all__ = ["CONNECTIONS", "Target", "python_load", "send", "visit", "wrk_load"]
+__all__ = ["CONNECTIONS", "Outcome", "Target", "python_load", "send", "visit", "wrk_load"]
 
 CONNECTIONS: Final = 4
 _HOST: Final = "127.0.0.1"
@@ -36,15 +36,23 @@ class Target:
     users: int
 
 
-def send(target: Target, seconds: float) -> Turn:
-    """Send requests over 4 connections at a time; gives the seconds per request, and the p99 of their latencies.
+class Outcome(NamedTuple):
+    """How many responses there were in how many seconds, and the p99 of their latencies in seconds."""
+
+    requests: int
+    seconds: float
+    p99: float
+
+
+def send(target: Target, seconds: float) -> Outcome:
+    """Send requests over 4 connections at a time.
 
     Raises AssertionError if a response is not 200.
     """
     return wrk_load(target, seconds) if shutil.which("wrk") else python_load(target, seconds)
 
 
-def wrk_load(target: Target, seconds: float) -> Turn:
+def wrk_load(target: Target, seconds: float) -> Outcome:
     """`send` by wrk, for whole seconds."""
     command = ["wrk", "--threads=1", f"--connections={CONNECTIONS}", f"--duration={ceil(seconds)}s"]
     command += [f"--timeout={_TIMEOUT_SECONDS}s", f"--script={_SCRIPT}", f"http://{_HOST}:{target.port}{target.path}"]
@@ -55,16 +63,16 @@ def wrk_load(target: Target, seconds: float) -> Turn:
     assert figures, f"wrk failed: {done.stdout}{done.stderr}"
     requests, spent_us, p99_us, errors = map(float, figures[0])
     assert requests > errors == 0, f"{errors:g} of {requests:g} requests failed: {done.stdout}"
-    return Turn(spent_us / requests / 1e6, p99_us / 1e6)
+    return Outcome(int(requests), spent_us / 1e6, p99_us / 1e6)
 
 
-def python_load(target: Target, seconds: float) -> Turn:
+def python_load(target: Target, seconds: float) -> Outcome:
     """`send` by threads of this process, which takes more of the processor than wrk."""
     started = perf_counter()
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         each = list(pool.map(lambda _: list(_latencies(target, started + seconds)), range(CONNECTIONS)))
     latencies = [latency for one in each for latency in one]
-    return Turn((perf_counter() - started) / len(latencies), percentile(latencies, 0.99))
+    return Outcome(len(latencies), perf_counter() - started, percentile(latencies, 0.99))
 
 
 def visit(target: Target, times: int) -> None:

@@ -18,10 +18,10 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import Effort, Figure, Samples, Turn, absolute, in_turns
-from benchmarks.load import Target, send, visit
+from benchmarks.load import Outcome, Target, send, visit
 from benchmarks.references import redis_server
 from benchmarks.rows import Bar, Line, Row, Skipped, at_least, at_most
 from benchmarks.site import PATH, ROOT, USER_HEADER, Site
@@ -30,12 +30,13 @@ from project.demo.server import listen
 
 __all__ = ["ROWS", "served", "traffic"]
 
-Load = Callable[[Target, float], Turn]
+Load = Callable[[Target, float], Outcome]
 
 _WARM: Final = 50
 _MANY: Final = 20_000
 _WORKERS: Final = 2
 _ROUNDS: Final = 5
+_PROCESSES: Final = Path("/proc")
 _TURN: Final = 40
 """A turn of a server is as many times as long as one of a function: 2 seconds."""
 _PATIENCE_SECONDS: Final = 60
@@ -105,6 +106,9 @@ def _compared(contenders: Mapping[str, Site], plain: str, compared: Compared, ef
         for name in contenders:
             if name != plain and compared.get(name, ("",))[0] != plain:
                 yield Line(f"  {name}, {users:,} users", turns.speed(name, plain), f"x {plain}")
+        for name in contenders if _PROCESSES.exists() else ():
+            if name != plain:
+                yield Line(f"  {_workers(name)}", turns.ratio(_workers(name), _workers(plain)), f"x {plain}")
         rates = [1 / seconds for seconds in turns.figures(plain)]
         yield Line(f"  {plain}, {users:,} users", Figure(median(rates), max(rates)), "requests/s")
 
@@ -112,26 +116,56 @@ def _compared(contenders: Mapping[str, Site], plain: str, compared: Compared, ef
 def traffic(
     contenders: Mapping[str, Site], users: Iterable[int], *, rounds: int, seconds: float, load: Load = send
 ) -> dict[int, Samples]:
-    """Serve all contenders, and load them in turns with so many users; gives the turns by number of users."""
+    """Serve all contenders, and load them in turns with so many users; gives the turns by number of users.
+
+    The name of a contender has its seconds per request, and `_workers` of it the processor time of its workers.
+    """
     first_users = count(1, _MANY)
     with ExitStack() as stack:
-        ports = {name: stack.enter_context(served(site)) for name, site in contenders.items()}
+        servers = {name: stack.enter_context(served(site)) for name, site in contenders.items()}
 
-        def turn(port: int, users: int) -> Turn:
-            target = Target(port, PATH, USER_HEADER, next(first_users), users)
+        def turn(name: str, users: int, spent: Samples) -> Turn:
+            target = Target(servers[name].port, PATH, USER_HEADER, next(first_users), users)
             if users == _WARM:
                 visit(target, _TIMES_BEFORE)
-            return load(target, seconds)
+            before = servers[name].processor_seconds()
+            outcome = load(target, seconds)
+            used = servers[name].processor_seconds() - before
+            spent.turns.setdefault(_workers(name), []).append(Turn(used / outcome.requests))
+            return Turn(outcome.seconds / outcome.requests, outcome.p99)
 
-        return {
-            number: in_turns({name: partial(turn, port, number) for name, port in ports.items()}, rounds)
-            for number in users
-        }
+        def measured(users: int) -> Samples:
+            spent = Samples()
+            samples = in_turns({name: partial(turn, name, users, spent) for name in servers}, rounds)
+            return Samples(samples.turns | spent.turns)
+
+        return {number: measured(number) for number in users}
+
+
+def _workers(name: str) -> str:
+    return f"{name}, processor time"
+
+
+class Server(NamedTuple):
+    """A server of two workers, and its port."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def processor_seconds(self) -> float:
+        """What the workers have used of the processors; 0 where the system does not tell."""
+        children = _PROCESSES / str(self.process.pid) / "task" / str(self.process.pid) / "children"
+        if not children.exists():
+            return 0
+        stats = [
+            (_PROCESSES / pid / "stat").read_text().rpartition(")")[2].split() for pid in children.read_text().split()
+        ]
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def served(site: Site) -> Iterator[int]:
-    """Serve a site by gunicorn until the end of the block; gives the port."""
+def served(site: Site) -> Iterator[Server]:
+    """Serve a site by gunicorn until the end of the block."""
     with TemporaryDirectory(prefix="benchmark-server-") as directory, listen() as listener:
         log = Path(directory) / "log"
         options = [f"--bind=fd://{listener.fileno()}", f"--workers={_WORKERS}", "--worker-class=sync", "--timeout=60"]
@@ -152,7 +186,7 @@ def served(site: Site) -> Iterator[int]:
             port = listener.getsockname()[1]
             listener.close()  # so that connections fail where the server has ended
             visit(Target(port, PATH, USER_HEADER, _VISITOR, 1), _WARM)
-            yield port
+            yield Server(server, port)
         except Exception as error:
             error.add_note(log.read_text(errors="replace")[-2000:])
             raise
@@ -251,7 +285,9 @@ def _cache(port: int) -> Mapping[str, Any]:
 
 
 def _store(port: int) -> Mapping[str, Any]:
-    return {"KIND": "redis", "URL": f"redis://127.0.0.1:{port}/0"}
+    """A store that a busy machine may keep waiting, as it may the caches, which have no timeouts."""
+    timeouts = {"CONNECT_TIMEOUT_SECONDS": 5, "REPLY_TIMEOUT_SECONDS": 5}
+    return {"KIND": "redis", "URL": f"redis://127.0.0.1:{port}/0", **timeouts}
 
 
 ROWS: Final = (

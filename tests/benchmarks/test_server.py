@@ -25,7 +25,7 @@ def site() -> Iterator[Site]:
 @pytest.mark.slow
 def test_contenders_take_turns_under_load(site: Site) -> None:
     contenders = {"throttle": replace(site, view="our throttle"), "limited": site.limited(IN_MEMORY)}
-    samples = traffic(contenders, [3], rounds=1, seconds=0.1, load=python_load)
+    samples = traffic(contenders, [3], rounds=1, seconds=0.3, load=python_load)
     for name in contenders:
         [turn] = samples[3].turns[name]
         assert 0 < turn.figure < (turn.p99 or 0)
@@ -35,10 +35,10 @@ def test_contenders_take_turns_under_load(site: Site) -> None:
 @pytest.mark.slow
 def test_load_fails_where_the_named_user_is_rejected(site: Site) -> None:
     site.run("rows_of_users", 1, 1)
-    with served(site.limited()) as port:
-        rejected = Target(port, PATH, USER_HEADER, first=1, users=1)
+    with served(site.limited()) as server:
+        rejected = Target(server.port, PATH, USER_HEADER, first=1, users=1)
         for generator in GENERATORS:
-            assert generator(replace(rejected, first=2), 0.1).figure > 0
+            assert generator(replace(rejected, first=2), 0.1).requests > 0
             with pytest.raises(AssertionError, match=r"429|failed"):
                 generator(rejected, 0.1)
 
