@@ -75,12 +75,14 @@ def python_load(target: Target, seconds: float) -> Outcome:
     return Outcome(len(latencies), perf_counter() - started, percentile(latencies, 0.99))
 
 
-def visit(target: Target, times: int) -> None:
-    """Send requests of each user, so many over each of 4 connections, which keeps all workers of a server busy."""
+def visit(target: Target, times: int) -> list[bytes]:
+    """Send requests of each user, so many over each of 4 connections, which keeps all workers of a server busy.
+
+    Returns the responses.
+    """
     users = [*range(target.first, target.first + target.users)] * times
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        for _ in pool.map(partial(_send_one, target), users * CONNECTIONS):
-            pass
+        return list(pool.map(partial(_send_one, target), users * CONNECTIONS))
 
 
 def _latencies(target: Target, end: float) -> Iterator[float]:
@@ -92,10 +94,11 @@ def _latencies(target: Target, end: float) -> Iterator[float]:
         now = done
 
 
-def _send_one(target: Target, user: int) -> None:
-    """Send one request, and read its response to the end."""
+def _send_one(target: Target, user: int) -> bytes:
+    """Send one request, and return its response."""
     head = f"GET {target.path} HTTP/1.1\r\nHost: {_HOST}\r\n{target.header}: {user}\r\nConnection: close\r\n\r\n"
     with socket.create_connection((_HOST, target.port), _TIMEOUT_SECONDS) as connection:
         connection.sendall(head.encode())
         response = b"".join(iter(lambda: connection.recv(65_536), b""))
     assert response.startswith(b"HTTP/1.1 200 "), response[:2000]
+    return response

@@ -18,13 +18,14 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import Effort, Figure, Samples, Turn, absolute, in_turns
 from benchmarks.load import Outcome, Target, send, visit
 from benchmarks.references import redis_server
 from benchmarks.rows import Bar, Line, Row, Skipped, at_least, at_most
-from benchmarks.site import PATH, ROOT, USER_HEADER, Site
+from benchmarks.site import PATH, PROCESS_HEADER, ROOT, USER_HEADER, Site
 from benchmarks.subjects import OURS
 from project.demo.server import listen
 
@@ -185,13 +186,23 @@ def served(site: Site) -> Iterator[Server]:
         try:
             port = listener.getsockname()[1]
             listener.close()  # so that connections fail where the server has ended
-            visit(Target(port, PATH, USER_HEADER, _VISITOR, 1), _WARM)
+            _await_workers(Target(port, PATH, USER_HEADER, _VISITOR, 1))
             yield Server(server, port)
         except Exception as error:
             error.add_note(log.read_text(errors="replace")[-2000:])
             raise
         finally:
             _stop(server)
+
+
+def _await_workers(target: Target) -> None:
+    """Send requests until all workers have answered."""
+    processes: set[bytes] = set()
+    deadline = monotonic() + _PATIENCE_SECONDS
+    header = f"\r\n{PROCESS_HEADER}: ".encode()
+    while len(processes) < _WORKERS:
+        assert monotonic() < deadline, f"only {len(processes)} of {_WORKERS} workers answer"
+        processes.update(response.partition(header)[2].split(b"\r\n")[0] for response in visit(target, _TIMES_BEFORE))
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:

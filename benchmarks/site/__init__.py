@@ -13,7 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-__all__ = ["MIDDLEWARE", "PATH", "RESOURCE", "ROOT", "UNMATCHED_PATH", "USER_HEADER", "Site", "site_of_environment"]
+__all__ = [
+    "MIDDLEWARE",
+    "PATH",
+    "PROCESS_HEADER",
+    "RESOURCE",
+    "ROOT",
+    "UNMATCHED_PATH",
+    "USER_HEADER",
+    "Site",
+    "site_of_environment",
+]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
@@ -24,6 +34,8 @@ UNMATCHED_PATH: Final = "/other/"
 """The path of the same view that no URL rule matches."""
 USER_HEADER: Final = "X-User"
 """Names the user of a request by primary key, at the same cost for all contenders: neither session nor query."""
+PROCESS_HEADER: Final = "X-Process"
+"""Names the process that made a response."""
 _VARIABLE: Final = "LIMITS_BENCHMARK_SITE"
 
 
