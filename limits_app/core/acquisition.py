@@ -91,7 +91,7 @@ class Acquisition:
     @property
     def must_settle(self) -> bool:
         """Whether its release settles something, or returns permits."""
-        return bool(self.claim.plan.needs_settling or self.used or self.extensions)
+        return bool(self.claim.shape.needs_settling or self.used or self.extensions)
 
     @property
     def config(self) -> dict[str, object]:
@@ -113,8 +113,8 @@ class Acquisition:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
         uses: dict[str, LimitUse] = {}
         for part in self.parts():
-            for limit in part.claim.plan.limits:
-                if limit.scope.level == IDEMPOTENCY_LEVEL:
+            for limit in part.claim.shape.limits:
+                if limit.level == IDEMPOTENCY_LEVEL:
                     continue
                 if limit.is_sum:
                     for key in limit.keys:
@@ -192,7 +192,7 @@ class Acquisition:
 
     def __enter__(self) -> Self:
         self.entered = True
-        if self.claim.plan.permits:
+        if self.claim.shape.permits:
             enter_block(self.claim)
         return self
 
@@ -206,7 +206,7 @@ class Acquisition:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.claim.plan.must_report or self.extensions):
+        if kind is None and (self.claim.shape.must_report or self.extensions):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -222,12 +222,12 @@ class Acquisition:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.claim.plan.must_report or self.extensions):
+        if kind is None and (self.claim.shape.must_report or self.extensions):
             self._check_reported()
 
     def track(self) -> None:
         """Renew the permits that the store has just leased, if any, until they are returned."""
-        if self.claim.plan.permits:
+        if self.claim.shape.permits:
             self.limit_set.store.renewer.add(self.claim)
 
     def on_lease_lost(self) -> None:
@@ -236,7 +236,7 @@ class Acquisition:
             if self.lost_lease:
                 return
             self.lost_lease = True
-        keys = ", ".join(sorted({key for part in self.parts() for key in part.claim.plan.permit_keys}))
+        keys = ", ".join(sorted({key for part in self.parts() for key in part.claim.shape.permit_keys}))
         logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
         for hook in HOOKS.lease_lost:
             try:
@@ -300,11 +300,11 @@ class Acquisition:
         claim = self.claim
         if claim.settled or not claim.admitted or self._settling or self._forks != PROCESS.forks:
             return None
-        plan = claim.plan
-        changes = plan.changes(
+        shape = claim.shape
+        changes = shape.changes(
             used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=bool(self.extensions)
         )
-        if plan.permits:
+        if shape.permits:
             self.limit_set.store.renewer.discard(claim)
             return changes
         return changes if any(changes) else None
@@ -312,7 +312,7 @@ class Acquisition:
     def _leave_block(self) -> None:
         self.entered = False
         for part in self.parts():
-            if part.claim.plan.permits:
+            if part.claim.shape.permits:
                 leave_block(part.claim)
 
     def _check_reported(self) -> None:

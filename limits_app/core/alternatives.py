@@ -189,7 +189,7 @@ def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:
 
 
 def _largest_share(acquisition: Acquisition) -> float:
-    limits = zip(acquisition.claim.plan.limits, acquisition.claim.amounts, strict=True)
+    limits = zip(acquisition.claim.shape.limits, acquisition.claim.amounts, strict=True)
     return min(
         [limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0
     )

@@ -46,12 +46,13 @@ def must_wait(acquisition: Acquisition) -> bool:
     A process that takes permits again and again never sees the waiters of others in a store that cannot wake them, so
     once in the longest poll interval one of its requests waits for a short one.
     """
-    store, permits = acquisition.limit_set.store, acquisition.claim.plan.permits
+    store, claim = acquisition.limit_set.store, acquisition.claim
+    permits = claim.shape.permits
     line = store.line
     if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
         return line.busy
     shortest_us, longest_us = store.poll_us
-    buckets, now = [limit.bucket for limit in permits], _local_us(store.clock)
+    buckets, now = [claim.plan.buckets[limit.place] for limit in permits], _local_us(store.clock)
     since_us = now - line.yielded_at
     if not 0 <= since_us < longest_us:
         line.yielded_at = now
@@ -152,7 +153,7 @@ def _is_hopeless(acquisition: Acquisition) -> bool:
     """Whether waiting cannot help: it is blocked, and no date is known at which that may change."""
     if acquisition.limit_set.changes_at is not None:
         return False
-    return any(isinstance(limit.rule.limit, Blocked) for limit in acquisition.claim.plan.limits)
+    return any(isinstance(limit.rule.limit, Blocked) for limit in acquisition.claim.shape.limits)
 
 
 def _seconds(pauses_us: Iterable[int | None]) -> float | None:
@@ -188,8 +189,8 @@ class _Poll:
     def __init__(self, acquisition: Acquisition) -> None:
         self._store = acquisition.limit_set.store
         self._claim = acquisition.claim
-        self._permits = acquisition.claim.plan.permits
-        self._buckets = [limit.bucket for limit in self._permits]
+        self._permits = acquisition.claim.shape.permits
+        self._buckets = [self._claim.plan.buckets[limit.place] for limit in self._permits]
         self._fences: list[int] = []
         self._interval_us = 0
         self._due_at: int | None = None

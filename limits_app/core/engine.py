@@ -3,7 +3,7 @@
 A store locks and loads the records of a plan's scopes, calls one of these functions, and saves the records whose
 `changed` is set. `acquire.lua`, `settle.lua` and `renew.lua` are the only other implementation of these rules.
 
-Records come in the order of `plan.scopes`, amounts and changes in the order of `plan.limits`. Times are microseconds.
+Records come in the order of the scopes of a plan, amounts and changes in that of its limits. Times are microseconds.
 Amounts are parts of the limits' units.
 """
 
@@ -16,7 +16,7 @@ from limits_app.core.algorithms import State
 from limits_app.core.algorithms.permits import may_have_expired
 from limits_app.core.algorithms.rule import NEVER_US, Rule, carried_parts
 from limits_app.core.counting import HOUR_US, hour_ends, hour_of
-from limits_app.core.plan import Claim, Plan, PlannedLimit
+from limits_app.core.plan import Claim, PlannedLimit, PlanShape
 from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
 
 _FULL_USAGE_PARTS: Final = 2**61
@@ -37,9 +37,9 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     leases are reclaimed, and with `is_gone` those of ended processes. States that were written before the clock was set
     back are changed as `Rule.current` describes. A rejection changes nothing else.
     """
-    plan, amounts = claim.plan, claim.amounts
+    shape, amounts = claim.shape, claim.amounts
     charged_states: list[State] = []
-    for limit in plan.limits:
+    for limit in shape.limits:
         rule, record, amount = limit.rule, records[limit.scope_index], amounts[limit.place]
         charged = rule.take(record.states[limit.index], now, amount)
         if charged is None:
@@ -47,15 +47,15 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
                 return _reject(claim, records, now, is_gone)
             charged = rule.settle(_current(record, limit.index, now), now, amount)
         charged_states.append(charged)
-    for limit in plan.limits:
+    for limit in shape.limits:
         record = records[limit.scope_index]
         record.states[limit.index] = charged_states[limit.place]
         record.changed = True
-    for limit in plan.permits:
+    for limit in shape.permits:
         rule, leases = limit.rule, records[limit.scope_index].leases
         leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
-    if plan.counts_usage:
-        _count(plan, records, amounts, now)
+    if shape.counts_usage:
+        _count(shape, records, amounts, now)
     claim.decided_at = now
     claim.states = charged_states
     claim.admitted = True
@@ -70,23 +70,23 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     reclaimed are not returned: other claims may hold them. Records may have other schemas than the plan: nothing is
     settled for a limit that was removed, or that has become a resource limit or ceased to be one.
     """
-    plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
-    for limit in plan.limits:
+    shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
+    for limit in shape.limits:
         change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
         if not limit.is_permit:
-            if change < 0 and not plan.is_credit and taken_at + plan.recorded_us < record.reset_at:
+            if change < 0 and not shape.is_credit and taken_at + shape.recorded_us < record.reset_at:
                 change = 0  # a reset has forgotten the amount
             if not change:
                 continue
         if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
             kept_leases = False
-        elif record.schema is limit.schema and not plan.is_credit:
+        elif record.schema is limit.schema and not shape.is_credit:
             record.states[limit.index] = rule.settle(_current(record, limit.index, now), now, change, taken_at)
         else:
-            _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=plan.is_credit)
+            _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         record.changed = True
-    if plan.counts_usage:
-        _count_settled(plan, records, changes, taken_at)
+    if shape.counts_usage:
+        _count_settled(shape, records, changes, taken_at)
     return kept_leases
 
 
@@ -96,7 +96,7 @@ def renew(claim: Claim, records: list[Record], now: int) -> bool:
     The longest hold of a permit that began later than now plus this hold begins anew, since the clock was set back.
     """
     found = []
-    for limit in claim.plan.permits:
+    for limit in claim.shape.permits:
         lease = records[limit.scope_index].leases.get((limit.rule.key, claim.holder))
         if lease is None or lease.expires_at <= now:
             return False
@@ -188,7 +188,7 @@ def peek(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None =
     """
     claim.decided_at = now
     states: list[State] = []
-    for limit in claim.plan.limits:
+    for limit in claim.shape.limits:
         record, rule = records[limit.scope_index], limit.rule
         state = rule.current(record.states[limit.index], now)
         recounts = rule.is_permit and state[0] and (is_gone is not None or may_have_expired(state, now))
@@ -267,13 +267,13 @@ def close_usage(record: Record, until: int = 0) -> None:
 
 def _reject(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None) -> bool:
     """Reclaim leases that have run out and try again; without any, note the rejection."""
-    if claim.plan.permits:
+    if claim.shape.permits:
         reclaimed = [reclaim(record, now, is_gone) for record in records]
         if any(reclaimed):
             return charge(claim, records, now)
     claim.decided_at = now
     claim.states = states = []
-    for limit in claim.plan.limits:
+    for limit in claim.shape.limits:
         record = records[limit.scope_index]
         state = record.states[limit.index]
         is_current = limit.rule.current(state, now) is state
@@ -295,9 +295,9 @@ def _current(record: Record, index: int, now: int) -> State:
     return current
 
 
-def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) -> None:
+def _count(shape: PlanShape, records: list[Record], amounts: Sequence[int], now: int) -> None:
     """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
-    for limit in plan.limits:
+    for limit in shape.limits:
         record = records[limit.scope_index]
         if record.usage is None:
             continue
@@ -308,9 +308,9 @@ def _count(plan: Plan, records: list[Record], amounts: Sequence[int], now: int) 
             close_usage(record, record.usage.until)
 
 
-def _count_settled(plan: Plan, records: list[Record], changes: Sequence[int], taken_at: int) -> None:
+def _count_settled(shape: PlanShape, records: list[Record], changes: Sequence[int], taken_at: int) -> None:
     """Count changes in the hour in which the amounts were charged; returned permits stay counted."""
-    for limit in plan.limits:
+    for limit in shape.limits:
         change, schema = changes[limit.place], limit.schema
         if not change or limit.is_permit or not schema.counts_usage:
             continue

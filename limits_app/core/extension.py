@@ -134,7 +134,7 @@ def cancel_all(acquisitions: Iterable[Acquisition]) -> None:
 
 def _begin(acquisition: Acquisition, extension: Acquisition) -> None:
     """Renew the permits of an extension that was admitted; last, it becomes a part with the usage reported before."""
-    if extension.claim.plan.permits:
+    if extension.claim.shape.permits:
         extension.claim.owner = ref(acquisition)
         extension.track()
         if acquisition.entered or acquisition.claim.block_owner is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -78,6 +78,36 @@ def member_scope(pool: str, member: str) -> Scope:
 def shadow_scope(scope: Scope) -> Scope:
     """Return the scope of policies in shadow mode, beside the enforced ones."""
     return replace(scope, key=f"{scope.key}~")
+
+
+class EntityScopes:
+    """The scopes of limits of one entity, from which those of any other entity are made; shared ones stay as they are.
+
+    Raises ValueError where one is the scope of another entity: the limits of a chain of entities are those of this
+    chain alone, in which one scope may be that of several.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], entity: str | None) -> None:
+        name = _entity_part(entity)
+        self._scopes: list[tuple[Scope, str, str]] = []
+        for scope in scopes:
+            before, after = "", ""
+            if not scope.shared:
+                version, resource, rest = scope.key.split(":", 2)
+                if scope.entity != entity or not rest.startswith(name):
+                    raise ValueError(f"{scope!r} is not a scope of the entity {shown(entity)}")
+                before, after = f"{version}:{resource}:", rest.removeprefix(name)
+            self._scopes.append((scope, before, after))
+
+    def of(self, entity: str | None) -> tuple[Scope, ...]:
+        """Return the scopes of an entity, which must be valid, in the order of those given."""
+        name = _entity_part(entity)
+        return tuple(
+            [
+                Scope(before + name + after, scope.resource, entity, total=scope.total) if before else scope
+                for scope, before, after in self._scopes
+            ]
+        )
 
 
 def upstream_scope(resource: str) -> Scope:

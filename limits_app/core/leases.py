@@ -95,7 +95,7 @@ class Renewer:
 
     def _due(self, held: Sequence[Claim]) -> int:
         """Return when the next round is due."""
-        ends = [claim.held_until(limit) for claim in held for limit in claim.plan.permits]
+        ends = [claim.held_until(limit) for claim in held for limit in claim.shape.permits]
         return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
 
     def _start(self) -> None:
@@ -184,7 +184,8 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
         claim.block_owner = running
         if claim.admitted and not claim.settled:
             now = limit_set.store.clock()
-            held.update([limit.bucket for limit in claim.plan.permits if claim.held_until(limit) > now])
+            lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
+            held.update([claim.plan.buckets[limit.place] for limit in lasting])
     return frozenset(held)
 
 

@@ -95,6 +95,15 @@ class LimitPool:
         pool._share(balancer, names)
         return pool
 
+    def bound(self, limit_sets: Iterable[LimitSet]) -> LimitPool:
+        """A pool of the same sets for another client; it shares the balancer, and which sets serve which requests."""
+        pool = LimitPool.__new__(LimitPool)
+        pool._sets = tuple(limit_sets)
+        pool.failover, pool._eligible = self.failover, self._eligible
+        pool._stores, pool._remote, pool._first_alone = self._stores, self._remote, self._first_alone
+        pool._share(self._balancer, self._names.values())
+        return pool
+
     def _share(self, balancer: Balancer, names: Iterable[Hashable]) -> None:
         self._balancer = balancer
         self.load_balancing = balancer.load_balancing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Self
 from weakref import ref
@@ -20,8 +21,8 @@ from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.modes import Mode, check_store, checked_mode, store_for
 from limits_app.core.notation import checked_limits
 from limits_app.core.outcome import Outcome, Stats, stats_of
-from limits_app.core.plan import Claim, Plan, ScopedLimits
-from limits_app.core.planning import Plans
+from limits_app.core.plan import MOST_SHAPES, Bucket, Claim, Plan, PlanShape, ScopedLimits
+from limits_app.core.planning import Shapes
 from limits_app.core.record import schema_of
 from limits_app.core.special_acquisitions import FreeAcquisition, TrackedAcquisition
 from limits_app.core.store import RemoteStore, Store, is_remote
@@ -84,6 +85,8 @@ class LimitSet:
     ) -> Self:
         """Make a set of the limits of several scopes; `version` is the configuration that they come from.
 
+        Stores compare the version with theirs. None is for limits that never change.
+
         `changes_at` and `resource` are those of the class. Sets of one store with the same `identity` are one set to a
         nested acquire: permits of the one are not taken again from the other.
         """
@@ -96,20 +99,59 @@ class LimitSet:
         self, scoped: Iterable[ScopedLimits], store: Store, config: Mapping[str, object] | None, version: int | None
     ) -> None:
         self.store = store
-        self.scoped = tuple(scoped)
+        compiled = tuple(scoped)
+        self._compiled = compiled
+        self.scopes: tuple[Scope, ...] = tuple([one.scope for one in compiled])
+        """The scopes of its limits."""
         self.version = version
         self.changes_at: float | None = None
         self.resource: str | None = None
         self.identity: Hashable = None
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
-        self._plans = Plans(self.scoped, version, self.skip_unknown)
-        self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._plans.rates, 1) or None
+        self._shapes = Shapes(compiled, self.skip_unknown)
+        self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
         # An extension may take permits that a later version of the configuration has added.
-        self._tracks = version is not None or any(scope.schema.permits for scope in self.scoped)
+        self._tracks = version is not None or any(scope.schema.permits for scope in compiled)
+        self._by_shape: dict[PlanShape, Plan] = {}
+        self._by_keys: dict[tuple[str, ...] | None, Plan] = {}
+        self._find_free()
+
+    def _find_free(self) -> None:
         # Without limits, and without a configuration that may add some, the store is not called.
-        is_free = not self.scoped and version is None
-        self._free = FreeAcquisition(self, self._plans.all()) if is_free else None
+        is_free = not self.scopes and self.version is None
+        self._free = FreeAcquisition(self, self._plan(self._shapes.all())) if is_free else None
+
+    def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
+        """Return a set with the same limits for another client; nothing is compiled.
+
+        `scopes` take the places of those of this set, in their order; `EntityScopes` makes them. `version` and
+        `identity` are those of `composed`.
+        """
+        bound = self.__class__.__new__(self.__class__)
+        bound.store, bound.version, bound.identity = self.store, version, identity
+        bound.changes_at, bound.resource = self.changes_at, self.resource
+        bound.mode, bound.require_usage = self.mode, self.require_usage
+        bound.is_private, bound.accepts_all = self.is_private, self.accepts_all
+        bound._compiled, bound._shapes = self._compiled, self._shapes
+        bound._config, bound.ones = self._config, self.ones
+        bound._tracks = self._tracks or version is not None
+        if scopes is self.scopes:
+            bound.scopes, bound._by_shape, bound._by_keys = self.scopes, self._by_shape, self._by_keys
+        else:
+            bound.scopes, bound._by_shape, bound._by_keys = _checked_scopes(scopes, self.scopes), {}, {}
+        bound._find_free()
+        return bound
+
+    def at_version(self, version: int) -> Self:
+        """Return the same set for another version of the configuration, which has left its limits as they are."""
+        return self.bound(self.scopes, version=version, identity=self.identity)
+
+    @property
+    def scoped(self) -> tuple[ScopedLimits, ...]:
+        """Its limits, scope by scope."""
+        placed = zip(self._compiled, self.scopes, strict=True)
+        return tuple([one if one.scope is scope else replace(one, scope=scope) for one, scope in placed])
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(LimitSet.composed, config=self._config, version=self.version)
@@ -117,21 +159,21 @@ class LimitSet:
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
-            return self._plans.limits[key]
+            return self._shapes.limits[key]
         except KeyError:
-            known = ", ".join(self._plans.limits) or "none"
+            known = ", ".join(self._shapes.limits) or "none"
             raise KeyError(f"the set has no limit {shown(key)}, only: {known}") from None
 
     def __iter__(self) -> Iterator[AnyLimit]:
-        return iter(self._plans.limits.values())
+        return iter(self._shapes.limits.values())
 
     def __contains__(self, limit: object) -> bool:
         """Whether a limit, or a limit with that key, is in the set."""
-        limits = self._plans.limits
+        limits = self._shapes.limits
         return limit in limits if isinstance(limit, str) else limit in limits.values()
 
     def __len__(self) -> int:
-        return len(self._plans.limits)
+        return len(self._shapes.limits)
 
     def __repr__(self) -> str:
         return f"LimitSet({list(self)!r}, store={self.store!r})"
@@ -139,7 +181,7 @@ class LimitSet:
     @property
     def keys(self) -> list[str]:
         """The keys that a request may name."""
-        return list(self._plans.limits)
+        return list(self._shapes.limits)
 
     @property
     def rates(self) -> list[str]:
@@ -159,11 +201,6 @@ class LimitSet:
         is_private = all(scope.resource is None for scope in self.scopes)
         return other is self or (is_private and (other.store, other.scopes) == (self.store, self.scopes))
 
-    @property
-    def scopes(self) -> list[Scope]:
-        """The scopes of its limits."""
-        return [one.scope for one in self.scoped]
-
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
 
@@ -176,7 +213,7 @@ class LimitSet:
             return self._acquire_free(self._free, requested)
         acquisition = self.prepare(requested)
         try:
-            if self.store.acquire(acquisition.claim) and acquisition.claim.plan.permits:
+            if self.store.acquire(acquisition.claim) and acquisition.claim.shape.permits:
                 acquisition.track()
         except BaseException:  # for instance of a signal handler, after the store has admitted the request
             cancel_all([acquisition])
@@ -246,8 +283,8 @@ class LimitSet:
 
     def get_stats(self) -> dict[str, Stats]:
         """Return the live state by key, consistent over all keys; changes nothing. `stats_of` lists the fields."""
-        plan = self._plans.all()
-        claim = Claim(plan, [0] * len(plan.limits))
+        shape = self._shapes.all()
+        claim = Claim(self._plan(shape), [0] * len(shape.limits), self.version)
         self.store.peek(claim)
         return stats_of(claim)
 
@@ -258,30 +295,54 @@ class LimitSet:
 
         With `checks`, raises NeverAdmissible for amounts that can never be admitted.
         """
-        by_keys = self._plans.by_keys
+        by_keys = self._by_keys
         plan: Plan | None
         if is_extension:
-            plan = self._plans.extension(requested)
+            plan = self._plan(self._shapes.extension(requested))
         elif requested is None:
             plan = by_keys.get(None)
         else:
             plan = by_keys.get(tuple(requested)) if type(requested) is dict else None
-        if plan is None or (plan.permits and not is_extension):
+        if plan is None or (plan.shape.permits and not is_extension):
             held = held_here(self)
             if plan is None or held:
-                plan = self._plans.find(requested, held)
-        amounts, fits = plan.fixed_amounts, plan.fits
+                plan = self._find(requested, held)
+        shape = plan.shape
+        amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
-            amounts, fits = plan.amounts(requested or {})
-        claim = Claim(plan, amounts)
+            amounts, fits = shape.amounts(requested or {})
+        claim = Claim(plan, amounts, self.version)
         acquisition = TrackedAcquisition(self, claim) if self._tracks else Acquisition(self, claim)
         acquisition.requested = requested or acquisition.requested
-        if plan.permits:
+        if shape.permits:
             acquisition.claim.owner = ref(acquisition)
         if checks and not fits:
             self.store.peek(acquisition.claim)
             raise NeverAdmissible.of(acquisition)
         return acquisition
+
+    def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
+        """Return the plan of a request; permits that are `held` are not taken again, unless they are named."""
+        keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
+        shape = None if held else self._shapes.by_keys.get(keys)
+        if shape is None:
+            positions = enumerate(self.scopes)
+            places = [(at, key) for at, scope in positions for scope_key, key in held if scope_key == scope.key]
+            shape = self._shapes.find(requested, frozenset(places))
+        plan = self._plan(shape)
+        if self._shapes.by_keys.get(keys) is shape:
+            self._by_keys[keys] = plan
+        return plan
+
+    def _plan(self, shape: PlanShape) -> Plan:
+        """Return a shape that is bound to the scopes of this set; it is bound once."""
+        plan = self._by_shape.get(shape)
+        if plan is None:
+            if len(self._by_shape) >= MOST_SHAPES:
+                self._by_shape.clear()
+                self._by_keys.clear()
+            plan = self._by_shape[shape] = Plan(shape, tuple([self.scopes[at] for at in shape.positions]))
+        return plan
 
     async def aprepare(
         self, requested: Mapping[str, Amount] | None, store: RemoteStore, *, is_extension: bool = False
@@ -297,7 +358,7 @@ class LimitSet:
         """Warn once that a key is not one of the request's limits; InvalidRequest where the settings say so."""
         if not self.accepts_all:
             name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
-            self._plans.unknown_keys.report(key, name, reported=reported)
+            self._shapes.unknown_keys.report(key, name, reported=reported)
 
     def _acquire_free(
         self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: Timeout = None
@@ -316,6 +377,13 @@ class Unlimited(LimitSet):
     """The set that is used where limits could not be resolved and requests are allowed: it accepts any key."""
 
     accepts_all = True
+
+
+def _checked_scopes(scopes: Sequence[Scope], others: Sequence[Scope]) -> tuple[Scope, ...]:
+    checked = tuple(scopes)
+    if len(checked) != len(others):
+        raise InvalidRequest(f"scopes must be one for each of the {len(others)} scopes of the set, not {len(checked)}")
+    return checked
 
 
 def _copied_config(config: Mapping[str, object]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import Amount
+from limits_app.core.keys import Scope
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.planning import plan_for
@@ -128,16 +129,16 @@ def outcome_of(claim: Claim) -> Outcome:
     """Return the outcome of a claim on which a store has decided, or whose states were read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
-    for limit in claim.plan.limits:
+    for limit in claim.shape.limits:
         amount, state = claim.amounts[limit.place], claim.states[limit.place]
         rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
         status = _status(claim, limit, amount, state, rejected=rejected)
         (violations if rejected else passed).append(status)
-    return Outcome(not violations, tuple(violations), tuple(passed), claim.plan.is_degraded)
+    return Outcome(not violations, tuple(violations), tuple(passed), claim.shape.is_degraded)
 
 
 def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
-    rule, now, scope = limit.rule, claim.decided_at, limit.scope.scope
+    rule, now, scope = limit.rule, claim.decided_at, claim.plan.scopes[limit.scope_index]
     never = amount > rule.most_parts
     retry_after: float | None = 0.0
     if never or (rejected and rule.is_permit):
@@ -149,7 +150,7 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
         key=rule.key,
         resource=scope.resource,
         entity=scope.entity,
-        level=limit.scope.level_of(limit.index),
+        level=limit.level,
         capacity=rule.limit.ceiling,
         requested=units_of(rule, amount),
         remaining=remaining(rule, state, now),
@@ -229,11 +230,12 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
     Keys of totals over all resources begin with `total:`, which no key of a limit does.
     """
-    buckets: dict[str, list[tuple[PlannedLimit, Stats]]] = {}
+    buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
+    scopes = claim.plan.scopes
     for limit, _, state in claim.limits():
         found = _stats(limit, state, claim.decided_at)
-        key = TOTAL_PREFIX + limit.rule.key if limit.scope.scope.total else limit.key
-        buckets.setdefault(key, []).append((limit, found))
+        key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key
+        buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], found))
     return {key: _binding(same) for key, same in buckets.items()}
 
 
@@ -244,27 +246,27 @@ def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) ->
     """
     scopes = list(scoped)
     keys = {key for scope in scopes for rule in scope.schema.rules for key in scope.keys_of(rule)}
-    plan = plan_for(scopes, keys, version=version, left_out=())
+    plan = plan_for(scopes, keys, left_out=())
     if not plan.scopes:
         return {}
-    claim = Claim(plan, [0] * len(plan.limits))
+    claim = Claim(plan, [0] * len(plan.shape.limits), version)
     store.peek(claim)
     stats: dict[str, dict[str, Stats]] = {}
     for limit, _, state in claim.limits():
-        stats.setdefault(limit.scope.key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
+        stats.setdefault(plan.scope_keys[limit.scope_index], {})[limit.rule.key] = _stats(
+            limit, state, claim.decided_at
+        )
     return stats
 
 
-def _binding(same: list[tuple[PlannedLimit, Stats]]) -> Stats:
+def _binding(same: list[tuple[PlannedLimit, Scope, Stats]]) -> Stats:
     """Return the fields of the bucket that has the least available, and all buckets where there are several."""
-    binding = min([found for _, found in same], key=lambda found: found["available"])
+    binding = min([found for _, _, found in same], key=lambda found: found["available"])
     if len(same) == 1:
         return binding
     listed = []
-    for limit, found in same:
-        scope = limit.scope.scope
-        level = limit.scope.level_of(limit.index)
-        listed.append(Stats(**found, resource=scope.resource, entity=scope.entity, level=level))
+    for limit, scope, found in same:
+        listed.append(Stats(**found, resource=scope.resource, entity=scope.entity, level=limit.level))
     return Stats(**binding, buckets=listed)
 
 

@@ -26,7 +26,7 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
     recorded: list[tuple[Acquisition, list[int]]] = []
     unknown = set(usage)
     for part in acquisition.parts():
-        charged, by_key = part.claim.amounts, part.claim.plan.by_key
+        charged, by_key = part.claim.amounts, part.claim.shape.by_key
         amounts = [*part.used] or [-1] * len(charged)
         for key, used in usage.items():
             for limit in by_key.get(key, ()):
@@ -47,7 +47,7 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
 def _beyond_first_request(acquisition: Acquisition, usage: Mapping[str, object]) -> Mapping[str, object]:
     """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
     check_amounts("usage", usage)
-    extended = {key for part in acquisition.extensions for key in part.claim.plan.by_key}
+    extended = {key for part in acquisition.extensions for key in part.claim.shape.by_key}
     more = {
         key: to_milli(used, decimals=True) - to_milli(acquisition.requested.get(key, 0), decimals=True)
         for key, used in usage.items()
@@ -70,7 +70,7 @@ def _sum_used(acquisition: Acquisition, limit: PlannedLimit, reports: Mapping[st
     return sum(
         [
             parts_of(limit, reports[key]) if key in reports else _requested_parts(acquisition, limit, key)
-            for key in limit.scope.keys_of(limit.rule)
+            for key in limit.every_key
         ]
     )
 
@@ -78,8 +78,8 @@ def _sum_used(acquisition: Acquisition, limit: PlannedLimit, reports: Mapping[st
 def adopt_usage(acquisition: Acquisition, extension: Acquisition) -> None:
     """Note the usage that was reported before an extension of the acquisition was charged."""
     used = [-1] * len(extension.claim.amounts)
-    for limit in extension.claim.plan.limits:
-        for part, same in _same_bucket(acquisition, limit):
+    for limit in extension.claim.shape.limits:
+        for part, same in _same_bucket(acquisition, extension, limit):
             if part.used and part.used[same.place] >= 0:
                 # The limit may have been changed; rounded towards more use.
                 used[limit.place] = -(-part.used[same.place] * limit.rule.parts_per_unit // same.rule.parts_per_unit)
@@ -90,7 +90,7 @@ def charged_for(acquisition: Acquisition, limit: PlannedLimit) -> int:
     """Return how much an acquisition and its extensions have charged to the bucket of a limit, in parts of its unit."""
     if not acquisition.extensions:
         return acquisition.claim.amounts[limit.place]
-    same_bucket = _same_bucket(acquisition, limit)
+    same_bucket = _same_bucket(acquisition, acquisition, limit)
     milli = sum([part.claim.amounts[one.place] * MILLI // one.rule.parts_per_unit for part, one in same_bucket])
     return milli * limit.rule.parts_per_unit // MILLI
 
@@ -102,18 +102,19 @@ def shares(acquisition: Acquisition) -> list[tuple[Acquisition, Sequence[int]]]:
     left, also what exceeds the sum. So unused amounts are refunded to the latest charges.
     """
     parts = acquisition.parts()
-    last = {limit.bucket: part for part in parts for limit in part.claim.plan.limits}
+    last = {bucket: part for part in parts for bucket in part.claim.plan.buckets}
     earlier: dict[Bucket, int] = {}
     found: list[tuple[Acquisition, Sequence[int]]] = []
     for part in parts:
         used = list(part.used)
-        for limit in part.claim.plan.limits:
-            amount, per_unit = part.claim.amounts[limit.place], limit.rule.parts_per_unit
-            before = earlier.get(limit.bucket, 0)
+        claim = part.claim
+        for limit, bucket in zip(claim.shape.limits, claim.plan.buckets, strict=True):
+            amount, per_unit = claim.amounts[limit.place], limit.rule.parts_per_unit
+            before = earlier.get(bucket, 0)
             if used and used[limit.place] >= 0:
                 left = max(used[limit.place] - before * per_unit // MILLI, 0)
-                used[limit.place] = left if last[limit.bucket] is part else min(left, amount)
-            earlier[limit.bucket] = before + amount * MILLI // per_unit
+                used[limit.place] = left if last[bucket] is part else min(left, amount)
+            earlier[bucket] = before + amount * MILLI // per_unit
         found.append((part, used))
     return found
 
@@ -126,15 +127,18 @@ def units_used(part: Acquisition, limit: PlannedLimit) -> Amount | None:
 
 def unreported_keys(acquisition: Acquisition) -> list[str]:
     """Return the keys whose usage must be reported and was not, sorted."""
-    demanded = frozenset().union(*[part.claim.plan.must_report for part in acquisition.parts()])
+    demanded = frozenset().union(*[part.claim.shape.must_report for part in acquisition.parts()])
     return sorted(demanded.difference(acquisition.reports))
 
 
-def _same_bucket(acquisition: Acquisition, limit: PlannedLimit) -> Iterator[tuple[Acquisition, PlannedLimit]]:
-    """Iterate over the parts of an acquisition that have charged the bucket of a limit, with their limits."""
+def _same_bucket(
+    acquisition: Acquisition, other: Acquisition, limit: PlannedLimit
+) -> Iterator[tuple[Acquisition, PlannedLimit]]:
+    """Iterate over the parts of an acquisition that have charged the bucket of a limit of another one, with theirs."""
+    bucket = other.claim.plan.buckets[limit.place]
     for part in acquisition.parts():
-        for one in part.claim.plan.by_key.get(limit.key, ()):
-            if one.bucket == limit.bucket:
+        for one in part.claim.shape.by_key.get(limit.key, ()):
+            if part.claim.plan.buckets[one.place] == bucket:
                 yield part, one
 
 

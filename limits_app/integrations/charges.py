@@ -47,7 +47,7 @@ class Charge(NamedTuple):
     def is_held(self) -> bool:
         """Whether it took something, also for policies in shadow mode, and was not released."""
         return not self.acquisitions[-1].claim.settled and any(
-            one.claim.plan.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
+            one.claim.shape.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
         )
 
     def uses(self, acquisition: Acquisition) -> dict[str, LimitUse]:

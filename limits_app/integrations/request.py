@@ -208,7 +208,7 @@ class RequestLimits:
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        if acquisition.claim.plan.permits:
+        if acquisition.claim.shape.permits:
             enter_block(acquisition.claim)  # nested requests do not take permits again
         self.acquired.append(acquisition)
         names = (resource,) if isinstance(resource, str) else resource
@@ -302,7 +302,7 @@ class RequestLimits:
         if not acquisition.claim.admitted:
             self.refused = (acquisition,)
             raise LimitExceeded.of(acquisition)
-        if acquisition.claim.plan.permits:
+        if acquisition.claim.shape.permits:
             # The view may run in another thread or task than the middleware that charges its request.
             enter_block(acquisition.claim, elsewhere=True)
         self.acquired.append(acquisition)

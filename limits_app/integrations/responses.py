@@ -35,7 +35,7 @@ REFUNDS: Final = "limits_refunds"
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the `_Added` by the names of its headers; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
-_RESOURCE: Final = attrgetter("scope.resource")
+_RESOURCE: Final = attrgetter("resource")
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _SECOND: Final = 1_000_000
 _LIMIT: Final = "X-RateLimit-Limit"
@@ -166,9 +166,9 @@ def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
     found: dict[str, _Quota] = {}
     for one in acquisitions:
         claim, now = one.claim, one.claim.decided_at
-        for limit in () if claim.plan.is_degraded else claim.plan.limits:
+        for limit in () if claim.shape.is_degraded else claim.shape.limits:
             rule, state = limit.rule, claim.states[limit.place]
-            name = name_of(limit.scope.scope.resource, rule.key) if len(resources) > 1 else rule.key
+            name = name_of(claim.plan.scopes[limit.scope_index].resource, rule.key) if len(resources) > 1 else rule.key
             remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
             reset_seconds = (
                 None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)

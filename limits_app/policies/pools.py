@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
 from time import monotonic
-from typing import Final, NamedTuple, TypedDict, Unpack
+from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -19,7 +19,7 @@ from limits_app.core.amounts import Requested
 from limits_app.core.blocking import Timeout
 from limits_app.core.clock import lasts
 from limits_app.core.errors import UnknownPool
-from limits_app.core.keys import member_scope
+from limits_app.core.keys import Scope, member_scope
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked
@@ -181,7 +181,7 @@ class PooledSet(LimitSet):
 
     members: PoolMembers
     pool: LimitPool
-    own: Scopes
+    _own: int
     _common: frozenset[str]
 
     @classmethod
@@ -199,7 +199,7 @@ class PooledSet(LimitSet):
         member_names = list(members.scoped)
         of_members = dict.fromkeys([one for some in members.scoped.values() for one in some])
         pooled = cls.composed((*scopes, *of_members), store, version=version, **names)
-        pooled.members, pooled.own = members, scopes
+        pooled.members, pooled._own = members, len(scopes)
         keys = {name: _keys(some) for name, some in members.scoped.items()}
         of_any_member = frozenset.union(*keys.values())
         pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - of_any_member)
@@ -215,6 +215,22 @@ class PooledSet(LimitSet):
         balancer = balancers.find(members.name, members.definition.load_balancing, members.weights)
         pooled.pool = LimitPool.at(balancer, sets, member_names, failover=members.definition.failover)
         return pooled
+
+    def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
+        """See `LimitSet.bound`; the scopes of the members are the same for all clients."""
+        bound = super().bound(scopes, version=version, identity=identity)
+        bound.members, bound._own, bound._common = self.members, self._own, self._common
+        own, sets = tuple(scopes[: self._own]), []
+        for one in self.pool:
+            of_member = one.scopes if scopes is self.scopes else (*own, *one.scopes[self._own :])
+            sets.append(one.bound(of_member, version=version, identity=identity))
+        bound.pool = self.pool.bound(sets)
+        return bound
+
+    @property
+    def own(self) -> Scopes:
+        """The limits of the resource, without those of the members."""
+        return self.scoped[: self._own]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.own, self.members, self.store, self.version)

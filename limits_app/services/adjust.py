@@ -222,7 +222,7 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest for an invalid amount or kind of limit."""
     if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
-    parts = parts_of(_plan(scoped, key).limits[0], amount)
+    parts = parts_of(_plan(scoped, key).shape.limits[0], amount)
     if not parts:
         raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
     return parts
@@ -237,4 +237,4 @@ def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
 
 def _plan(scoped: ScopedLimits, key: str) -> Plan:
     """The plan that credits this limit and no other."""
-    return plan_for([scoped], {key}, version=None, left_out=scoped.schema.index, is_credit=True)
+    return plan_for([scoped], {key}, left_out=scoped.schema.index, is_credit=True)

@@ -101,7 +101,7 @@ def _report_wait(started: float) -> None:
 
 def _resources(acquisition: Acquisition, resource: str) -> Collection[str]:
     """The resources of a request, without the pools that serve them."""
-    scopes = [one.scope for one in acquisition.claim.plan.scopes]
+    scopes = acquisition.claim.plan.scopes
     if len(scopes) == 1:
         return (resource,)
     return {scope.resource or resource for scope in scopes if scope.member is None} or (resource,)
@@ -147,7 +147,7 @@ class Thresholds:
 
     def crossings(self, acquisition: Acquisition) -> list[Crossing]:
         """The limits of an acquisition beyond a threshold, each with the highest one."""
-        return [] if acquisition.claim.plan.is_degraded else list(self._crossings(acquisition))
+        return [] if acquisition.claim.shape.is_degraded else list(self._crossings(acquisition))
 
     def clear(self) -> None:
         """Forget which signals were sent."""
@@ -155,17 +155,21 @@ class Thresholds:
 
     def _crossings(self, acquisition: Acquisition) -> Iterator[Crossing]:
         levels, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.claim.decided_at
-        for place, (limit, _, state) in enumerate(acquisition.claim.limits()):
+        for limit, _, state in acquisition.claim.limits():
             used = limit.rule.used(state, now) / limit.rule.ceiling_parts
             crossed = [level for level in levels if used >= level]
-            if not crossed or limit.scope.level == IDEMPOTENCY_LEVEL:
+            if not crossed or limit.level == IDEMPOTENCY_LEVEL:
                 continue
-            seconds, name = _window_seconds(limit.rule.limit), _signal_name(limit, state, crossed[-1])
+            scope, key = acquisition.claim.plan.buckets[limit.place]
+            seconds, name = (
+                _window_seconds(limit.rule.limit),
+                f"{scope}!{key}!{crossed[-1]}!{_window_end(limit, state)}",
+            )
             if self._sent_until.get(name, 0) <= now:
                 self._remember(name, now + round(seconds * _SECOND))
                 window = _window_end(limit, state) or str(now // round(seconds * _SECOND))
                 send_limit = _send_limit(acquisition, name, seconds)
-                yield Crossing(acquisition.outcome.passed[place], crossed[-1], window, send_limit)
+                yield Crossing(acquisition.outcome.passed[limit.place], crossed[-1], window, send_limit)
 
     def _remember(self, name: str, until: int) -> None:
         if len(self._sent_until) >= self._most:
@@ -175,11 +179,6 @@ class Thresholds:
 
 thresholds: Final = Thresholds()
 """The thresholds of this process."""
-
-
-def _signal_name(limit: PlannedLimit, state: State, threshold: float) -> str:
-    """The name of a signal that is sent once; for a limit with fixed windows, once in each window."""
-    return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{_window_end(limit, state)}"
 
 
 def _window_end(limit: PlannedLimit, state: State) -> str:

@@ -142,7 +142,7 @@ class ShadowedAcquisition(TrackedAcquisition):
         super().update(usage)
         if self.tried is not None:
             with suppress(LimitsError):
-                keys = {key for part in self.tried.parts() for key in part.claim.plan.by_key}
+                keys = {key for part in self.tried.parts() for key in part.claim.shape.by_key}
                 self.tried.update({key: usage[key] for key in keys if key in usage})
 
     def extend(self, requested: Mapping[str, Amount]) -> None:

@@ -15,9 +15,9 @@ from limits_app.core.changes import ALL, Change, ChangeLog, Changes
 from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
-from limits_app.core.keys import slices_key
+from limits_app.core.keys import Scope, slices_key
 from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import (
     LEASE_US,
     FinishedUsage,
@@ -175,7 +175,7 @@ class MemoryStore:
                 acquire_patiently(lock)
             if self._in_step:
                 raise InStep
-            if is_new and claim.plan.version is not None and claim.plan.version != self._logs[""].version:
+            if is_new and claim.version is not None and claim.version != self._logs[""].version:
                 raise StaleConfiguration
             try:
                 self._in_step = True
@@ -195,9 +195,9 @@ class MemoryStore:
 
         Without `saves`, the work changes nothing.
         """
-        plan, now, settled = claim.plan, self._now(), claim.settled
+        plan, shape, now, settled = claim.plan, claim.shape, self._now(), claim.settled
         records, before = [], []
-        for key, schema in plan.schemas:
+        for key, schema in zip(plan.scope_keys, shape.schemas, strict=True):
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)
@@ -207,12 +207,12 @@ class MemoryStore:
             before.append((record, record.states[:], record.finished, record.kept, usage, amounts))
         if not saves:
             return work(claim, records, now)
-        leases = _leases_of(claim, records) if plan.permits else ()
+        leases = _leases_of(claim, records) if shape.permits else ()
         is_done = False
         try:
             result = work(claim, records, now)
             is_done = True
-            if self._unsaved or (plan.counts_usage and claim.admitted and _has_moved_usage(before)):
+            if self._unsaved or (shape.counts_usage and claim.admitted and _has_moved_usage(before)):
                 self._save(plan, records, now)
         except BaseException:
             if is_done:  # what was saved already stays as it is
@@ -251,9 +251,9 @@ class MemoryStore:
             if record.changed:
                 if self._records.get(plan.scope_keys[place]) is not record:
                     self._insert(plan.scopes[place], record, now)
-                self._counts.add(plan.scopes[place].scope, record, now)
+                self._counts.add(plan.scopes[place], record, now)
 
-    def _insert(self, scope: ScopedLimits, record: Record, now: int) -> None:
+    def _insert(self, scope: Scope, record: Record, now: int) -> None:
         """Store the record of a scope that is new or has a new schema."""
         if scope.key not in self._records:
             for _ in range(min(CHECKS_PER_NEW_SCOPE, len(self._to_check))):
@@ -288,7 +288,7 @@ class MemoryStore:
 def _leases_of(claim: Claim, records: list[Record]) -> list[_HeldLease]:
     """Return the leases of a claim, one for each of its resource limits."""
     leases = []
-    for limit in claim.plan.permits:
+    for limit in claim.shape.permits:
         held, lease_id = records[limit.scope_index].leases, (limit.rule.key, claim.holder)
         leases.append((held, lease_id, held.get(lease_id)))
     return leases

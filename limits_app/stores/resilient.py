@@ -127,14 +127,14 @@ class ResilientStore:
         return self
 
     def acquire(self, claim: Claim) -> bool:
-        if claim.plan.slice_us:
+        if claim.shape.slice_us:
             request = self.slices.take(claim)
             return request is None or self._decided(request, self.acquire_first(request.claims))
         admitted: bool = self._call("acquire", claim)
         return admitted
 
     async def aacquire(self, claim: Claim) -> bool:
-        if claim.plan.slice_us:
+        if claim.shape.slice_us:
             request = self.slices.take(claim)
             return request is None or self._decided(request, await self.aacquire_first(request.claims))
         with self._through_breaker("acquire"):

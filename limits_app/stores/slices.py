@@ -32,7 +32,7 @@ from limits_app.core.counting import hour_ends
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import slices_key
 from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, ScopedLimits
+from limits_app.core.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, PlannedScope, PlanShape
 from limits_app.core.record import schema_of
 
 SHARE: Final = 100
@@ -132,7 +132,7 @@ class Slice:
         # Where the clock was set back, any time may have passed.
         passed = now - self.asked_at if now >= self.asked_at else self.ends_at - self.asked_at
         at = claim.decided_at + passed + _GRACE_US
-        limits = zip(claim.plan.limits, self.left, strict=False)
+        limits = zip(claim.shape.limits, self.left, strict=False)
         rest = [-_counted(limit.rule, claim.decided_at, left, at) for limit, left in limits]
         return [*rest, *[-units for units in claim.amounts[len(rest) :]]]
 
@@ -180,7 +180,7 @@ class Slices:
 
     def after_fork(self) -> None:
         """Start without slices in a child: they are the parent's."""
-        self._traffic: dict[Plan, _Traffic] = {}
+        self._traffic: dict[tuple[PlanShape, tuple[str, ...]], _Traffic] = {}
         self._ended: list[Slice] = []
         self._spent: deque[Slice] = deque()
         """Slices of which nothing is left, as long as the store records them; only a reset returns them."""
@@ -189,20 +189,20 @@ class Slices:
 
     def take(self, claim: Claim) -> SliceRequest | None:
         """Admit a claim from the slice of its plan and return None, or return what the store has to decide on."""
-        plan = claim.plan
+        shape = claim.shape
         with self._lock:
             now = self._clock()
-            traffic = self._traffic.get(plan)
-            if traffic is None:
-                traffic = self._traffic[plan] = _Traffic(plan)
+            traffic = self._traffic_of(claim.plan)
             current = traffic.slice
+            if current is not None and _is_older(claim, current.claim):
+                return SliceRequest((claim,), now)
             if current is not None and current.spend(claim, now):
                 return None
-            if lasts(traffic.taking_since, plan.slice_us, now):
+            if lasts(traffic.taking_since, shape.slice_us, now):
                 return SliceRequest((claim,), now)
             if current is not None and current.has_ended(now):
                 self._close(traffic)
-            if _FAST * (now - traffic.asked_at) < plan.slice_us:
+            if _FAST * (now - traffic.asked_at) < shape.slice_us:
                 traffic.size = min(2 * traffic.size, _MOST_SIZE)
             traffic.asked_at = now
             size = self._size(traffic, claim, now)
@@ -210,8 +210,8 @@ class Slices:
                 return SliceRequest((claim,), now)
             traffic.taking_since = now
             amounts = [amount * size for amount in claim.amounts]
-            units = [-(-amounts[limit.place] // limit.rule.parts_per_unit) for limit in plan.limits]
-            return SliceRequest((Claim(traffic.plan, [*amounts, *units]), claim), now)
+            units = [-(-amounts[limit.place] // limit.rule.parts_per_unit) for limit in shape.limits]
+            return SliceRequest((Claim(traffic.plan, [*amounts, *units], claim.version), claim), now)
 
     def decided(self, request: SliceRequest, charged: Claim | None) -> bool:
         """Note which claim the store has charged (None: none); return whether the request was admitted."""
@@ -219,9 +219,7 @@ class Slices:
         latest = charged or claim
         with self._lock:
             now = self._clock()
-            traffic = self._traffic.get(claim.plan)
-            if traffic is None:
-                traffic = self._traffic[claim.plan] = _Traffic(claim.plan)
+            traffic = self._traffic_of(claim.plan)
             traffic.seen = latest.states, latest.decided_at, request.asked_at
             if len(request.claims) > 1:
                 traffic.taking_since = _NEVER
@@ -248,11 +246,11 @@ class Slices:
         """
         with self._lock:
             now = self._clock()
-            for plan, traffic in list(self._traffic.items()):
+            for key, traffic in list(self._traffic.items()):
                 if traffic.slice is not None and (everything or traffic.slice.has_ended(now)):
                     self._close(traffic)
-                if traffic.slice is None and not lasts(traffic.asked_at, 2 * plan.slice_us, now):
-                    del self._traffic[plan]
+                if traffic.slice is None and not lasts(traffic.asked_at, 2 * traffic.plan.shape.slice_us, now):
+                    del self._traffic[key]
             ended, self._ended = [*self._ended, *self._take_spent(now, everything=everything)], []
         for one in ended:
             try:
@@ -264,8 +262,8 @@ class Slices:
             if self._ended:
                 return _RETRY_US
             ends = [
-                now + plan.slice_us if traffic.slice is None else traffic.slice.ends_at
-                for plan, traffic in self._traffic.items()
+                now + traffic.plan.shape.slice_us if traffic.slice is None else traffic.slice.ends_at
+                for traffic in self._traffic.values()
             ]
             return max(min(ends) - now, _SHORTEST_PAUSE_US) if ends else None
 
@@ -294,9 +292,15 @@ class Slices:
         with self._lock:
             slices = [*self._ended, *[one.slice for one in self._traffic.values() if one.slice is not None]]
         for one in slices:
-            for limit, left in zip(one.claim.plan.limits, one.left, strict=False):
-                amounts[limit.bucket] = amounts.get(limit.bucket, 0) + left
+            for bucket, left in zip(one.claim.plan.buckets, one.left, strict=False):
+                amounts[bucket] = amounts.get(bucket, 0) + left
         return amounts
+
+    def _traffic_of(self, plan: Plan) -> _Traffic:
+        traffic = self._traffic.get(plan.identity)
+        if traffic is None:
+            traffic = self._traffic[plan.identity] = _Traffic(plan)
+        return traffic
 
     def _size(self, traffic: _Traffic, claim: Claim, now: int) -> int:
         """Return for how many requests like this one the next slice is; below 2 where none is worth it."""
@@ -304,7 +308,7 @@ class Slices:
             return 1
         states, decided_at, asked_at = traffic.seen
         store_now, size, processes = decided_at + now - asked_at, traffic.size, self._processes()
-        for limit in claim.plan.limits:
+        for limit in claim.shape.limits:
             amount, rule = claim.amounts[limit.place], limit.rule
             if amount and size >= _LEAST_SIZE:
                 remaining = rule.ceiling_parts - rule.used(states[limit.place], store_now)
@@ -327,28 +331,42 @@ def recorded(plan: Plan) -> Plan:
 
     The lease of these permits is the record of the slice in the store.
     """
-    scopes = [*plan.scopes, *map(_recording, plan.scopes)]
-    limits = [
-        PlannedLimit(scopes[index + limit.scope_index], index + limit.scope_index, limit.index, first + limit.place)
-        for index, first in ((0, 0), (len(plan.scopes), len(plan.limits)))
-        for limit in plan.limits
-    ]
+    shape, records = plan.shape, [replace(scope, key=slices_key(scope.key)) for scope in plan.scopes]
+    if shape.in_slices is None:
+        shape.in_slices = _recorded(shape)
+    return Plan(shape.in_slices, (*plan.scopes, *records))
+
+
+def _recorded(shape: PlanShape) -> PlanShape:
+    first_scope, first = len(shape.scopes), len(shape.limits)
+    scopes = [*shape.scopes, *map(_recording, shape.scopes)]
+    limits = [limit.moved(limit.scope_index, limit.place) for limit in shape.limits]
+    for limit in shape.limits:
+        index, schema = first_scope + limit.scope_index, scopes[first_scope + limit.scope_index].schema
+        limits.append(
+            PlannedLimit(schema, limit.index, index, first + limit.place, level=limit.level, every_key=limit.every_key)
+        )
     recorded_us = min([limit.rule.lease_us for limit in limits if limit.is_permit])
-    return Plan(limits, scopes, (), version=plan.version, recorded_us=recorded_us)
+    return PlanShape(limits, scopes, range(len(scopes)), (), recorded_us=recorded_us)
 
 
-def _recording(scope: ScopedLimits) -> ScopedLimits:
-    """Return the limits of the scope that records the slices of another one."""
+def _recording(scope: PlannedScope) -> PlannedScope:
+    """Return what is known of the scope that records the slices of another one."""
     limits = tuple([ResourceLimit(rule.key, MAX_AMOUNT) for rule in scope.schema.rules])
     schema = schema_of(limits, scope.slice_us + 2 * _RETURN_US)
-    return replace(scope, scope=replace(scope.scope, key=slices_key(scope.key)), schema=schema, lasting=False)
+    return scope._replace(schema=schema, lasting=False)
+
+
+def _is_older(claim: Claim, other: Claim) -> bool:
+    """Return whether a claim is of an older version of the configuration than another one."""
+    return claim.version is not None and other.version is not None and claim.version < other.version
 
 
 def _life_us(claim: Claim) -> int:
     """Return how long a slice may be held from the time at which it was charged."""
-    plan, now = claim.plan, claim.decided_at
-    ends = [now + plan.slice_us]
-    if plan.counts_usage:
+    shape, now = claim.shape, claim.decided_at
+    ends = [now + shape.slice_us]
+    if shape.counts_usage:
         ends.append(hour_ends(now))
     for limit, amount, state in claim.limits():
         if amount and isinstance(limit.rule.limit, QuotaLimit):

@@ -66,7 +66,7 @@ class OneScope:
             -claim.amounts[limit.place]
             if limit.rule.is_permit
             else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
-            for limit in claim.plan.limits
+            for limit in claim.shape.limits
         ]
         return engine.settle(claim, [self.record], NOW, parts)
 
@@ -244,7 +244,7 @@ def test_a_change_is_converted_into_other_parts(change: float, used: float) -> N
     scope = OneScope(TPM)
     claim = scope.charge(tpm=6)
     scope.change(FINER)
-    assert scope.record.schema.rules[0].parts_per_unit != claim.plan.limits[0].rule.parts_per_unit
+    assert scope.record.schema.rules[0].parts_per_unit != claim.shape.limits[0].rule.parts_per_unit
     assert scope.settle(claim, tpm=change)
     assert scope.used() == {"tpm": used}
 
@@ -256,7 +256,7 @@ def test_a_converted_change_is_rounded_towards_more_use(parts: int, used: int) -
     scope = OneScope(TPM)
     claim = scope.charge(tpm=6)
     scope.change(QuotaLimit.per_session("tpm", 100, 60))
-    assert claim.plan.limits[0].rule.parts_per_unit == 1_000_000
+    assert claim.shape.limits[0].rule.parts_per_unit == 1_000_000
     assert engine.settle(claim, [scope.record], NOW, [parts])
     assert scope.used() == {"tpm": 6 + used}
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import MAX_AMOUNT
-from limits_app.core.keys import line_change_scope, line_scope
+from limits_app.core.keys import Scope, line_change_scope, line_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
@@ -130,9 +130,9 @@ class Line:
         return _lines_of(taken.claim, [self.scoped], self.store)[self.scoped.key], taken.successful
 
 
-def line_of(limit: PlannedLimit, store: Store) -> ScopedLimits:
-    """Return the scope and the limits of the line of a limit."""
-    return ScopedLimits(line_scope(limit.scope.scope, limit.rule.key), schema_of(_LINE, store.lease_us))
+def line_of(scope: Scope, limit: PlannedLimit, store: Store) -> ScopedLimits:
+    """Return the scope and the limits of the line of a limit of a scope."""
+    return ScopedLimits(line_scope(scope, limit.rule.key), schema_of(_LINE, store.lease_us))
 
 
 def read_lines(lines: Collection[ScopedLimits], store: Store) -> dict[str, Line]:
@@ -149,8 +149,9 @@ def _lines_of(claim: Claim, lines: Iterable[ScopedLimits], store: Store) -> dict
     used: dict[tuple[str, str], int] = {}
     states: dict[str, list[State]] = {}
     for limit, _, state in claim.limits():
-        used[limit.bucket] = limit.rule.used(state, now) // limit.rule.parts_per_unit
-        states.setdefault(limit.bucket[0], []).append(state)
+        bucket = claim.plan.buckets[limit.place]
+        used[bucket] = limit.rule.used(state, now) // limit.rule.parts_per_unit
+        states.setdefault(bucket[0], []).append(state)
 
     def line_at(line: ScopedLimits) -> Line:
         end, delay, memory = [used[line.key, limit.key] for limit in line.schema.limits]

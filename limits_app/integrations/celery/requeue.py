@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from limits_app.core import backoff
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import Scope
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.core.plan import PlannedLimit, ScopedLimits
 from limits_app.integrations.celery.line import Line, Place, line_of, read_lines
@@ -56,7 +57,7 @@ class Waiting:
         waits_us = [0]
         with suppress(StoreUnavailable):
             # Members of a pool replace each other, so that none is waited for.
-            demands = [one for one in _demands(prepared) if one.limit.scope.scope.member is None]
+            demands = [one for one in _demands(prepared) if one.scope.member is None]
             if not demands or not prepared.claim.can_fit():
                 return 0
             self._lines = read_lines([one.line for one in demands], prepared.limit_set.store)
@@ -79,7 +80,7 @@ class Waiting:
         if binding is None or binding.retry_after is None:
             return jittered(backoff.delay(tries + 1, first=_FIRST_POLL_SECONDS, cap=_LONGEST_POLL_SECONDS))
         for demand in _demands(refused):
-            scope, key = demand.limit.scope.scope, demand.limit.rule.key
+            scope, key = demand.scope, demand.limit.rule.key
             if (key, scope.resource, scope.entity) == (binding.key, binding.resource, binding.entity):
                 return self._us_in_line(demand, refused, round(binding.retry_after * _SECOND_US)) / _SECOND_US
         return jittered(binding.retry_after)
@@ -105,6 +106,7 @@ class _Demand(NamedTuple):
     """The amount of a task, in parts, of a limit that has a line."""
 
     limit: PlannedLimit
+    scope: Scope
     amount: int
     line: ScopedLimits
 
@@ -121,7 +123,8 @@ class _Demand(NamedTuple):
 def _demands(acquisition: Acquisition) -> Iterator[_Demand]:
     """Return what a task needs of limits that have lines: rates and quotas, which say when they admit it."""
     claim = acquisition.claim
-    for limit in claim.plan.limits:
+    for limit in claim.shape.limits:
         amount, definition = claim.amounts[limit.place], limit.rule.limit
         if amount and not definition.soft and isinstance(definition, RateLimit | CallLimit | QuotaLimit):
-            yield _Demand(limit, amount, line_of(limit, acquisition.limit_set.store))
+            scope = claim.plan.scopes[limit.scope_index]
+            yield _Demand(limit, scope, amount, line_of(scope, limit, acquisition.limit_set.store))

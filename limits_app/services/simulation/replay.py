@@ -13,7 +13,7 @@ from limits_app.core import engine
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, from_milli
 from limits_app.core.keys import Scope
-from limits_app.core.plan import Claim, Plan, ScopedLimits
+from limits_app.core.plan import Claim, PlanShape, ScopedLimits
 from limits_app.core.planning import plan_for
 from limits_app.core.record import Record, new_record
 from limits_app.services.simulation.events import Event, Wanted
@@ -170,12 +170,12 @@ class RequestForm:
     def __init__(self, tried: Tried, wanted: Wanted, *, implied: bool, held: bool) -> None:
         named = {key for key, _ in wanted}
         left_out = set()
-        scoped: dict[ScopedLimits, Key | None] = {}
-        for number, (whose, schema) in enumerate(tried.parts):
-            scoped[ScopedLimits(Scope(f"simulation:{number}"), schema)] = whose
+        scoped = []
+        for number, (_, schema) in enumerate(tried.parts):
+            scoped.append(ScopedLimits(Scope(f"simulation:{number}"), schema))
             left_out |= {rule.key for rule in schema.rules if _is_left_out(rule, named, implied=implied, held=held)}
-        self.plan = plan_for(scoped, named, version=None, left_out=left_out)
-        self.keys = [scoped[scope] for scope in self.plan.scopes]
+        self.plan = plan_for(scoped, named, left_out=left_out)
+        self.keys = [tried.parts[position][0] for position in self.plan.shape.positions]
         self._amounts: dict[Wanted, tuple[list[int], tuple[str, ...]]] = {}
 
     def amounts(self, wanted: Wanted) -> tuple[list[int], tuple[str, ...]]:
@@ -184,7 +184,7 @@ class RequestForm:
         if found is None:
             requested = dict(wanted)
             parts, never = [], []
-            for limit in self.plan.limits:
+            for limit in self.plan.shape.limits:
                 amount = requested.get(limit.rule.key, MILLI) * limit.rule.parts_per_unit // MILLI
                 parts.append(amount)
                 if amount > limit.rule.most_parts:
@@ -295,8 +295,8 @@ class _Machine:
             return never, True
         if not self._admits(claim, keys, now):
             return tuple(dict.fromkeys([key for _, key in claim.refusal()[0]])), False
-        if form.plan.permits:
-            ends = now + min([hold_us, *[limit.rule.hold_us for limit in form.plan.permits]])
+        if claim.shape.permits:
+            ends = now + min([hold_us, *[limit.rule.hold_us for limit in claim.shape.permits]])
             heapq.heappush(self._held, (ends, self._grants, claim, keys))
         return (), False
 
@@ -307,7 +307,7 @@ class _Machine:
         return self.report
 
     def _admits(self, claim: Claim, keys: list[Key], now: int) -> bool:
-        records = self._load(claim.plan, keys, now)
+        records = self._load(claim.shape, keys, now)
         self._grants += 1
         admitted = engine.charge(claim, records, now)
         if admitted:
@@ -318,17 +318,17 @@ class _Machine:
         """Return the permits that are due first."""
         now, _, claim, keys = heapq.heappop(self._held)
         records = [self._records[key] for key in keys]
-        engine.settle(claim, records, now, claim.plan.changes((), claim.amounts))
+        engine.settle(claim, records, now, claim.shape.changes((), claim.amounts))
 
-    def _load(self, plan: Plan, keys: list[Key], now: int) -> list[Record]:
+    def _load(self, shape: PlanShape, keys: list[Key], now: int) -> list[Record]:
         """Return the records of scopes; changed limits keep their recorded use."""
         records = []
-        for key, scope in zip(keys, plan.scopes, strict=True):
+        for key, schema in zip(keys, shape.schemas, strict=True):
             record = self._records.get(key)
             if record is None:
-                record = new_record(scope.schema)
-            elif record.schema is not scope.schema:
-                record = engine.migrate(record, scope.schema, now)
+                record = new_record(schema)
+            elif record.schema is not schema:
+                record = engine.migrate(record, schema, now)
             records.append(record)
         return records
 

@@ -193,7 +193,7 @@ class DatabaseStore(AskedInThread):
 
         try:
             for claim in claims:
-                transaction.check(claim.plan)
+                transaction.check(claim)
                 claim.admitted = None
             chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
             transaction.save(chosen)
@@ -242,13 +242,13 @@ class DatabaseStore(AskedInThread):
                 self.settle_later(claim, [-amount for amount in claim.amounts])
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
-        keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.plan.permits}
+        keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.shape.permits}
         records = {stored.key: stored.record for stored in transaction.lock_rows(keys)}
         lost = []
         for claim in claims:
             found = [
-                records.get(key) or new_record(scope.schema)
-                for key, scope in zip(claim.plan.short_keys(), claim.plan.scopes, strict=True)
+                records.get(key) or new_record(schema)
+                for key, schema in zip(claim.plan.short_keys(), claim.shape.schemas, strict=True)
             ]
             if not engine.renew(claim, found, transaction.now):
                 lost.append(claim)
@@ -257,7 +257,7 @@ class DatabaseStore(AskedInThread):
 
 
 def _peek(claim: Claim, transaction: Transaction) -> None:
-    engine.peek(claim, transaction.read(claim.plan), transaction.now)
+    engine.peek(claim, transaction.read(claim), transaction.now)
 
 
 def _lock_again(claim: Claim, transaction: Transaction) -> None:

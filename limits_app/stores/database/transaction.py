@@ -17,7 +17,7 @@ from limits_app.stores.database.records import COUNT, NEXT_ROWS, ROW, RecordTabl
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limits_app.core.plan import Plan
+    from limits_app.core.plan import Claim, Plan
     from limits_app.core.record import Record
     from limits_app.stores.database.connections import Statement, StoreConnection
 
@@ -82,15 +82,15 @@ class Transaction:
         Raises AlreadyCommittedError when an earlier attempt took effect.
         """
         for plan in plans:
-            for scope in plan.scopes:
-                self._table.define(self.connection, scope.schema)
+            for schema in plan.shape.schemas:
+                self._table.define(self.connection, schema)
         self._begin({key for plan in plans for key in plan.short_keys()}, self.connection.lock_sql)
         if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
             raise AlreadyCommittedError
 
-    def check(self, plan: Plan) -> None:
-        """Raise StaleConfiguration for a plan that was compiled from another version."""
-        if plan.version is not None and plan.version != self.version:
+    def check(self, claim: Claim) -> None:
+        """Raise StaleConfiguration for a claim of another version."""
+        if claim.version is not None and claim.version != self.version:
             raise StaleConfiguration
 
     def records(self, plan: Plan, *, migrated: bool = True) -> list[Record]:
@@ -99,15 +99,15 @@ class Transaction:
         Where an earlier attempt may still be about to create rows, they are created here too, so that one waits.
         """
         found = []
-        for key, scope in zip(plan.short_keys(), plan.scopes, strict=True):
+        for key, scope, schema in zip(plan.short_keys(), plan.scopes, plan.shape.schemas, strict=True):
             stored = self._stored.get(key)
             if stored is None:
                 is_new = key not in self._unreadable
-                stored = self._stored[key] = StoredRecord(key, new_record(scope.schema), None, is_new=is_new)
+                stored = self._stored[key] = StoredRecord(key, new_record(schema), None, is_new=is_new)
                 stored.record.changed = self._doubt is not None or not is_new
-            elif migrated and stored.record.schema is not scope.schema:
-                stored.record = engine.migrate(stored.record, scope.schema, self.now)
-            stored.scope = scope.scope
+            elif migrated and stored.record.schema is not schema:
+                stored.record = engine.migrate(stored.record, schema, self.now)
+            stored.scope = scope
             found.append(stored.record)
         return found
 
@@ -126,11 +126,11 @@ class Transaction:
         """Return the statement that saves a record; None where it has not changed."""
         return stored.change(self._table.codec(stored.record)) if stored.record.changed else None
 
-    def read(self, plan: Plan) -> list[Record]:
-        """Return the records of a plan's scopes, as they are at one moment, without a lock."""
-        self._load([], plan.short_keys(), "")
-        self.check(plan)
-        return self.records(plan)
+    def read(self, claim: Claim) -> list[Record]:
+        """Return the records of a claim's scopes, as they are at one moment, without a lock."""
+        self._load([], claim.plan.short_keys(), "")
+        self.check(claim)
+        return self.records(claim.plan)
 
     def save(self, result: object = None) -> None:
         """Save the records that have changed, and commit; `result` is that of the work.

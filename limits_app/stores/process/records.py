@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from limits_app.core import engine
 from limits_app.core.algorithms.window_log import Log
-from limits_app.core.keys import short_key
-from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.keys import Scope, short_key
+from limits_app.core.plan import Plan
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
@@ -78,16 +78,14 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
 
 class Prepared:
-    """What a plan needs in the file: its version as bytes, and of each scope the key, the codec and the limits."""
+    """What a plan needs in the file: of each scope the key, the codec and the scope itself."""
 
-    __slots__ = ("scopes", "version")
+    __slots__ = ("scopes",)
 
     def __init__(self, plan: Plan) -> None:
-        # Version 0 is that of a file without one.
-        self.version = plan.version.to_bytes(VERSION_LENGTH) if plan.version else None
-        self.scopes: list[tuple[bytes, Codec, ScopedLimits]] = []
-        for scope, scoped in zip(plan.short_keys(), plan.scopes, strict=True):
-            self.scopes.append((scope, _CODECS.of(scoped.schema), scoped))
+        self.scopes: list[tuple[bytes, Codec, Scope]] = []
+        for key, schema, scope in zip(plan.short_keys(), plan.shape.schemas, plan.scopes, strict=True):
+            self.scopes.append((key, _CODECS.of(schema), scope))
 
 
 def prepared(plan: Plan) -> Prepared:

@@ -103,8 +103,7 @@ class ProcessStore:
 
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
-        if claim.plan.version is not None:
-            _check_version(txn, plan)
+        _check_version(txn, claim)
         if claim.number:
             self._name_holder(claim)
         now = self._now()
@@ -123,19 +122,19 @@ class ProcessStore:
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
         changed = has_more_usage = False
-        for (scope, codec, scoped), record in zip(plan.scopes, records, strict=True):
+        for (key, codec, scope), record in zip(plan.scopes, records, strict=True):
             if record.changed:
                 changed = True
                 if record.usage is not None or record.finished:
-                    has_more_usage |= self._usage.keep(txn, scoped.scope, record, now)
-                self._records.put(txn, scope, record, codec)
+                    has_more_usage |= self._usage.keep(txn, scope, record, now)
+                self._records.put(txn, key, record, codec)
         if changed and (has_more_usage or self._records.met_new):
             self._housekeeping.step(txn, now, is_new=self._records.met_new)
 
     def _charge_from_ended(self, claim: Claim, records: list[Record], now: int) -> bool:
         """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
         scopes, time = claim.plan.scope_keys, monotonic()
-        if not claim.plan.permits or lasts(self._reclaimed_at.get(scopes, 0), _SECONDS_BETWEEN_RECLAIMS, time):
+        if not claim.shape.permits or lasts(self._reclaimed_at.get(scopes, 0), _SECONDS_BETWEEN_RECLAIMS, time):
             return False
         if len(self._reclaimed_at) >= _MOST_RECLAIMED:
             self._reclaimed_at.clear()
@@ -207,13 +206,12 @@ class ProcessStore:
         return lost
 
     def peek(self, claim: Claim) -> None:
-        is_gone = self._is_gone() if claim.plan.permits else None
+        is_gone = self._is_gone() if claim.shape.permits else None
         self._file.transact(partial(self._peek, is_gone=is_gone), claim, write=False)
 
     def _peek(self, txn: Txn, claim: Claim, is_gone: engine.IsGone | None = None) -> None:
         plan = prepared(claim.plan)
-        if claim.plan.version is not None:
-            _check_version(txn, plan)
+        _check_version(txn, claim)
         now = self._now()
         engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now, is_gone)
         _load_logs(claim)
@@ -283,15 +281,15 @@ def _undecide(claim: Claim) -> None:
     claim.admitted = None
 
 
-def _check_version(txn: Txn, plan: Prepared) -> None:
-    """Raise StaleConfiguration when the limits of a plan were compiled from another version than the file's."""
-    if txn.get(_VERSION) != plan.version:
+def _check_version(txn: Txn, claim: Claim) -> None:
+    """Raise StaleConfiguration when a claim is of another version of the configuration than the file's."""
+    if claim.version is not None and claim.version != _version_in(txn):
         raise StaleConfiguration
 
 
 def _load_logs(claim: Claim) -> None:
     """Read the logs in the states of a claim, which are used after the transaction."""
-    for limit, state in zip(claim.plan.limits, claim.states, strict=True):
+    for limit, state in zip(claim.shape.limits, claim.states, strict=True):
         if limit.rule.has_log:
             log: Log = state[-1]
             log.arrays()

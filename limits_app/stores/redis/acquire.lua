@@ -1,12 +1,12 @@
 -- Charge the first of several requests that fits, each completely or not at all; mostly there is one.
 --
 -- The plan: how many requests there are, whether the emptiest goes first, and whether the others follow when the first
--- is rejected; of each request where its keys start, the version of the configuration that it was made for (-1: any),
--- where it is described, and the size of its numbers: its scopes, and of each limit the algorithm, the scope, the place
--- in the record, four parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the
--- parts of a unit (0: not counted). KEYS[1] is the version of the configuration, where one is compared.
--- The numbers, of each request: the amounts, the holder of permits (16 bytes, where there are any), and the boundaries of
--- calendars. Blocked scopes are not among the requests.
+-- is rejected; of each request where its keys start, where it is described, and the size of its numbers: its scopes, and
+-- of each limit the algorithm, the scope, the place in the record, four parameters, the number of its key (0: none),
+-- whether it is soft, the number of its usage, and the parts of a unit (0: not counted). KEYS[1] is the version of the
+-- configuration.
+-- The numbers, of each request: the version that it was made for (-1: any), the amounts, the holder of permits (16 bytes,
+-- where there are any), and the boundaries of calendars. Blocked scopes are not among the requests.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or of each request that
 -- was tried R rejected, A admitted, or N admitted in a scope without a record; the turn from 0 on, the time, the records,
 -- and of a rejection for each log the entry with which the amount fits again.
@@ -87,9 +87,9 @@ end
 -- Return the next of the requests, as decide() receives it.
 local numbers_at = 33
 local function next_turn(turn)
-  local first_key, version, place, size
-  first_key, version, place, size, plan_at = unpack_from('<dddd', plan, plan_at)
-  local amounts_at = numbers_at
+  local first_key, place, size
+  first_key, place, size, plan_at = unpack_from('<ddd', plan, plan_at)
+  local version, amounts_at = unpack_from('<d', numbers, numbers_at)
   numbers_at = numbers_at + size
   return {turn = turn, first_key = first_key, version = version, place = place, amounts_at = amounts_at, load = 0}
 end

@@ -14,14 +14,14 @@ from struct import Struct, pack
 from typing import Any, Final
 
 from limits_app.core.counting import label_of
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
 from limits_app.core.record import Schema
 from limits_app.core.runtime import on_fork
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import FIRST, WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
-from limits_app.stores.redis.records import HOLDER_LENGTH, NAME_LENGTH, Codec, lease_member
+from limits_app.stores.redis.records import HOLDER_LENGTH, Codec, lease_member
 
 _FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket", "gcra"], "buckets")
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
@@ -29,6 +29,8 @@ _FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket", "gcra"], "buckets
 _NUMBER_BYTES: Final = 8
 _TIMES: Final = Struct("<4d")
 """What the numbers of every call start with; see prelude.lua."""
+_VERSION: Final = Struct("<d")
+"""What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
 
 
 @lru_cache(maxsize=1024)
@@ -140,73 +142,87 @@ class ScriptCall(Command):
         return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
 
 
-class PreparedPlan:
-    """What scripts need to know of a plan. On a cluster, all its scopes have one tag."""
+class PreparedShape:
+    """What scripts need to know of the shape of a plan, whichever scopes it is bound to."""
 
-    def __init__(self, plan: Plan, calls: Calls, codecs: Codecs[Codec]) -> None:
-        self.names = names = calls.names
-        self.shorts, self.scopes, self.limits = plan.short_keys(), plan.scopes, plan.limits
-        self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
-        self.has_permits = bool(plan.permits)
-        self.counts_usage = plan.counts_usage
-        self.recorded_us = plan.recorded_us
-        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
-        self.calendars = Calendars(self.limits)
-        self.version = plan.version
-        self.tag = names.tag(self.shorts[0] if self.shorts else None)
-        self.keys = [*map(names.scope, self.shorts)]
-        self.description = self._description()
+    def __init__(self, shape: PlanShape, calls: Calls, codecs: Codecs[Codec]) -> None:
+        self.calls = calls
+        self.schemas = shape.schemas
+        self.codecs = [codecs.of(schema) for schema in shape.schemas]
+        self.has_permits = bool(shape.permits)
+        self.counts_usage = shape.counts_usage
+        self.is_credit, self.recorded_us = shape.is_credit, shape.recorded_us
+        self.algorithms = frozenset([limit.rule.lua[0] for limit in shape.limits] + ["usage"] * self.counts_usage)
+        self.calendars = Calendars(shape.limits)
+        self.keyed = [limit for limit in shape.limits if limit.rule.has_log or limit.is_permit]
+        """The limits with a key for their log or leases, in the order of these keys."""
+        self.counted: dict[int, list[str]] = {
+            place: [rule.key for rule in schema.rules]
+            for place, schema in enumerate(shape.schemas)
+            if self.counts_usage and schema.counts_usage
+        }
+        """The scopes whose usage is counted, by place, with the keys of their limits."""
+        self.description = self._description(shape)
         holder = "16s" if self.has_permits else ""
-        self.layout = Struct(f"<{len(self.limits)}d{holder}{self.calendars.size}d")
+        self.layout = Struct(f"<{len(shape.limits)}d{holder}{self.calendars.size}d")
         """How the numbers of a request are packed."""
-        self.acquire = AcquireCall([self], calls)
-        self.settle, self.undo = [
-            self._settle(verb, calls) for verb in (b"credit\0" if plan.is_credit else b"settle\0", b"undo\0")
-        ]
-
-    def _settle(self, verb: bytes, calls: Calls) -> Prepared:
-        names = self.names
-        keys = self.keys + (names.finished_usage(self.tag) if self.counts_usage else [])
-        plan = calls.constants + verb + pack("<dd", self.recorded_us, len(names.channel)) + names.channel
-        plan += self.description
-        return Prepared(_script("settle", self.algorithms), keys, plan, names.shared(self.tag, b"reply:"))
 
     def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = ()) -> bytes:
         """Return the numbers of a request: its amounts, its holder, and its boundaries."""
         holders = (holder,) if self.has_permits else ()
         return self.layout.pack(*amounts, *holders, *boundaries)
 
-    def _description(self) -> bytes:
-        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has.
-
-        The keys of logs and leases are added to `keys`.
-        """
-        limits, labels = b"".join([self._limit(limit) for limit in self.limits]), b""
-        formats = [codec.lua_format.encode() + b"\0" for codec in self.codecs]
-        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes)
-        place += len(limits) + sum(map(len, formats))
-        scopes = [pack("<dd", len(self.scopes), len(self.limits))]
-        for scope, codec, text in zip(self.scopes, self.codecs, formats, strict=True):
-            keys = [rule.key for rule in scope.schema.rules] if self._counts(scope.schema) else []
-            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, len(keys), place + len(labels)) + text)
-            labels += label_of(scope.scope, keys) + b"\0" if keys else b""
-        return b"".join([*scopes, limits, labels])
+    def _description(self, shape: PlanShape) -> bytes:
+        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has."""
+        limits = b"".join([self._limit(limit) for limit in shape.limits])
+        scopes, counted = b"", list(self.counted)
+        for place, (codec, scope) in enumerate(zip(self.codecs, shape.scopes, strict=True)):
+            label = counted.index(place) if place in counted else 0
+            numbers = pack("<4d", codec.size, scope.lasting, len(self.counted.get(place, ())), label)
+            scopes += codec.name + numbers + codec.lua_format.encode() + b"\0"
+        size = 3 * _NUMBER_BYTES + len(scopes) + len(limits)
+        return pack("<3d", len(shape.scopes), len(shape.limits), size) + scopes + limits
 
     def _limit(self, limit: PlannedLimit) -> bytes:
-        (algorithm, *parameters), rule, index, key_number = limit.rule.lua, limit.rule, limit.scope_index, 0
+        (algorithm, *parameters), rule, index = limit.rule.lua, limit.rule, limit.scope_index
         if algorithm == "quota":
             parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
-        if rule.has_log or rule.is_permit:
-            name = self.names.log if rule.has_log else self.names.leases
-            self.keys.append(name(self.shorts[index], rule.key))
-            key_number = len(self.keys)
+        key_number = len(self.schemas) + 1 + self.keyed.index(limit) if limit in self.keyed else 0
         place = 1 + self.codecs[index].places[limit.index]
-        parts = rule.parts_per_unit * self._counts(limit.scope.schema)
+        parts = rule.parts_per_unit * (index in self.counted)
         numbers = [1 + index, place, *(*parameters, 0, 0, 0, 0)[:4], key_number, rule.is_soft, 1 + limit.index, parts]
         return algorithm.encode() + b"\0" + pack("<10d", *numbers)
 
-    def _counts(self, schema: Schema) -> bool:
-        return self.counts_usage and schema.counts_usage
+
+class PreparedPlan:
+    """What scripts need to know of a plan: its shape, and the keys of its scopes. On a cluster, these have one tag."""
+
+    def __init__(self, plan: Plan, shape: PreparedShape) -> None:
+        self.shape = shape
+        self.names = names = shape.calls.names
+        self.shorts = shorts = plan.short_keys()
+        self.tag = names.tag(shorts[0] if shorts else None)
+        self.keys = [*map(names.scope, shorts)]
+        for limit in shape.keyed:
+            name = names.log if limit.rule.has_log else names.leases
+            self.keys.append(name(shorts[limit.scope_index], limit.rule.key))
+        labels = [label_of(plan.scopes[place], keys) + b"\0" for place, keys in shape.counted.items()]
+        self.description = b"".join([shape.description, *labels])
+        self.acquire = AcquireCall([self], shape.calls)
+        self._settling: dict[bytes, Prepared] = {}
+
+    def settling(self, *, undo: bool = False) -> Prepared:
+        """Return the script that settles a claim, or undoes its charges."""
+        shape, calls = self.shape, self.shape.calls
+        verb = b"undo\0" if undo else b"credit\0" if shape.is_credit else b"settle\0"
+        prepared = self._settling.get(verb)
+        if prepared is None:
+            keys = self.keys + (self.names.finished_usage(self.tag) if shape.counts_usage else [])
+            channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
+            text, reply_key = calls.constants + verb + channel, self.names.shared(self.tag, b"reply:")
+            prepared = Prepared(_script("settle", shape.algorithms), keys, text + self.description, reply_key)
+            self._settling[verb] = prepared
+        return prepared
 
 
 class AcquireCall(Prepared):
@@ -219,17 +235,16 @@ class AcquireCall(Prepared):
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
         names, tag = calls.names, plans[0].tag
-        keys = [names.version(tag)] if any(plan.version is not None for plan in plans) else []
-        place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
+        keys = [names.version(tag)]
+        place = 1 + len(calls.constants) + (3 + 3 * len(plans)) * _NUMBER_BYTES
         head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
         for plan in plans:
-            version = -1 if plan.version is None else plan.version
-            head += pack("<4d", 1 + len(keys), version, place, plan.layout.size)
+            head += pack("<3d", 1 + len(keys), place, _VERSION.size + plan.shape.layout.size)
             keys += plan.keys
             place += len(plan.description)
-        if any(plan.counts_usage for plan in plans):
+        if any(plan.shape.counts_usage for plan in plans):
             keys += names.finished_usage(tag)
-        script = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
+        script = _script("acquire", frozenset[str]().union(*[plan.shape.algorithms for plan in plans]))
         super().__init__(
             script, keys, b"".join([head, *[plan.description for plan in plans]]), names.shared(tag, b"reply:")
         )
@@ -239,9 +254,9 @@ def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
     """Return whether no two plans have different limits in one scope."""
     schemas = dict[bytes, Schema]()
     return all(
-        schemas.setdefault(short, scope.schema) is scope.schema
+        schemas.setdefault(short, schema) is schema
         for plan in plans
-        for short, scope in zip(plan.shorts, plan.scopes, strict=True)
+        for short, schema in zip(plan.shorts, plan.shape.schemas, strict=True)
     )
 
 
@@ -268,26 +283,28 @@ class Calls:
         time = self.clock.time if now is None else now
         numbers, known = b"", list[tuple[int, int]]()
         for claim, plan in zip(claims, acquire.plans, strict=True):
-            boundaries: Sequence[int] = ()
-            if "quota" in plan.algorithms:
-                boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
+            shape, boundaries = plan.shape, tuple[int, ...]()
+            if "quota" in shape.algorithms:
+                boundaries, right = shape.calendars.around(self.clock.estimate() if now is None else now)
                 known.append(right)
-            numbers += plan.numbers(claim.amounts, self.holder(claim) if plan.has_permits else b"", boundaries)
+            numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
+            numbers += shape.numbers(claim.amounts, self.holder(claim) if shape.has_permits else b"", boundaries)
         if known:
             numbers += pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
         return ScriptCall(acquire, (time, 0), numbers)
 
     def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, *, undo: bool = False) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
-        boundaries, right = plan.calendars.around(self.clock.estimate()) if "quota" in plan.algorithms else ((), ())
-        numbers = plan.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
-        return ScriptCall(plan.undo if undo else plan.settle, (self.clock.time, claim.decided_at), numbers)
+        shape = plan.shape
+        boundaries, right = shape.calendars.around(self.clock.estimate()) if "quota" in shape.algorithms else ((), ())
+        numbers = shape.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
+        return ScriptCall(plan.settling(undo=undo), (self.clock.time, claim.decided_at), numbers)
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and whose lease of what each is."""
         keys, plan, members, leases = list[bytes](), b"", list[bytes](), list[tuple[Claim, PlannedLimit]]()
         for claim in claims:
-            for limit in claim.plan.permits:
+            for limit in claim.shape.permits:
                 short = claim.plan.short_keys()[limit.scope_index]
                 if self.names.tag(short) == tag:
                     keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]

@@ -208,7 +208,7 @@ class RedisClusterStore(RedisStore):
         """Divide a claim by the tags of its scopes; return nothing where these have the same tag."""
         parts: list[tuple[Claim, Sequence[int]]] = []
         for plan, places in _divided(claim.plan):
-            part = Claim(plan, [claim.amounts[place] for place in places])
+            part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
             part.number, part.owner = claim.number, claim.owner
             part.admitted, part.decided_at = claim.admitted, claim.decided_at
             parts.append((part, places))
@@ -231,14 +231,14 @@ def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
         return []
     if not isinstance(plan.store_cache, list):
         # The group of an idempotency key is charged last: a key is never charged without the amounts of its request.
-        keyed = {tag for scope, tag in zip(plan.scopes, tags, strict=True) if scope.level == IDEMPOTENCY_LEVEL}
+        keyed = {tags[limit.scope_index] for limit in plan.shape.limits if limit.level == IDEMPOTENCY_LEVEL}
         ordered = sorted(set(tags), key=lambda tag: (tag in keyed, tag))
         plan.store_cache = [_with_tag(plan, tags, tag) for tag in ordered]
     return plan.store_cache
 
 
 def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:
-    limits = [limit for limit in plan.limits if tags[limit.scope_index] == tag]
+    limits = [limit for limit in plan.shape.limits if tags[limit.scope_index] == tag]
     return plan.part(limits), [limit.place for limit in limits]
 
 

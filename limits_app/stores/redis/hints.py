@@ -8,7 +8,7 @@ from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.rule import NEVER_US
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.plan import Amounts, Claim, PlannedLimit, PlanShape
 
 _COUNT: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
@@ -81,7 +81,7 @@ class Rejections:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[State]]] = {}
+        self._known: dict[tuple[PlanShape, tuple[str, ...]], tuple[Amounts, int, int, int, Sequence[State]]] = {}
         self.forgotten = 0
         """Grows whenever everything is forgotten, so that earlier decisions are not learned afterwards."""
 
@@ -90,7 +90,7 @@ class Rejections:
 
     def reject(self, claim: Claim) -> bool:
         """Reject a claim, if it is known to be rejected."""
-        known = self._known.get(claim.plan)
+        known = self._known.get(claim.plan.identity)
         if known is None:
             return False
         amounts, learned_at, most, decided_at, states = known
@@ -111,7 +111,8 @@ class Rejections:
         if most and forgotten == self.forgotten:
             if len(self._known) >= _MOST_REJECTIONS:
                 self._known.clear()
-            self._known[claim.plan] = claim.amounts, monotonic_ns() // 1000, most, claim.decided_at, claim.states
+            learned_at = monotonic_ns() // 1000
+            self._known[claim.plan.identity] = claim.amounts, learned_at, most, claim.decided_at, claim.states
 
     def forget(self) -> None:
         """Forget everything, because something has changed."""

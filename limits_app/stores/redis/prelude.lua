@@ -83,14 +83,15 @@ end
 -- Read the scopes of a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key].
 -- Returns them, how many limits follow, and where; or nil where a record was written under another schema.
 -- Of each scope the plan has the name of its schema, the size of its record, whether it is kept while idle, how many
--- limits count usage, where after `at` the label of its usage is, and how its record is packed: the name of the schema,
--- the second until which it is kept, the time of the last reset, and the numbers of all limits. Usage is counted in the hour of `time`.
+-- limits count usage, which of the labels is that of its usage, and how its record is packed: the name of the schema,
+-- the second until which it is kept, the time of the last reset, and the numbers of all limits. The labels follow the
+-- description. Usage is counted in the hour of `time`.
 local function load_scopes(at, first_key, time)
-  local start, scopes, has_new, count, limits = at, {}, false, nil, nil
-  count, limits, at = unpack_from('<dd', plan, at)
+  local start, scopes, has_new, count, limits, labels_at = at, {}, false, nil, nil, nil
+  count, limits, labels_at, at = unpack_from('<ddd', plan, at)
   for index = 1, count do
-    local schema, size, lasting, counted, label_at, format
-    schema, size, lasting, counted, label_at, format, at = unpack_from('<c6dddds', plan, at)
+    local schema, size, lasting, counted, label, format
+    schema, size, lasting, counted, label, format, at = unpack_from('<c6dddds', plan, at)
     local key = KEYS[first_key + index - 1]
     local stored = call('HGET', key, 's')
     if not stored then
@@ -105,12 +106,19 @@ local function load_scopes(at, first_key, time)
     scopes[index] = scope
     if counted > 0 then
       local hour, sums = math.floor(time / HOUR_US), call('HGET', key, 'c')
-      scope.has_usage, scope.label_at = sums, start + label_at
+      scope.has_usage, scope.label, scope.labels_at = sums, label, start + labels_at
       scope.starts_hour = not sums or unpack_from('<d', sums) ~= hour
       scope.sums = scope.starts_hour and pack('<d', hour) .. string.rep('\0', 8 * counted) or sums
     end
   end
   return scopes, limits, at, has_new
+end
+
+-- Return the label of the usage of a scope.
+local function label_of(scope)
+  local label, at = nil, scope.labels_at
+  for _ = 0, scope.label do label, at = unpack_from('s', plan, at) end
+  return label
 end
 
 -- Save the record of a scope, which equals an unused one at `scope.full_at`, and keep it until then. Returns it as the

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from struct import Struct, calcsize, pack
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from limits_app.core import engine
 from limits_app.core.algorithms import State
@@ -24,7 +24,8 @@ from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.plan import Claim, Plan, PlannedLimit, ScopedLimits
+from limits_app.core.keys import Scope
+from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
 
@@ -135,8 +136,22 @@ class Stored:
         return engine.migrate(record, schema, now)
 
 
-Changed = tuple[Stored, Record, ScopedLimits | None]
-"""What is stored for a scope, the record that replaces it, and the limits, where they are known."""
+class Changed(NamedTuple):
+    """What is stored for a scope, the record that replaces it, the scope where it is known, and whether it stays."""
+
+    stored: Stored
+    record: Record
+    scope: Scope | None
+    is_lasting: bool
+
+
+def changed_of(plan: Plan, found: Sequence[Stored], records: Sequence[Record]) -> list[Changed]:
+    """Return what changes in the scopes of a plan."""
+    known = zip(plan.scopes, plan.shape.scopes, strict=True)
+    return [
+        Changed(stored, record, scope, is_lasting=planned.lasting)
+        for stored, record, (scope, planned) in zip(found, records, known, strict=True)
+    ]
 
 
 class Records:
@@ -151,24 +166,27 @@ class Records:
     def peek(self, claim: Claim) -> Steps[None]:
         """Fill in the time, and the states of a claim under the present limits."""
         plan = claim.plan
-        now, found = yield from self.load(plan.short_keys(), plan.scopes, plan.version)
-        records = [stored.migrated(scope.schema, now) for stored, scope in zip(found, plan.scopes, strict=True)]
+        schemas = plan.shape.schemas
+        now, found = yield from self.load(plan.short_keys(), schemas, claim.version)
+        records = [stored.migrated(schema, now) for stored, schema in zip(found, schemas, strict=True)]
         engine.peek(claim, records, now)
 
-    def migrate(self, plan: Plan) -> Steps[None]:
-        """Change records to the present limits of their scopes; recorded use is kept."""
+    def migrate(self, claim: Claim) -> Steps[None]:
+        """Change the records of a claim to the present limits of their scopes; recorded use is kept."""
+        plan, shape = claim.plan, claim.shape
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             changed: list[Changed] = []
-            for stored, scope in zip(found, plan.scopes, strict=True):
-                if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
-                    record = stored.migrated(scope.schema, now)
+            for place, stored in enumerate(found):
+                schema = shape.schemas[place]
+                if stored.raw is not None and (stored.record is None or stored.record.schema is not schema):
+                    record = stored.migrated(schema, now)
                     # The states do not count expired leases, so that these must not be returned any more.
                     record.leases = {key: lease for key, lease in record.leases.items() if lease.expires_at > now}
-                    changed.append((stored, record, scope))
+                    changed.append(Changed(stored, record, plan.scopes[place], is_lasting=shape.scopes[place].lasting))
             return changed
 
-        yield from self.change(plan.short_keys(), plan.scopes, plan.version, change)
+        yield from self.change(plan.short_keys(), shape.schemas, claim.version, change)
 
     def reset(self, short: bytes, slices: bytes, keys: Collection[str] | None) -> Steps[None]:
         """Forget the use of the limits `keys` of a scope, or of all; `slices` is the scope of its slices."""
@@ -178,14 +196,14 @@ class Records:
             if stored.record is None:
                 return []
             engine.reset(stored.record, keys, now, in_slices.record)
-            return [(stored, stored.record, None)]
+            return [Changed(stored, stored.record, None, is_lasting=stored.is_lasting)]
 
         yield from self.change([short, slices], (), None, change)
 
     def change(
         self,
         shorts: Sequence[bytes],
-        scopes: Sequence[ScopedLimits],
+        schemas: Sequence[Schema],
         version: int | None,
         change: Callable[[Sequence[Stored], int], list[Changed]],
         *,
@@ -193,7 +211,7 @@ class Records:
     ) -> Steps[None]:
         """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call."""
         for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self.load(shorts, scopes, version)
+            now, found = yield from self.load(shorts, schemas, version)
             changed = change(found, now)
             if not changed:
                 return
@@ -203,12 +221,12 @@ class Records:
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def load(
-        self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
+        self, shorts: Sequence[bytes], schemas: Sequence[Schema], version: int | None
     ) -> Steps[tuple[int, list[Stored]]]:
         """Return the time, and the stored data of scopes. Raises StaleConfiguration."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
-        for short, scope in zip(shorts, scopes, strict=False):
-            codec = self._codecs.of(scope.schema)
+        for short, schema in zip(shorts, schemas, strict=False):
+            codec = self._codecs.of(schema)
             known[short][codec.name] = codec
         while True:
             reply = yield self._load_call(known, version)
@@ -245,10 +263,9 @@ class Records:
 
     def _swap(self, changed: Sequence[Changed], now: int) -> ScriptCall:
         """Return the call that replaces the loaded records."""
-        keys = [self._names.scope(stored.short) for stored, _, _ in changed]
+        keys = [self._names.scope(one.stored.short) for one in changed]
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
-        for stored, record, scope in changed:
-            is_lasting = stored.is_lasting if scope is None else scope.lasting
+        for stored, record, scope, is_lasting in changed:
             kept_us = self._calls.clock.idle_us(_restored_at(record, now) - now)
             kept_until = _ALWAYS if is_lasting else min((now + kept_us) // 1_000_000, _ALWAYS - 1)
             kept_ms = b"%d" % (kept_us // 1000 + 1)
@@ -263,10 +280,10 @@ class Records:
                 keys.append(self._names.leases(stored.short, lease_id[0]))
                 writes += [b"ZREM", b"%d" % len(keys), stored.leases[lease_id][0], b""]
             for finished in record.finished:
-                label = b"" if scope is None else label_of(scope.scope, list(finished.amounts))
+                label = b"" if scope is None else label_of(scope, list(finished.amounts))
                 sums = finished.amounts.values()
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
-        tag = self._names.tag(changed[0][0].short)
+        tag = self._names.tag(changed[0].stored.short)
         keys += self._names.finished_usage(tag)
         plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.shared(tag, b"reply:")
         return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)

@@ -34,7 +34,7 @@ for index = 1, #scopes do
   if scope.is_changed then
     if scope.counts and scope.starts_hour then
       -- It was charged in another hour than the current one.
-      add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
+      add_finished_usage(label_of(scope), scope.sums)
       scope.counts = false
     end
     save(scope)

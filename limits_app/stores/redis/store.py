@@ -263,7 +263,7 @@ class RedisStore(Verbs):
             return claims if emptiest_first else claims[:1]
         if not self._rejections:
             return claims
-        return [claim for claim in claims if claim.plan.version is not None or not self._rejections.reject(claim)]
+        return [claim for claim in claims if claim.version is not None or not self._rejections.reject(claim)]
 
     # Claims of which it is not known whether they were admitted, because a reply was lost.
 

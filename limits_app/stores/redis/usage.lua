@@ -48,7 +48,7 @@ end
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
 -- is finished. Usage that was not collected for too long is dropped, and the oldest where there is too much of it.
 function start_hour(scope)
-  local label = unpack_from('s', plan, scope.label_at)
+  local label = label_of(scope)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   keep_usage('o' .. scope.key, label, now / HOUR_US)
   local is_full = call('ZCARD', hours) > MOST_USAGE

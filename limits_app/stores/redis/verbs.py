@@ -20,11 +20,19 @@ from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.codecs import Codecs
-from limits_app.stores.redis.calls import AcquireCall, Calls, Command, PreparedPlan, ScriptCall, can_be_one_step
+from limits_app.stores.redis.calls import (
+    AcquireCall,
+    Calls,
+    Command,
+    PreparedPlan,
+    PreparedShape,
+    ScriptCall,
+    can_be_one_step,
+)
 from limits_app.stores.redis.exactly_once import Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
-from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored, read_states
+from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored, changed_of, read_states
 
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
@@ -85,10 +93,10 @@ class Verbs:
         self._unfinished: dict[Claim, Unfinished] = {}
 
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
-        if len(claims) == 1 and not claims[0].plan.is_blocked:
+        if len(claims) == 1 and not claims[0].shape.is_blocked:
             return self._acquire_one(claims[0])
         how = {"emptiest_first": emptiest_first, "failover": failover}
-        in_steps = self.clustered or any(claim.plan.is_blocked for claim in claims)
+        in_steps = self.clustered or any(claim.shape.is_blocked for claim in claims)
         acquire = None if in_steps else self._choice(claims, **how)
         return self._acquire_one_by_one(claims, **how) if acquire is None else self._decide(claims, acquire)
 
@@ -100,7 +108,7 @@ class Verbs:
                 yield from self._peek(claim)
             claims = sorted(claims, key=Claim.load)
         for claim in claims if failover else claims[:1]:
-            acquire = self._reject_blocked if claim.plan.is_blocked else self._acquire_one
+            acquire = self._reject_blocked if claim.shape.is_blocked else self._acquire_one
             if (yield from acquire(claim)) is not None:
                 return claim
         return None
@@ -146,7 +154,7 @@ class Verbs:
             self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
             return
         for claim in claims:
-            yield from self._records.migrate(claim.plan)
+            yield from self._records.migrate(claim)
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
         """Settle a claim, if it is charged; after an error or an interruption the next call does the rest."""
@@ -155,7 +163,7 @@ class Verbs:
             left = self._unfinished.get(claim)
             if left is not None and left.call is not None:
                 kept_leases = yield from self._find_out(claim, left, left.call)
-            if not claim.settled and (claim.admitted or claim.plan.is_credit):
+            if not claim.settled and (claim.admitted or claim.shape.is_credit):
                 kept_leases = yield from self._settle_charged(claim, changes)
             claim.settled = True
         finally:
@@ -211,13 +219,13 @@ class Verbs:
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             nonlocal kept_leases
-            changed = list(zip(found, plan.scopes, strict=True))
-            records = [stored.record or new_record(scope.schema) for stored, scope in changed]
+            schemas = claim.shape.schemas
+            records = [stored.record or new_record(schema) for stored, schema in zip(found, schemas, strict=True)]
             kept_leases = engine.settle(claim, records, now, changes)
-            return [(stored, record, scope) for (stored, scope), record in zip(changed, records, strict=True)]
+            return changed_of(plan, found, records)
 
         send = partial(self._send, claim)
-        yield from self._records.change(plan.short_keys(), plan.scopes, None, change, send=send)
+        yield from self._records.change(plan.short_keys(), claim.shape.schemas, None, change, send=send)
         return kept_leases
 
     def _send(self, claim: Claim, call: ScriptCall) -> Steps[bytes]:
@@ -239,7 +247,7 @@ class Verbs:
     def _define(self, acquire: AcquireCall) -> Steps[None]:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
         now = monotonic()
-        for codec in [codec for plan in acquire.plans for codec in plan.codecs]:
+        for codec in [codec for plan in acquire.plans for codec in plan.shape.codecs]:
             if not lasts(self._defined.get(codec.name, -inf), _SECONDS_BETWEEN_DEFINITIONS, now):
                 key = self._names.definitions(codec.name)
                 try:
@@ -264,18 +272,21 @@ class Verbs:
             claim, plan, is_rejected = claims[int(turn)], acquire.plans[int(turn)], status == _REJECTED
             claim.decided_at, claim.admitted = int(now), not is_rejected
             at += _DECISION.size
-            claim.states, at = read_states(reply, at, plan.codecs, plan.limits, is_rejected=is_rejected)
+            claim.states, at = read_states(reply, at, plan.shape.codecs, claim.shape.limits, is_rejected=is_rejected)
             if claim.admitted:
                 return claim, status == _NEW_SCOPE
             self._clock.learn(claim.decided_at)
-            if self._clock.now is None and claim.plan.version is None:
+            if self._clock.now is None and claim.version is None:
                 self._rejections.learn(claim, forgotten)
         return None, False
 
     def _prepared(self, plan: Plan) -> PreparedPlan:
         prepared = plan.store_cache
         if not isinstance(prepared, PreparedPlan) or prepared.names is not self._names:
-            prepared = plan.store_cache = PreparedPlan(plan, self._calls, self._codecs)
+            shape = plan.shape.store_cache
+            if not isinstance(shape, PreparedShape) or shape.calls is not self._calls:
+                shape = plan.shape.store_cache = PreparedShape(plan.shape, self._calls, self._codecs)
+            prepared = plan.store_cache = PreparedPlan(plan, shape)
         return prepared
 
     def _choice(self, claims: Sequence[Claim], **how: bool) -> AcquireCall | None:

@@ -87,7 +87,7 @@ class Changes(Contract):
             scope.change(new)
             scope.settle_more(early)
             between = scope.use()
-            renewed = [claim for claim in (late, between) if claim.admitted and claim.plan.permits]
+            renewed = [claim for claim in (late, between) if claim.admitted and claim.shape.permits]
             assert store.renew(renewed) == [], "no lease is lost by a change"
             scope.change(old)
             for claim in (late, between, scope.use()):
@@ -348,7 +348,7 @@ class TrackedScope:
         """Request 1 of every limit; a blocked scope rejects that."""
         claim = taken(self.limits, self.limits.ones)
         assert claim.admitted is not self.is_blocked
-        for limit in claim.plan.limits if claim.admitted else ():
+        for limit in claim.shape.limits if claim.admitted else ():
             (self.held if limit.rule.is_permit else self.metered)[limit.key] += 1
         self.check()
         return claim
@@ -357,12 +357,12 @@ class TrackedScope:
         """Report 1 more than was requested, and return the permits, whatever the limits are by now."""
         if not claim.admitted:
             return
-        for limit in claim.plan.limits:
+        for limit in claim.shape.limits:
             if limit.rule.is_permit:
                 self.held[limit.key] -= 1
             elif limit.key in self.metered:
                 self.metered[limit.key] += 1
-        settle(self.limits, claim, {limit.key: -1 if limit.rule.is_permit else 1 for limit in claim.plan.limits})
+        settle(self.limits, claim, {limit.key: -1 if limit.rule.is_permit else 1 for limit in claim.shape.limits})
         self.check()
 
     def reset(self) -> None:

@@ -93,9 +93,9 @@ def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitS
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
     wanted = requested or {}
-    plan = plan_for(limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out))
-    amounts, _ = plan.amounts(wanted)
-    return Claim(plan, amounts)
+    plan = plan_for(limit_set.scoped, tuple(wanted), left_out=frozenset(left_out))
+    amounts, _ = plan.shape.amounts(wanted)
+    return Claim(plan, amounts, limit_set.version)
 
 
 def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
@@ -113,7 +113,7 @@ def admissions(limit_set: LimitSet, times: int) -> list[bool | None]:
 
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
     """Settle a claim with changes in units, by key."""
-    limits = claim.plan.limits
+    limits = claim.shape.limits
     parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit) for limit in limits]
     limit_set.store.settle(claim, parts)
 
@@ -127,7 +127,7 @@ def report(acquired: Acquisition, amount: Amount, key: str = KEY) -> None:
 def credit_of(limit_set: LimitSet, key: str) -> Claim:
     """A claim that gives nothing but credit of a limit, once it is settled."""
     left_out = frozenset(limit.key for limit in limit_set)
-    claim = Claim(plan_for(limit_set.scoped, (key,), version=None, left_out=left_out, is_credit=True), [0])
+    claim = Claim(plan_for(limit_set.scoped, (key,), left_out=left_out, is_credit=True), [0])
     limit_set.store.peek(claim)
     return claim
 
@@ -139,7 +139,7 @@ def credit(limit_set: LimitSet, key: str, amount: int) -> None:
 
 def give_back(limit_set: LimitSet, claim: Claim) -> None:
     """Release the permits of a claim."""
-    limit_set.store.settle(claim, claim.plan.changes((), claim.amounts))
+    limit_set.store.settle(claim, claim.shape.changes((), claim.amounts))
 
 
 def reset(limit_set: LimitSet, keys: Iterable[str] | None = None) -> None:
@@ -159,7 +159,7 @@ def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
     limit_set.store.peek(claim)
     return [
         (
-            limit.scope.key,
+            claim.plan.scope_keys[limit.scope_index],
             limit.key,
             tuple(_plain(limit.rule.start if limit.rule.restored_at(state) <= claim.decided_at else state)),
         )

@@ -180,7 +180,7 @@ class Settling(Contract):
         others = [state for _, key, state in snapshot(limits) if key != KEY]
         claim = credit_of(limits, KEY)
         for _ in range(3):
-            store.settle(claim, [-3 * claim.plan.limits[0].rule.parts_per_unit])
+            store.settle(claim, [-3 * claim.shape.limits[0].rule.parts_per_unit])
         assert available(limits) == 5, "once for each claim"
         credit(limits, KEY, 1000)
         assert available(limits) == 10

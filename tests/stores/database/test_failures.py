@@ -272,7 +272,7 @@ def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_
         assert claim.admitted
         claims.append(claim)
     for claim in claims:
-        changes = [-4 * limit.rule.parts_per_unit for limit in claim.plan.limits]
+        changes = [-4 * limit.rule.parts_per_unit for limit in claim.shape.limits]
         again(lambda claim=claim, changes=changes: lossy_store.settle(claim, changes))  # type: ignore[misc]  # bound now
         assert claim.settled
     loser.share = 0
@@ -311,7 +311,7 @@ def test_a_lost_lease_is_reported_once_when_a_fifth_of_the_replies_is_lost(
         until(partial(admitted, hold))
     held = [owner for owner in owners if owner.claim.admitted]
     for owner in held:
-        again(partial(lossy_store.settle, owner.claim, owner.claim.plan.changes((), owner.claim.amounts)))
+        again(partial(lossy_store.settle, owner.claim, owner.claim.shape.changes((), owner.claim.amounts)))
     loser.share = 0
     assert lossy.lost > 10
     assert [owner.times for owner in held] == [1] * 60 + [0]

@@ -64,7 +64,7 @@ def changes_of(claim: Claim, used: Mapping[str, int]) -> list[int]:
         -amount
         if limit.rule.is_permit
         else used.get(limit.key, amount // limit.rule.parts_per_unit) * limit.rule.parts_per_unit - amount
-        for limit, amount in zip(claim.plan.limits, claim.amounts, strict=True)
+        for limit, amount in zip(claim.shape.limits, claim.amounts, strict=True)
     ]
 
 

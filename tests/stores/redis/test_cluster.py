@@ -365,7 +365,7 @@ def test_what_one_of_two_servers_has_settled_is_not_settled_again(
     family, (first, last) = pair
     claim = claimed(family, {"tokens": 50})
     assert store.acquire(claim)
-    changes = [-20 * ask.rule.parts_per_unit for ask in claim.plan.limits]
+    changes = [-20 * ask.rule.parts_per_unit for ask in claim.shape.limits]
     with refusing(store, last), pytest.raises(StoreUnavailable, match="refuses"):
         store.settle(claim, changes)
     assert not claim.settled

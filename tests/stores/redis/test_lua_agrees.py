@@ -143,7 +143,7 @@ def _seen(claim: Claim) -> object:
     """Return what can be seen of a decision, but for the permits that are left: stores reclaim them at other times."""
     outcome = outcome_of(claim)
     waits = [(status.key, status.entity, status.retry_after) for status in outcome.violations]
-    permits = claim.plan.permit_keys
+    permits = claim.shape.permit_keys
     left = [(status.key, status.remaining, status.overdrawn) for status in outcome.passed if status.key not in permits]
     return claim.admitted, claim.decided_at, waits, left
 
@@ -257,7 +257,7 @@ def test_thousands_of_decisions_of_each_algorithm_are_those_of_the_memory_store(
 def _settle_alike(sets: list[LimitSet], claims: list[Claim], permille: int) -> None:
     """Settle a claim in each store, with a share of what was charged as used."""
     for one, claim in zip(sets, claims, strict=True):
-        amount, is_permit = claim.amounts[0], bool(claim.plan.permits)
+        amount, is_permit = claim.amounts[0], bool(claim.shape.permits)
         one.store.settle(claim, [-amount if is_permit else amount * permille // 1000 - amount])
 
 

@@ -46,7 +46,7 @@ def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
         assert not await store.aacquire(refused)
         assert {status.key for status in outcome_of(refused).violations} == {"tokens", "db"}
         await store.asettle(
-            claim, [-1 if ask.rule.is_permit else -40 * ask.rule.parts_per_unit for ask in claim.plan.limits]
+            claim, [-1 if ask.rule.is_permit else -40 * ask.rule.parts_per_unit for ask in claim.shape.limits]
         )
         await store.asettle(claim, [-1 for _ in claim.amounts])
         await store.apeek(refused)
@@ -65,7 +65,7 @@ def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
         claim = claimed(old, {"tokens": 10})
         assert await store.aacquire(claim)
         assert await store.aacquire(claimed(new, {"tokens": 5}))
-        await store.asettle(claim, [-5 * claim.plan.limits[0].rule.parts_per_unit])
+        await store.asettle(claim, [-5 * claim.shape.limits[0].rule.parts_per_unit])
         with pytest.raises(StaleConfiguration):
             await store.aacquire(claimed(version))
 
