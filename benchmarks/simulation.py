@@ -109,8 +109,8 @@ class Simulation:
         self.store = MemoryStore(clock=self.clock)
         applied, slice_us = sliced([(setting.limit, setting.slice_seconds)])
         scoped = ScopedLimits(scope_of("hot", None), schema_of(applied, self.store.lease_us), slice_us=slice_us)
-        self.plan = plan_for([scoped], (setting.limit.key,), version=None, left_out=())
-        self.unit: Amounts = (self.plan.limits[0].rule.parts_per_unit,)
+        self.plan = plan_for([scoped], (setting.limit.key,), left_out=())
+        self.unit: Amounts = (self.plan.shape.limits[0].rule.parts_per_unit,)
         self.allowed, self.admitted = Oracle(setting.limit), Oracle(setting.limit)
         self.everyone = [self._started() for _ in range(setting.machines * setting.processes)]
         self._returns: list[tuple[int, int, Slices]] = []

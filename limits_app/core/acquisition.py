@@ -122,7 +122,9 @@ class Acquisition:
                         use = LimitUse(requested_of(self, limit, key), used)  # type: ignore[arg-type]  # a number
                         uses.setdefault(key, use)
                 else:
-                    uses[limit.key] = LimitUse(units_of(limit.rule, charged_for(self, limit)), units_used(part, limit))
+                    uses[limit.key] = LimitUse(
+                        units_of(limit.rule, charged_for(self, part, limit)), units_used(part, limit)
+                    )
         return uses
 
     @property

@@ -270,16 +270,18 @@ class PlanShape:
 class Plan:
     """A shape that is bound to the scopes of a client: binding compiles nothing.
 
-    `scopes` are in the order of those of the shape, `scope_keys` are their keys. `store_cache` is for values that a
+    `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
+    schemas. `store_cache` is for values that a
     store computes for the plan once; those that depend on no scope are kept with the shape.
     """
 
-    __slots__ = ("_buckets", "_short_keys", "scope_keys", "scopes", "shape", "store_cache")
+    __slots__ = ("_buckets", "_short_keys", "schemas", "scope_keys", "scopes", "shape", "store_cache")
 
     def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...]) -> None:
         self.shape = shape
         self.scopes = scopes
         self.scope_keys = tuple([scope.key for scope in scopes])
+        self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
         self.store_cache: object = None
         self._buckets: tuple[Bucket, ...] | None = None
         self._short_keys: list[bytes] | None = None

@@ -33,7 +33,7 @@ def record_usage(acquisition: Acquisition, usage: Mapping[str, object]) -> None:
                 amount = _sum_used(acquisition, limit, reports) if limit.is_sum else parts_of(limit, used)
                 amounts[limit.place] = amount
                 if amount > charged[limit.place] and key in unknown:
-                    _check_overuse(acquisition, limit, amount, used)
+                    _check_overuse(acquisition, part, limit, amount, used=used)
         unknown.difference_update(by_key)
         recorded.append((part, amounts))
     for key in [key for key in usage if key in unknown]:
@@ -86,11 +86,14 @@ def adopt_usage(acquisition: Acquisition, extension: Acquisition) -> None:
     extension.used = used
 
 
-def charged_for(acquisition: Acquisition, limit: PlannedLimit) -> int:
-    """Return how much an acquisition and its extensions have charged to the bucket of a limit, in parts of its unit."""
+def charged_for(acquisition: Acquisition, part: Acquisition, limit: PlannedLimit) -> int:
+    """Return how much an acquisition and its extensions have charged to the bucket of a limit of one of these parts.
+
+    The result is in parts of the unit of that limit.
+    """
     if not acquisition.extensions:
         return acquisition.claim.amounts[limit.place]
-    same_bucket = _same_bucket(acquisition, acquisition, limit)
+    same_bucket = _same_bucket(acquisition, part, limit)
     milli = sum([part.claim.amounts[one.place] * MILLI // one.rule.parts_per_unit for part, one in same_bucket])
     return milli * limit.rule.parts_per_unit // MILLI
 
@@ -142,9 +145,11 @@ def _same_bucket(
                 yield part, one
 
 
-def _check_overuse(acquisition: Acquisition, limit: PlannedLimit, used_parts: int, used: object) -> None:
+def _check_overuse(
+    acquisition: Acquisition, part: Acquisition, limit: PlannedLimit, used_parts: int, *, used: object
+) -> None:
     """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
-    amount = charged_for(acquisition, limit)
+    amount = charged_for(acquisition, part, limit)
     if used_parts <= amount:
         return
     requested = units_of(limit.rule, amount)

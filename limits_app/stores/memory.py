@@ -197,7 +197,7 @@ class MemoryStore:
         """
         plan, shape, now, settled = claim.plan, claim.shape, self._now(), claim.settled
         records, before = [], []
-        for key, schema in zip(plan.scope_keys, shape.schemas, strict=True):
+        for key, schema in plan.schemas:
             record = self._records.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, now if is_new else None)

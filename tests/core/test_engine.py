@@ -51,8 +51,8 @@ class OneScope:
 
     def claim(self, **requested: Amount) -> Claim:
         """A claim that no store has decided on."""
-        plan: Plan = plan_for([self.scoped], requested, version=None, left_out=())
-        return Claim(plan, plan.amounts(requested)[0])
+        plan: Plan = plan_for([self.scoped], requested, left_out=())
+        return Claim(plan, plan.shape.amounts(requested)[0])
 
     def charge(self, at: int = 0, **requested: Amount) -> Claim:
         """Decide on a claim."""
@@ -278,9 +278,9 @@ def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
 
 def test_only_scopes_that_count_usage_are_counted() -> None:
     counted, silent = OneScope(CALLS, counts_usage=True), OneScope(TPM)
-    plan = plan_for([counted.scoped, silent.scoped], ["tpm"], version=None, left_out=())
+    plan = plan_for([counted.scoped, silent.scoped], ["tpm"], left_out=())
     records = [counted.record, silent.record]
-    assert engine.charge(Claim(plan, plan.amounts({"tpm": 4})[0]), records, NOW)
+    assert engine.charge(Claim(plan, plan.shape.amounts({"tpm": 4})[0]), records, NOW)
     for record in records:
         engine.close_usage(record)
     assert [record.finished for record in records] == [(FinishedUsage(hour_of(NOW), {"call_count": 1000}),), ()]

@@ -13,6 +13,8 @@ import pytest
 from limits_app.core.counting import label_of, seal
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import (
+    EntityScopes,
+    Scope,
     amounts_scope,
     check_entity,
     check_idempotency_key,
@@ -23,7 +25,11 @@ from limits_app.core.keys import (
     private_scope,
     scope_of,
     shadow_scope,
+    shared_scope,
+    shared_total_scope,
     short_key,
+    total_scope,
+    upstream_scope,
 )
 
 RESOURCES = ["api", "openai/gpt-4", "reports.export", "a-b_c", "a", "A", "a/-", "a.-", "a/b", "R" * 64]
@@ -159,3 +165,33 @@ def test_amounts_of_an_idempotency_key_have_a_scope_with_the_same_first_byte() -
     assert len({short_key(scope.key) for scope in (key, *scopes)}) == len(requests) + 1
     assert amounts_scope(key, {"b": 1.0, "a": Decimal(1)}) == amounts_scope(key, {"a": 1, "b": 1})
     assert amounts_scope(idempotency_scope("api", "ann#1", "order #8"), {}) != scopes[0]
+
+
+def scopes_for(entity: str | None) -> list[Scope]:
+    """Scopes of all kinds, as a chain has them."""
+    own = scope_of("a/b", entity)
+    return [
+        own,
+        shared_scope("a/b", "tpm"),
+        shadow_scope(own),
+        total_scope(entity, of_system=False),
+        total_scope(entity, of_system=True),
+        shared_total_scope("tpm"),
+        member_scope("pool", "eu"),
+        upstream_scope("a/b"),
+        idempotency_scope("a/b", entity, "key", "c"),
+    ]
+
+
+@pytest.mark.parametrize("other", ["b", "-", "user:" + "9" * 200, "", "\ud800", None, "a"])
+@pytest.mark.parametrize("entity", ["a", None])
+def test_scopes_of_an_entity_are_made_for_any_other_one(entity: str | None, other: str | None) -> None:
+    assert list(EntityScopes(scopes_for(entity), entity).of(other)) == scopes_for(other)
+
+
+@pytest.mark.parametrize(
+    "scope", [scope_of("api", "parent"), scope_of("api", None), total_scope("parent", of_system=False), private_scope()]
+)
+def test_scopes_of_another_entity_are_not_made_for_others(scope: Scope) -> None:
+    with pytest.raises(ValueError, match=r"is not a scope of the entity 'child'"):
+        EntityScopes([scope_of("api", "child"), scope], "child")

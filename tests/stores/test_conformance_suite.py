@@ -26,7 +26,7 @@ class CountsRefusals(MemoryStore):
     def acquire(self, claim: Claim) -> bool:
         admitted = super().acquire(claim)
         if not admitted:
-            counted = Claim(claim.plan, claim.amounts)
+            counted = Claim(claim.plan, claim.amounts, claim.version)
             counted.decided_at = claim.decided_at
             super().settle(counted, claim.amounts)
         return admitted

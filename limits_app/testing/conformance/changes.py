@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from limits_app.core.errors import StaleConfiguration
+from limits_app.core.keys import EntityScopes
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import (
     AnyLimit,
@@ -256,6 +257,45 @@ class Versions(Contract):
         assert snapshot(timeless) == before
         assert timeless.try_acquire({KEY: 1})
         assert limits_of(store, RateLimit(KEY, 10, 60), version=store.version()).try_acquire({KEY: 5})
+
+    def test_a_version_is_that_of_the_claim_and_not_of_the_compiled_limits(self, store: Store) -> None:
+        old = limits_of(store, CallLimit(10, 60), ResourceLimit("db", 9), version=store.version())
+        held = old.try_acquire()
+        new = old.at_version(store.advance_version())
+        claims = [limits.prepare(None).claim for limits in (old, new)]
+        assert claims[0].plan is claims[1].plan
+        for verb in (store.acquire, store.peek):
+            with pytest.raises(StaleConfiguration):
+                verb(claims[0])
+        with pytest.raises(StaleConfiguration):
+            store.acquire_first([claims[0], claims[1]])
+        assert store.acquire(claims[1])
+        held.release()
+        store.settle(claims[1], [-amount for amount in claims[1].amounts])
+        assert (available(new, "call_count"), available(new, "db")) == (9, 9)
+
+    def test_clients_with_the_same_compiled_limits_count_apart(self, store: Store) -> None:
+        limits = (RateLimit(KEY, 10, 60), CallLimit(5, 60, RateLimitAlgorithm.SLIDING_WINDOW), ResourceLimit("db", 2))
+        first = limits_of(store, *limits, entity="client 0", version=store.version())
+        scopes = EntityScopes(first.scopes, "client 0")
+        names = [f"client {number}" for number in range(20)]
+        clients = [first.bound(scopes.of(name), version=first.version) for name in names]
+        held = [client.try_acquire({KEY: number % 10}) for number, client in enumerate(clients)]
+        assert all(one.successful and one.claim.shape is held[0].claim.shape for one in held)
+        for number, (name, client) in enumerate(zip(names, clients, strict=True)):
+            assert [one.entity for one in held[number].outcome.passed] == [name] * 3
+            alone = limits_of(store, *limits, entity=name)
+            assert (available(alone), available(alone, "db")) == (10 - number % 10, 1)
+            assert snapshot(client) == snapshot(alone)
+        again = clients[3].try_acquire({KEY: 1})
+        again.update({KEY: 1})
+        for one in held:
+            one.update({KEY: 0})
+            one.release()
+        assert [available(client, "db") for client in clients] == [2] * 3 + [1] + [2] * 16
+        assert [available(client) for client in clients] == [10] * 3 + [9] + [10] * 16
+        assert [available(client, "call_count") for client in clients] == [4] * 3 + [3] + [4] * 16
+        again.release()
 
     def test_a_claim_of_an_old_version_is_renewed_and_settled(self, store: Store) -> None:
         limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1), version=store.version())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limits_app.core.counting import KEPT_HOURS, hour_ends, hour_of
-from limits_app.core.keys import scope_of, shared_scope
+from limits_app.core.keys import EntityScopes, scope_of, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Claim
@@ -57,6 +58,23 @@ class Counting(Contract):
             ("conformance", "someone", False, hour, "call_count"): 2_000,
             ("conformance", "someone", False, hour, "tokens"): 12_000,
             ("conformance", "another", False, hour, "call_count"): 1_000,
+        }
+
+    def test_clients_with_the_same_compiled_limits_are_counted_apart(self, store: CountingStore) -> None:
+        mine, team = counting(store, CallLimit(9, HOUR), entity="a"), counting(store, RateLimit("tokens", 90, HOUR))
+        shared = replace(team.scoped[0], scope=shared_scope("conformance", "tokens"))
+        first = LimitSet.composed([*mine.scoped, shared], store)
+        scopes = EntityScopes(first.scopes, "a")
+        clients = [first, *[first.bound(scopes.of(name), version=None) for name in ("a much longer name", "b")]]
+        for number, client in enumerate(clients, 1):
+            for _ in range(number):
+                client.try_acquire({"tokens": 3}).update({"tokens": number})
+        counted = {(key[1], key[2], key[4]): milli for key, milli in collected(store).items()}
+        assert counted == {
+            ("a", False, "call_count"): 1_000,
+            ("a much longer name", False, "call_count"): 2_000,
+            ("b", False, "call_count"): 3_000,
+            (None, True, "tokens"): 18_000,
         }
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
