@@ -15,7 +15,7 @@ import pytest
 from benchmarks.simulation import Oracle
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import scope_of
+from limits_app.core.keys import EntityScopes, scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import (
     AnyLimit,
@@ -326,6 +326,34 @@ def test_a_new_configuration_counts_once_the_slice_has_ended(shared: Counted, cl
         process.limits.try_acquire(ONE)
     clock.advance(4)
     assert process.out() == 0
+
+
+def test_an_old_claim_takes_nothing_from_a_slice_of_a_newer_version(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    old = process.limits.at_version(shared.version())
+    process.limits = old.at_version(shared.advance_version())
+    process.acquire(1000)
+    assert process.out() > 0
+    with pytest.raises(StaleConfiguration):
+        old.try_acquire(ONE)
+    calls = shared.calls
+    newer = process.limits.at_version(shared.advance_version())
+    assert newer.try_acquire(ONE)
+    assert shared.calls == calls, "the limits of a slice are the same in a later version"
+
+
+def test_a_client_that_is_bound_for_each_request_has_slices_of_its_own(shared: Counted, clock: FakeClock) -> None:
+    process = Process(shared, DAILY)
+    template, names = process.limits, [f"client {number}" for number in range(3)]
+    scopes = EntityScopes(template.scopes, None)
+    for place, name in enumerate(names, 1):
+        for _ in range(1000 * place):
+            assert template.bound(scopes.of(name), version=None).try_acquire(ONE)
+    assert shared.calls < 600
+    clock.advance(4)
+    assert process.out() == 0
+    totals = [used(shared, template.bound(scopes.of(name), version=None)) for name in names]
+    assert totals == [1000, 2000, 3000]
 
 
 def test_a_reset_drops_the_slices_of_the_scope(shared: Counted, clock: FakeClock) -> None:
