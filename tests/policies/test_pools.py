@@ -26,9 +26,11 @@ from limits_app.core.errors import (
     LimitExceeded,
     LimitTimeout,
     NeverAdmissible,
+    StaleConfiguration,
     StoreUnavailable,
     UnknownPool,
 )
+from limits_app.core.keys import EntityScopes
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.policies import PolicyChain, StoreVersion, balancers, policy_source, resolver
@@ -224,6 +226,28 @@ def test_a_limit_set_of_a_pooled_resource_waits_and_travels() -> None:
     reduced: Any = found.__reduce__()
     restore, state = reduced
     assert who(restore(*state).try_acquire()) == "a"
+
+
+def test_a_pooled_set_is_bound_to_other_clients_who_share_its_members() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
+    limits.set_resource_limits("chat", [CallLimit(3, 3600)])
+    ann: Any = limits.limit_set("chat", entity="user:1")
+    scopes = EntityScopes(ann.scopes, "user:1")
+    ben = ann.bound(scopes.of("user:2"), version=ann.version, identity=("chat", "user:2"))
+    shapes = [{one.prepare(None).claim.shape for one in limit_set.pool} for limit_set in (ann, ben)]
+    assert shapes[0] == shapes[1]
+    assert Counter(who(*[ben.try_acquire() for _ in range(4)])) == {"a": 2, "b": 1, "-": 1}
+    assert [one.scope.entity for one in ben.own] == ["user:2"]
+    assert ben.get_stats()["call_count"]["used"] == 3
+    assert ann.get_stats()["call_count"]["used"] == 0
+    assert Counter(who(*[ann.try_acquire() for _ in range(3)])) == {"a": 1, "b": 2}
+    cyd = ann.bound(scopes.of("user:3"), version=ann.version)
+    assert who(cyd.try_acquire()) == "-", "all clients share the members"
+    later = ann.at_version(ann.store.advance_version())
+    assert later.pool[0].prepare(None).claim.plan is ann.pool[0].prepare(None).claim.plan
+    assert later.member_stats()["b"]["call_count"]["used"] == 3
+    with pytest.raises(StaleConfiguration):
+        ann.peek()
 
 
 def test_resetting_a_resource_leaves_its_pool_alone() -> None:
