@@ -425,8 +425,8 @@ def test_idempotency_key_is_charged_after_the_limits_and_refunded_before_them(
         verb = getattr(RedisStore, name)
 
         def call(self: RedisStore, part: Any, *given: Any) -> Any:
-            plan = part[0].plan if name == "_decide" else part.plan
-            calls.append((name, [scope.level == IDEMPOTENCY_LEVEL for scope in plan.scopes]))
+            shape = part[0].shape if name == "_decide" else part.shape
+            calls.append((name, [limit.level == IDEMPOTENCY_LEVEL for limit in shape.limits]))
             return verb(self, part, *given)
 
         monkeypatch.setattr(RedisStore, name, call)
