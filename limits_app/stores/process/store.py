@@ -283,7 +283,7 @@ def _undecide(claim: Claim) -> None:
 
 def _check_version(txn: Txn, claim: Claim) -> None:
     """Raise StaleConfiguration when a claim is of another version of the configuration than the file's."""
-    if claim.version is not None and claim.version != _version_in(txn):
+    if claim.version is not None and claim.version != _version_in(txn, b""):
         raise StaleConfiguration
 
 
