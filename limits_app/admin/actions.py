@@ -32,7 +32,7 @@ from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
 from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern
-from limits_app.services.dropped import dropped_by_each
+from limits_app.policies import dropped_by_each
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rights import Action, may
 

@@ -26,7 +26,7 @@ from limits_app.core.limits import RateLimitAlgorithm
 from limits_app.models import Limit, LimitKind
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
-from limits_app.services.dropped import left_without
+from limits_app.services.policy_warnings import left_without
 
 
 class JSONField(forms.JSONField):

@@ -32,7 +32,7 @@ from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
-from limits_app.services.dropped import overriding_block
+from limits_app.services.policy_warnings import overriding_block
 from limits_app.services.rights import Action, may, to_create_entity
 
 _HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {

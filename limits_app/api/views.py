@@ -31,7 +31,7 @@ from limits_app.api.serializers import (
 )
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
-from limits_app.services.dropped import left_without
+from limits_app.services.policy_warnings import left_without
 from limits_app.services.rights import Action, may_revert
 
 

@@ -89,10 +89,20 @@ def networks_of(identifier: str) -> list[str]:
     return [f"{_ADDRESS}{network.supernet(new_prefix=bits)}" for bits in range(network.prefixlen + 1)]
 
 
+def other_networks_of(identifier: str) -> list[str]:
+    """The identifiers of the networks of a client without its own identifier, unless that is a pattern."""
+    return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
+
+
+def prefixes_of(identifier: str) -> list[str]:
+    """The patterns that end in “*” and match an identifier."""
+    ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
+    return [f"{identifier[:end]}*" for end in ends]
+
+
 def patterns_of(identifier: str) -> list[str]:
     """All patterns that match the identifier of a client, as the query for policies finds them."""
-    ends = [place + 1 for place, character in enumerate(identifier) if character in SEPARATORS]
-    return [f"{identifier[:end]}*" for end in ends] + [one for one in networks_of(identifier) if is_pattern(one)]
+    return prefixes_of(identifier) + other_networks_of(identifier)
 
 
 def _resembles_network(identifier: str) -> bool:

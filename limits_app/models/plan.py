@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from django.apps import apps
@@ -91,6 +92,28 @@ def memberships() -> Any:
 def groups_have_plans(using: str) -> bool:
     """Whether the groups of users can have plans: users have groups, in the database of the plans."""
     return memberships() is not None and router.db_for_write(get_user_model()) == using
+
+
+def plans_by_groups(using: str, users: Collection[str] | None = None, *, most: int | None = None) -> dict[str, str]:
+    """The names of the plans that users have by their groups, by their entities; None: of all users.
+
+    At most so many memberships are read.
+    """
+    if not groups_have_plans(using):
+        return {}
+    groups = PlanGroup.objects.using(using).order_by("-plan__priority", "plan__name")
+    order = {group: (place, plan) for place, (group, plan) in enumerate(groups.values_list("group", "plan__name"))}
+    if not order:
+        return {}
+    field = memberships()
+    user, group = field.m2m_field_name(), field.m2m_reverse_field_name()
+    members = field.remote_field.through._base_manager.using(using).filter(**{f"{group}__in": list(order)})
+    if users is not None:
+        members = members.filter(**{f"{user}__in": [key for one in users if (key := user_key(one)) is not None]})
+    first: dict[Any, tuple[int, str]] = {}
+    for key, of_group in members.order_by().values_list(f"{user}_id", f"{group}_id")[:most].iterator():
+        first[key] = min(first.get(key, order[of_group]), order[of_group])
+    return {f"{_USER_PREFIX}{key}": plan for key, (_place, plan) in first.items()}
 
 
 def user_key(identifier: str) -> Any:

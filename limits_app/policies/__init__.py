@@ -6,7 +6,7 @@ the members of a pool where one serves the resource, and `cache` keeps the resul
 
 from limits_app.policies.balancing import balancers
 from limits_app.policies.cache import Key, advance_version, pool_resolver, resolver
-from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject
+from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
 from limits_app.policies.choose import (
     CODE,
     Choice,
@@ -15,9 +15,12 @@ from limits_app.policies.choose import (
     Verdict,
     applied_policies,
     changes_at,
+    group_of,
     judge,
     rollout_position,
 )
+from limits_app.policies.collector import Client, Collector, EntityRow, Place
+from limits_app.policies.dropped import OF_CODE, DroppedKey, Dropping, always_applies, dropped_by_each, dropped_keys
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
 from limits_app.policies.query import policies_for
 from limits_app.policies.resolution import (
@@ -34,19 +37,27 @@ from limits_app.policies.resolution import (
     total_scopes,
 )
 from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled
+from limits_app.policies.stored import stored_code_limits
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
 __all__ = [
     "CODE",
     "ENTITY_FLAGS",
     "MEMBER_LEVEL",
+    "OF_CODE",
     "Choice",
+    "Client",
+    "Collector",
+    "DroppedKey",
+    "Dropping",
     "EffectiveLimit",
     "EntityPolicies",
+    "EntityRow",
     "Key",
     "Limits",
     "MemberSet",
     "Pair",
+    "Place",
     "PolicyChain",
     "PolicyStatus",
     "PolicyValue",
@@ -59,6 +70,7 @@ __all__ = [
     "Subject",
     "Verdict",
     "advance_version",
+    "always_applies",
     "applied_policies",
     "balancers",
     "changes_at",
@@ -66,15 +78,20 @@ __all__ = [
     "checked_defaults",
     "choose_each",
     "compiled",
+    "dropped_by_each",
+    "dropped_keys",
+    "group_of",
     "judge",
     "latest_code_limits",
     "policies_for",
     "policy_source",
+    "policy_value",
     "pool_resolver",
     "resolve",
     "resolver",
     "resource_scopes",
     "rollout_position",
+    "stored_code_limits",
     "switch_in_force",
     "total_scopes",
     "with_secrets",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,6 +15,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.balancing import Cooling
 from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.limits import Limit as Definition
+from limits_app.core.notation import Noted
 from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column
@@ -164,7 +164,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     for level, found in sorted(levels.items()):
         own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
         name = entity if level == 0 or own is None else own.identifier
-        links.append(EntityPolicies(name, (*_flags(own), *_policy_values(found, connection), *everybody)))
+        links.append(EntityPolicies(name, (*_own_flags(own), *_policy_values(found, connection), *everybody)))
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
@@ -172,10 +172,53 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     return PolicyChain(links, first.pool, first.store or None, first.store is not None, switch, cooling)
 
 
-def _flags(row: Row | None) -> Iterable[PolicyValue]:
+def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:
     """A policy in place of the `blocked` and `unlimited` fields of an entity; none where both are unset."""
-    if row is not None and (row.blocked or row.unlimited):
-        yield PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if row.blocked else PolicyEffect.UNLIMITED, (), None)
+    if not (blocked or unlimited):
+        return ()
+    return (PolicyValue(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None),)
+
+
+def policy_value(
+    fields: Mapping[str, Any],
+    limits: Iterable[Noted],
+    *,
+    policy_id: int,
+    identifier: str | None,
+    plan: str | None,
+    has_resource: bool,
+    candidate: CandidateValue | None = None,
+) -> PolicyValue:
+    """What a policy with the values of its fields means, for an entity with an identifier, for a plan, or for all."""
+    level = scope_by_names(
+        identifier, has_plan=plan is not None, has_resource=has_resource, counted=fields["counted"]
+    ).value
+    # Always in the same order, because every process must compile the same layout.
+    noted = sorted(limits, key=lambda one: one.limit.key)
+    pattern = identifier if identifier is not None and is_pattern(identifier) else None
+    unavailable, hours = fields["on_unavailable"], fields["weekly_hours"]
+    return PolicyValue(
+        level=level,
+        effect=PolicyEffect(fields["effect"]),
+        limits=tuple(one.limit for one in noted),
+        policy_id=policy_id,
+        on_unavailable=OnUnavailable(unavailable) if unavailable else None,
+        extends=bool(fields["extends"]),
+        shared=frozenset(one.limit.key for one in noted if one.shared),
+        enforcement=Enforcement(fields["enforcement"]),
+        rollout_percent=fields["rollout_percent"],
+        slice_seconds=fields["slice_seconds"],
+        valid_from=fields["valid_from"],
+        valid_until=fields["valid_until"],
+        hours=_hours(hours, fields["time_zone"], policy_id) if hours else None,
+        subject=plan or pattern or "",
+        specificity=specificity(pattern) if pattern else 0,
+        candidate=candidate,
+    )
+
+
+def _own_flags(row: Row | None) -> tuple[PolicyValue, ...]:
+    return () if row is None else policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)
 
 
 def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[PolicyValue]:
@@ -188,29 +231,14 @@ def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list
 
 def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
     row = rows[0]
-    has_resource = row.resource_id is not None
-    level = scope_by_names(
-        row.identifier, has_plan=row.plan is not None, has_resource=has_resource, counted=row.counted
-    )
-    # Always in the same order, because every process must compile the same layout.
-    found = sorted((one for one in rows if one.key is not None), key=attrgetter("key"))
-    pattern = row.identifier if row.is_pattern else None
-    return PolicyValue(
-        level=level.value,
-        effect=PolicyEffect(row.effect),
-        limits=tuple(_definition_of(*one.limit) for one in found),
-        policy_id=row.policy_id,
-        on_unavailable=OnUnavailable(row.on_unavailable) if row.on_unavailable else None,
-        extends=bool(row.extends),
-        shared=frozenset(one.key for one in found if one.shared),
-        enforcement=Enforcement(row.enforcement),
-        rollout_percent=row.rollout_percent,
-        slice_seconds=row.slice_seconds,
-        valid_from=from_column(row.valid_from, connection),
-        valid_until=from_column(row.valid_until, connection),
-        hours=_hours(row.weekly_hours, row.time_zone, row.policy_id) if row.weekly_hours else None,
-        subject=row.plan or pattern or "",
-        specificity=specificity(pattern) if pattern else 0,
+    begins, ends = from_column(row.valid_from, connection), from_column(row.valid_until, connection)
+    return policy_value(
+        {**row._asdict(), "valid_from": begins, "valid_until": ends},
+        [Noted(_definition_of(*one.limit), bool(one.shared)) for one in rows if one.key is not None],
+        policy_id=row.policy_id or 0,
+        identifier=row.identifier,
+        plan=row.plan,
+        has_resource=row.resource_id is not None,
         candidate=None if row.candidate_id is None else _candidate(row, connection),
     )
 
@@ -229,7 +257,7 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
     return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
 
 
-def _hours(text: str, zone: str, policy_id: int | None) -> WeeklyHours:
+def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:
     try:
         return WeeklyHours.parse(text, zone)
     except UnknownTimeZone:

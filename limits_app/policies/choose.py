@@ -32,7 +32,14 @@ _OF_CLIENT: Final = tuple(scope.value for scope in TOTALS if scope is not Policy
 _GROUPS: Final = (_EXCLUSIVE, _OF_CLIENT, (PolicyScope.SYSTEM_TOTAL.value,))
 """Groups of levels; of each group the most specific policy applies."""
 
+_GROUP_OF: Final = {level: number for number, levels in enumerate(_GROUPS) for level in levels}
+
 PRECEDENCE: Final = tuple(level for levels in _GROUPS for level in levels)
+
+
+def group_of(level: str) -> int:
+    """The number of the group of a level: limits with the same key are different ones in different groups."""
+    return _GROUP_OF.get(level, 0)
 
 
 class PolicyStatus(StrEnum):
@@ -82,6 +89,11 @@ class Choice:
     limits: tuple[EffectiveLimit, ...]
     on_unavailable: OnUnavailable | None
     totals: tuple[EffectiveLimit, ...] = ()
+
+    @property
+    def by_place(self) -> dict[tuple[int, str], EffectiveLimit]:
+        """The effective limits, totals too, by the group of their level and their key."""
+        return {(group_of(one.policy.level), one.limit.key): one for one in (*self.limits, *self.totals)}
 
     @property
     def uses_code(self) -> bool:

@@ -19,7 +19,7 @@ from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import COLUMNS
 from limits_app.models.own_queries import known_time_zones, read
-from limits_app.models.patterns import SEPARATORS, is_pattern, networks_of
+from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
@@ -108,7 +108,7 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     """Return the policies that may apply to each of several subjects, in their order, in one query."""
     connection = connections[using]
     has_groups = groups_have_plans(using)
-    networks = [_networks(one.entity or "") for one in subjects]
+    networks = [other_networks_of(one.entity or "") for one in subjects]
     parameters: list[Any] = []
     for resource, entity, plan in subjects:
         client = entity if entity is not None and _can_be_stored(entity) else None
@@ -134,11 +134,6 @@ def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> l
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return [Row.of(columns) for columns in cursor.fetchall()]
-
-
-def _networks(entity: str) -> list[str]:
-    """The patterns of networks that match an entity; its own identifier is looked for anyway."""
-    return [network for network in networks_of(entity) if network != entity or is_pattern(entity)]
 
 
 def _can_be_stored(name: str) -> bool:

@@ -15,7 +15,7 @@ from limits_app.core.keys import EntityName, entity_name
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import ENFORCED, TOTALS, CandidateValue, Emergency, PolicyScope
+from limits_app.models import ENFORCED, CandidateValue, Emergency
 from limits_app.policies import (
     MEMBER_LEVEL,
     Choice,
@@ -26,6 +26,7 @@ from limits_app.policies import (
     PooledSet,
     Resolution,
     Verdict,
+    group_of,
     policy_source,
     resolve,
     resolver,
@@ -180,12 +181,12 @@ def _explained(resolution: Resolution, requested: Requested, other_code_limits: 
     outcome = with_shadow(outcome, shadow, asked or {})
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {
-        (_kind_of_total(status.level), status.entity, status.key): status
+        (group_of(status.level), status.entity, status.key): status
         for status in all_limits
         if status.level != MEMBER_LEVEL
     }
     held = {
-        (_kind_of_total(one.level_of(index)), one.scope.entity, one.schema.rules[index].key): amount
+        (group_of(one.level_of(index)), one.scope.entity, one.schema.rules[index].key): amount
         for one, index, amount in in_slices(resolution.resolved.alias, limit_set.scoped)
     }
     changes_at = limit_set.changes_at
@@ -214,7 +215,7 @@ def _link(
 ) -> ExplainedLink:
     limits = []
     for effective in (*choice.limits, *choice.totals):
-        total = _kind_of_total(effective.policy.level)
+        total = group_of(effective.policy.level)
         place = total, None if effective.shared else choice.entity, effective.limit.key
         status = statuses.get(place)
         binds = status is not None and status is binding
@@ -222,36 +223,30 @@ def _link(
     return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
 
 
-_Place = tuple[str, str | None, str]
-"""The kind of a total (empty: none), an entity, and the key of a limit."""
-
-
-def _kind_of_total(level: str) -> str:
-    if level not in TOTALS:
-        return ""
-    return "system" if level == PolicyScope.SYSTEM_TOTAL else "client"
+_Place = tuple[int, str | None, str]
+"""The group of a level, an entity, and the key of a limit."""
 
 
 def _replaced(choice: Choice, effective: EffectiveLimit) -> tuple[PolicyValue, ...]:
     """The policies whose limit with the same key is replaced by this one."""
-    total = _kind_of_total(effective.policy.level)
+    total = group_of(effective.policy.level)
     return tuple(
         verdict.policy
         for verdict in choice.verdicts
         if verdict.status in {PolicyStatus.EXTENDED, PolicyStatus.REPLACED}
         and verdict.policy is not effective.policy
-        and _kind_of_total(verdict.policy.level) == total
+        and group_of(verdict.policy.level) == total
         and any(limit.key == effective.limit.key for limit in verdict.policy.limits)
     )
 
 
 def _dropped(choice: Choice) -> tuple[str, ...]:
-    kept = {effective.limit.key for effective in choice.limits}
-    if not kept or Blocked.key in kept:
-        return ()
+    kept = choice.by_place
+    # A policy that blocks or allows everything drops limits explicitly.
+    limited = {group for group, _ in kept} - {group for group, key in kept if key == Blocked.key}
     replaced = [one.policy for one in choice.verdicts if one.status is PolicyStatus.REPLACED]
-    keys = (limit.key for one in replaced if one.level not in TOTALS for limit in one.limits)
-    return tuple(dict.fromkeys(key for key in keys if key not in kept))
+    places = [(group_of(one.level), limit.key) for one in replaced for limit in one.limits]
+    return tuple(dict.fromkeys(key for group, key in places if group in limited and (group, key) not in kept))
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:

@@ -21,9 +21,9 @@ from limits_app.core.notation import Noted, parse_limit, parse_limits
 from limits_app.models import Configuration, Counted, Entity, Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
-from limits_app.services.dropped import dropped_messages
 from limits_app.services.field_values import moment
 from limits_app.services.listing import NamedScope
+from limits_app.services.policy_warnings import dropped_messages
 
 logger = logging.getLogger("limits_app")
 

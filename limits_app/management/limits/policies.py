@@ -35,8 +35,8 @@ from limits_app.models import Counted, Enforcement, Policy, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
-from limits_app.services.dropped import dropped_messages, left_without
 from limits_app.services.listing import NamedScope
+from limits_app.services.policy_warnings import dropped_messages, left_without
 from limits_app.services.writing import PolicyOptions, delete_policy, set_policy
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")

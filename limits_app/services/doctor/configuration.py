@@ -13,14 +13,15 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.models import Endpoint, Enforcement, PolicyEffect
+from limits_app.models import Endpoint, Enforcement, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
 from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Name, references
-from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
+from limits_app.services.limits_file.planning import lines, overlapping
+from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.site_urls import SiteUrls
 from limits_app.usage.reading import never_used
 
@@ -34,7 +35,7 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
         by_section.setdefault(entry.section.name, []).append(entry)
     policies, pools = by_section.get("policies", []), by_section.get("pools", [])
     used_pools = {entry.state["pool"] for entry in by_section.get("resources", [])}
-    yield from _dropped(policies)
+    yield from _dropped(entries, policies)
     yield from _unreachable(policies, {entry.key[0]: entry.state for entry in by_section.get("entities", [])})
     yield from chain.from_iterable(_pool(pool, is_used=pool.key[0] in used_pools) for pool in pools)
     yield from _spread(by_section.get("resources", []))
@@ -48,8 +49,8 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
     yield from _unknown(policies)
 
 
-def _dropped(policies: list[Entry]) -> Iterator[Finding]:
-    found = [*dropped_limits(policies, policies)]
+def _dropped(entries: Mapping[Name, Entry], policies: list[Entry]) -> Iterator[Finding]:
+    found = [*dropped_limits(entries.values(), policies, write_alias())]
     advice = "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant."
     yield from _few("limits_app.D010", Severity.WARNING, found, what="limits are dropped by policies", advice=advice)
 

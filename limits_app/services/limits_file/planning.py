@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +12,6 @@ from typing import Any
 from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest
 from limits_app.models.policy_rules import weakened
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.services.dropped import Broader, Ruling, dropped_message
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -20,10 +19,10 @@ from limits_app.services.limits_file.content import (
     Entry,
     Name,
     State,
-    noted,
     references,
     stored_content,
 )
+from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.limits_file.reading import InvalidFile, Problem
 
 
@@ -232,14 +231,6 @@ def _hours(policy: Entry) -> WeeklyHours:
     return WeeklyHours.stored(policy.key[3], policy.state["time_zone"])
 
 
-def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Iterator[str]:
-    """Say of each changed policy which limits of the policies that it replaces it drops."""
-    broader = Broader(map(_ruling, policies))
-    for policy in changed:
-        for key, levels in broader.dropped_by(_ruling(policy)):
-            yield dropped_message(policy.label, key, [one.label for one in levels])
-
-
 def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) -> Iterator[str]:
     testing = Candidate.objects.using(using).filter(state=CandidateState.TESTING)
     tested = dict(testing.values_list("policy", "limits"))
@@ -252,13 +243,5 @@ def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) 
             yield f"{step.entry.label}: its candidate {limits} {stays}"
         if step.wanted and (why := weakened(step.stored.state, step.entry.state)):
             yield f"{step.entry.label}: {why.removesuffix('.')}"
-    policies = [entry for (section, _), entry in after.items() if section == "policies"]
-    yield from dropped_limits(
-        policies, (step.entry for step in changed if step.wanted and step.entry.section.has_limits)
-    )
-
-
-def _ruling(policy: Entry) -> Ruling:
-    fields = dict(zip(policy.section.identity, policy.key, strict=True)) | {**policy.state}
-    scope = (fields["resource"], fields["entity"], fields["plan"])
-    return Ruling.of(policy.label, scope, fields, [noted(text).limit.key for text in policy.state[LIMITS]])
+    policies = [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]
+    yield from dropped_limits(after.values(), policies, using)

@@ -1,0 +1,171 @@
+"""Collects the policies that may apply to clients from rows in memory: proposed ones, or many stored ones.
+
+It finds what the query finds in a database; a test compares the two on random configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from limits_app.core.limits import Limit
+from limits_app.models import MAX_LEVELS, PolicyEffect
+from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
+from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags
+from limits_app.policies.choose import CODE
+
+
+class Place(NamedTuple):
+    """What a policy is for: the names of a resource, of an entity and of a plan; an empty one is for all."""
+
+    resource: str = ""
+    entity: str = ""
+    plan: str = ""
+
+
+class EntityRow(NamedTuple):
+    """The fields of an entity that decide; `parent` and `plan` are names, and empty for none."""
+
+    blocked: bool = False
+    unlimited: bool = False
+    cascade: bool = False
+    parent: str = ""
+    plan: str = ""
+
+
+class Client(NamedTuple):
+    """A client as policies see it: its entity, its plan, and the patterns that match it; empty for none."""
+
+    entity: str = ""
+    plan: str = ""
+    patterns: tuple[str, ...] = ()
+
+
+EVERYBODY: Final = Client()
+"""A client with nothing of its own."""
+
+
+class Collector:
+    """The policies, and the entities, from which the chains of clients are made.
+
+    `plans_by_groups` are the plans that users have by their groups, by their entities; `code_limits` are the limits
+    that code sets, by resource.
+    """
+
+    def __init__(
+        self,
+        policies: Iterable[tuple[Place, PolicyValue]],
+        entities: Mapping[str, EntityRow],
+        *,
+        plans_by_groups: Mapping[str, str] | None = None,
+        code_limits: Mapping[str, tuple[Limit, ...]] | None = None,
+    ) -> None:
+        self.entities = entities
+        self._by_groups = plans_by_groups or {}
+        self._code = {
+            resource: PolicyValue(CODE, PolicyEffect.LIMITS, limits, None)
+            for resource, limits in (code_limits or {}).items()
+            if limits
+        }
+        self._by_place: dict[Place, list[PolicyValue]] = {}
+        for place, policy in policies:
+            self._by_place.setdefault(place, []).append(policy)
+        self._resources: dict[tuple[str, str], set[str]] = {}
+        for resource, entity, plan in self._by_place:
+            if resource:
+                self._resources.setdefault((entity, plan), set()).add(resource)
+        named = {place.entity for place in self._by_place if place.entity}
+        self.patterns = frozenset(filter(is_pattern, named))
+        self.known = (named | entities.keys()) - self.patterns
+        """The entities with a row or a policy."""
+
+    def links(self, resource: str, entity: str | None, plan: str | None = None) -> Iterator[EntityPolicies]:
+        """A client (None: the site itself), and the entities above it as far as each one cascades.
+
+        `plan` is the plan of the request.
+        """
+        current = entity
+        for level in range(MAX_LEVELS):
+            client = self.client(current or "", plan or "") if level == 0 else self._parent(current or "")
+            yield EntityPolicies(current, self.policies(resource, client))
+            row = self.entities.get(client.entity)
+            if row is None or not row.cascade or not row.parent:
+                return
+            current = row.parent
+
+    def client(self, entity: str, plan: str = "") -> Client:
+        """What a client has; a plan of its own, or of an entity above it, precedes that of the request."""
+        plan = self._plan_of_rows(entity) or plan or self._by_groups.get(entity, "")
+        return Client("" if is_pattern(entity) else entity, plan, self.matching(patterns_of(entity)))
+
+    def _parent(self, entity: str) -> Client:
+        return Client(entity, self._plan_of_rows(entity), self.matching(prefixes_of(entity)))
+
+    def matching(self, patterns: Iterable[str]) -> tuple[str, ...]:
+        """Those of several patterns that have policies."""
+        return tuple([pattern for pattern in patterns if pattern in self.patterns]) if self.patterns else ()
+
+    def policies(self, resource: str, client: Client) -> tuple[PolicyValue, ...]:
+        """The policies that may apply to a client on a resource (empty: all resources)."""
+        return (*self.own(resource, client), *self.of_everybody(resource))
+
+    def own(self, resource: str, client: Client) -> tuple[PolicyValue, ...]:
+        """Those for its entity, its plan and its patterns, with the flags of its entity."""
+        row = self.entities.get(client.entity)
+        flags = () if row is None else policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)
+        subjects = [(entity, "") for entity in (client.entity, *client.patterns) if entity]
+        if client.plan:
+            subjects.append(("", client.plan))
+        return (*flags, *[one for subject in subjects for one in self._about(resource, *subject)])
+
+    def of_everybody(self, resource: str) -> tuple[PolicyValue, ...]:
+        """Those for all clients, and the limits that code sets."""
+        return (*self._about(resource, "", ""), *self.of_code(resource))
+
+    def of_code(self, resource: str) -> tuple[PolicyValue, ...]:
+        """The limits that code sets."""
+        return (self._code[resource],) if resource in self._code else ()
+
+    def _about(self, resource: str, entity: str, plan: str) -> Iterator[PolicyValue]:
+        if resource:
+            yield from self._by_place.get(Place(resource, entity, plan), ())
+        yield from self._by_place.get(Place("", entity, plan), ())
+
+    def resources(self, client: Client) -> set[str]:
+        """The resources on which a client has policies of its own; of EVERYBODY: those that have policies for all."""
+        subjects = [(entity, "") for entity in (client.entity, *client.patterns) if entity]
+        if client.plan or client == EVERYBODY:
+            subjects.append(("", client.plan))
+        return set().union(*(self._resources.get(subject, ()) for subject in subjects))
+
+    @cached_property
+    def rolls_out(self) -> bool:
+        """Whether a policy applies to a part of the clients only."""
+        return any(one.rollout_percent < 100 for policies in self._by_place.values() for one in policies)
+
+    @cached_property
+    def all_resources(self) -> frozenset[str]:
+        """The resources that have policies, or limits that code sets."""
+        return frozenset(self._code).union(*self._resources.values())
+
+    @cached_property
+    def members(self) -> Mapping[str, set[tuple[str, ...]]]:
+        """The patterns that match members of each plan."""
+        members: dict[str, set[tuple[str, ...]]] = {}
+        for entity in self.entities.keys() | self._by_groups.keys() if self.patterns else ():
+            client = self.client(entity)
+            if client.plan:
+                members.setdefault(client.plan, set()).add(client.patterns)
+        return members
+
+    def _plan_of_rows(self, entity: str) -> str:
+        """The plan of an entity, or of the nearest one above it that has one."""
+        for _ in range(MAX_LEVELS):
+            row = self.entities.get(entity)
+            if row is None:
+                return ""
+            if row.plan:
+                return row.plan
+            entity = row.parent
+        return ""

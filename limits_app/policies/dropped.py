@@ -1,0 +1,176 @@
+"""Limits that a policy drops because it replaces broader policies as a whole.
+
+A policy is judged for clients to which it applies, once with it and once without it. The other policies are those that
+always apply: what applies for a time, in part or in shadow mode replaces nothing for good.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final, NamedTuple
+
+from limits_app.core.limits import Blocked, Limit
+from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect
+from limits_app.models.patterns import is_pattern, patterns_of
+from limits_app.policies.chain import EntityPolicies, PolicyValue
+from limits_app.policies.choose import CODE, EffectiveLimit, judge
+from limits_app.policies.collector import EVERYBODY, Client, Collector, Place
+from limits_app.policies.stored import stored_policies, stored_policy
+
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+OF_CODE: Final = "the limits in code"
+
+
+class DroppedKey(NamedTuple):
+    """A limit that no longer applies to the clients of a policy."""
+
+    key: str
+    level: str
+    """The policy that has the limit, such as `resource api`."""
+
+
+Sources = Mapping[str, Counter[int | None]]
+"""By the key of a limit, the policies that set it (None: code), and on how many resources."""
+
+
+class _Everywhere(NamedTuple):
+    """The limits of a client on all resources: one of each key, what sets each key, and those on each resource."""
+
+    limits: tuple[Limit, ...]
+    sources: Sources
+    by_resource: Mapping[str, Mapping[str, EffectiveLimit]]
+
+
+class Dropping:
+    """Finds what policies drop; those of the collector are others that always apply."""
+
+    def __init__(self, collector: Collector, now: datetime) -> None:
+        self._rows = collector
+        self._now = now
+        self._everywhere = cache(self._limits_everywhere)
+
+    def dropped(self, place: Place, policy: PolicyValue) -> Iterator[tuple[str, int | None]]:
+        """The keys that only policies limit that a policy for a place replaces, each with one of these (None: code).
+
+        A policy that is off, in shadow mode, or applies for a time, is judged as if it always applied. None for one
+        that blocks or allows everything, which is explicit.
+        """
+        has_ended = policy.valid_until is not None and policy.valid_until <= self._now
+        if policy.effect != PolicyEffect.LIMITS or has_ended:
+            return
+        found: dict[str, dict[int | None, None]] = {}
+        for client in self._clients(place):
+            for policies, sources in self._chains(place, policy, client):
+                for limit in self._lost(policies, policy):
+                    of_key = sources.get(limit.limit.key, ()) if limit.policy.level == CODE else ()
+                    found.setdefault(limit.limit.key, {}).update(dict.fromkeys(of_key or (limit.policy.policy_id,)))
+        for key in sorted(found):
+            yield from ((key, policy_id) for policy_id in found[key])
+
+    def _clients(self, place: Place) -> Iterable[Client]:
+        """Clients to which a policy applies: each kind of them, as far as other policies tell them apart."""
+        if is_pattern(place.entity):
+            return [Client(patterns=self._rows.matching(patterns_of(place.entity)))]
+        if place.entity:
+            return [self._rows.client(place.entity)]
+        if place.plan:
+            members = {(), *self._rows.members.get(place.plan, ())}
+            return [Client(plan=place.plan, patterns=patterns) for patterns in sorted(members)]
+        return [EVERYBODY]
+
+    def _chains(
+        self, place: Place, policy: PolicyValue, client: Client
+    ) -> Iterator[tuple[tuple[PolicyValue, ...], Sources]]:
+        """The policies of a client on each resource of a policy, with what the limits of code stand for.
+
+        The resources on which nothing is as specific as the policy are one, with all limits that are broader.
+        """
+        if place.resource or policy.level in TOTALS:
+            yield self._rows.policies(place.resource, client), {}
+            return
+        subject, broader = client, EVERYBODY
+        if client.entity:
+            subject, broader = Client(client.entity), client._replace(entity="")
+        elif client.plan:
+            subject, broader = Client(plan=client.plan), Client(patterns=client.patterns)
+        is_for_everybody = not (place.entity or place.plan)
+        resources = self._rows.resources(subject)
+        if is_pattern(place.entity):
+            resources |= self._rows.resources(Client(place.entity))
+        for resource in sorted(resources):
+            yield self._rows.policies(resource, client), {}
+        limits, sources = self._elsewhere(broader, resources, of_code=is_for_everybody)
+        own = self._rows.of_everybody("") if is_for_everybody else self._rows.own("", subject)
+        yield (*own, PolicyValue(CODE, PolicyEffect.LIMITS, limits, None)), sources
+
+    def _elsewhere(self, client: Client, resources: set[str], *, of_code: bool) -> tuple[tuple[Limit, ...], Sources]:
+        """All limits of a client on other resources than these, and the policies that set them."""
+        everywhere = self._everywhere(client, of_code)
+        if not resources:
+            return everywhere.limits, everywhere.sources
+        sources = {key: counted.copy() for key, counted in everywhere.sources.items()}
+        for resource in resources:
+            for key, limit in everywhere.by_resource.get(resource, {}).items():
+                sources[key][limit.policy.policy_id] -= 1
+        sources = {key: left for key, counted in sources.items() if (left := +counted)}
+        return tuple([limit for limit in everywhere.limits if limit.key in sources]), sources
+
+    def _limits_everywhere(self, client: Client, of_code: bool) -> _Everywhere:
+        """The limits of a client on each resource; on one without policies it has those for all resources."""
+        by_resource: dict[str, dict[str, EffectiveLimit]] = {}
+        sources: dict[str, Counter[int | None]] = {}
+        limits: dict[str, Limit] = {}
+        for resource in ("", *sorted(self._rows.all_resources)):
+            policies = self._rows.of_code(resource) if of_code else self._rows.policies(resource, client)
+            by_key = by_resource[resource] = {}
+            for one in judge(EntityPolicies(None, policies), self._now).limits:
+                if not isinstance(one.limit, Blocked):
+                    by_key[one.limit.key] = one
+                    limits.setdefault(one.limit.key, one.limit)
+                    sources.setdefault(one.limit.key, Counter())[one.policy.policy_id] += 1
+        return _Everywhere(tuple(limits.values()), sources, by_resource)
+
+    def _lost(self, policies: tuple[PolicyValue, ...], policy: PolicyValue) -> list[EffectiveLimit]:
+        """The limits that apply without a policy, and with it no more."""
+        others = tuple([one for one in policies if one.policy_id is None or one.policy_id != policy.policy_id])
+        before = judge(EntityPolicies(None, others), self._now).by_place
+        after = judge(EntityPolicies(None, (*others, _always(policy))), self._now).by_place
+        return [one for place, one in before.items() if place not in after and not isinstance(one.limit, Blocked)]
+
+
+def always_applies(policy: PolicyValue) -> bool:
+    """Whether a policy is enforced for all its clients at all times."""
+    is_permanent = policy.valid_from is None and policy.hours is None
+    return is_permanent and policy.enforcement == Enforcement.ENFORCE and policy.rollout_percent == 100
+
+
+def _always(policy: PolicyValue) -> PolicyValue:
+    """A policy as if it were enforced for all its clients at all times, with its precedence."""
+    begins = None if policy.valid_from is None and policy.hours is None else _FIRST
+    always = replace(policy, enforcement=Enforcement.ENFORCE, rollout_percent=100)
+    return replace(always, valid_from=begins, valid_until=None, hours=None)
+
+
+def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
+    """The keys that the replaced policies limit and this saved policy does not.
+
+    None for a policy that blocks or allows everything, which is explicit, and for one that extends.
+    """
+    [(_policy, dropped)] = dropped_by_each([policy])
+    return dropped
+
+
+def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:
+    """`dropped_keys` of each policy, with a few queries for all of them."""
+    found = list(policies)
+    if not found:
+        return
+    stored = stored_policies(found)
+    dropping = Dropping(stored.collector(always_applies), datetime.now(UTC))
+    for policy in found:
+        dropped = dropping.dropped(*stored_policy(policy))
+        yield policy, tuple([DroppedKey(key, stored.labels.get(pk, OF_CODE)) for key, pk in dropped])

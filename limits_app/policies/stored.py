@@ -1,0 +1,114 @@
+"""Reads the stored policies that may apply in place of others, with a few queries for many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Q
+
+from limits_app.core.limits import Limit
+from limits_app.core.notation import Noted
+from limits_app.models import MAX_LEVELS, CodeLimits, Entity, Policy
+from limits_app.models.fields import aware
+from limits_app.models.patterns import is_pattern, patterns_in
+from limits_app.models.plan import plans_by_groups
+from limits_app.models.snapshots import batches
+from limits_app.policies.chain import PolicyValue, policy_value
+from limits_app.policies.collector import Collector, EntityRow, Place
+
+_MOST_MEMBERS: Final = 10_000
+"""How many members of plans are looked at, to see which patterns match them."""
+_ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent", "parent__identifier", "plan__name")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPolicies:
+    """The policies that may apply in place of some, and what the clients of these have. `labels` are by primary key."""
+
+    policies: Sequence[tuple[Place, PolicyValue]]
+    labels: Mapping[int | None, str]
+    entities: Mapping[str, EntityRow]
+    plans_by_groups: Mapping[str, str]
+    code_limits: Mapping[str, tuple[Limit, ...]]
+
+    def collector(self, is_meant: Callable[[PolicyValue], bool]) -> Collector:
+        """The collector of the policies that are meant."""
+        return Collector(
+            [(place, policy) for place, policy in self.policies if is_meant(policy)],
+            self.entities,
+            plans_by_groups=self.plans_by_groups,
+            code_limits=self.code_limits,
+        )
+
+
+def stored_policy(policy: Policy) -> tuple[Place, PolicyValue]:
+    """A row as a value, and what it is for."""
+    place = Place(*(str(one or "") for one in (policy.resource, policy.entity, policy.plan)))
+    begins, ends = policy.valid_from and aware(policy.valid_from), policy.valid_until and aware(policy.valid_until)
+    value = policy_value(
+        {**vars(policy), "valid_from": begins, "valid_until": ends},
+        [Noted(limit.definition(), limit.shared) for limit in policy.limits.all()],
+        policy_id=policy.pk,
+        identifier=place.entity or None,
+        plan=place.plan or None,
+        has_resource=bool(place.resource),
+    )
+    return place, value
+
+
+def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
+    """The policies that may apply in place of some saved ones of one database, and what their clients have."""
+    using = next(iter(policies))._state.db or ""
+    about = Q(entity=None) | patterns_in("entity__identifier")
+    about |= Q(entity__in={policy.entity_id for policy in policies} - {None})
+    if all(policy.is_for_all_entities for policy in policies):
+        about = Q(entity=None, plan=None)
+    if all(policy.resource_id is not None for policy in policies):
+        about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies})
+    rows = Policy.objects.using(using).filter(about)
+    found = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
+    clients = {policy.entity_id: str(policy.entity) for policy in policies if policy.entity_id is not None}
+    plans = {policy.plan_id: str(policy.plan) for policy in policies if policy.plan_id is not None}
+    has_patterns = any(row.entity is not None and is_pattern(str(row.entity)) for row in found)
+    has_members = has_patterns and bool(plans)
+    entities = _entities(clients, plans if has_members else {}, using)
+    by_groups = plans_by_groups(using, [*clients.values()]) if clients else {}
+    if has_members:
+        by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
+    return StoredPolicies(
+        [stored_policy(row) for row in found],
+        {row.pk: str(row) for row in found},
+        entities,
+        by_groups,
+        stored_code_limits(using),
+    )
+
+
+def _entities(clients: Mapping[Any, str], plans: Collection[Any], using: str) -> dict[str, EntityRow]:
+    """Some entities with all above them, and members of plans."""
+    entities: dict[str, EntityRow] = {}
+    rows = Entity.objects.using(using).order_by("pk")
+    members = Q(plan__in=plans) | Q(plan=None, parent__plan__in=plans)
+    found = [*rows.filter(members).values_list(*_ENTITY)[:_MOST_MEMBERS]] if plans else []
+    wanted, read = set(clients), set[Any]()
+    for _ in range(MAX_LEVELS):
+        for batch in batches(wanted):
+            found += rows.filter(pk__in=batch).values_list(*_ENTITY)
+        wanted = set()
+        for pk, name, blocked, unlimited, cascade, parent, parent_name, plan in found:
+            entities[name] = EntityRow(blocked, unlimited, cascade, parent_name or "", plan or "")
+            read.add(pk)
+            wanted.add(parent)
+        wanted -= read | {None}
+        found = []
+        if not wanted:
+            break
+    return entities
+
+
+def stored_code_limits(using: str) -> dict[str, tuple[Limit, ...]]:
+    """The limits that code used last, by resource."""
+    rows = CodeLimits.objects.using(using).order_by("used_at", "pk")
+    return {row.resource: row.definitions for row in rows}

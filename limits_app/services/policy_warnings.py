@@ -1,0 +1,75 @@
+"""Sentences about a policy and others: the limits that it drops, and what applies without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from django.utils.translation import gettext
+
+from limits_app.models import Counted, Enforcement, Policy, PolicyEffect, PolicyScope, in_scope, write_alias
+from limits_app.policies import (
+    CODE,
+    ENTITY_FLAGS,
+    OF_CODE,
+    PolicyValue,
+    Subject,
+    applied_policies,
+    dropped_keys,
+    judge,
+    latest_code_limits,
+    policies_for,
+)
+
+_MOST_NAMED: Final = 10
+
+
+def overriding_block(policy: Policy) -> list[str]:
+    """Return the first policies that override a saved block of the whole system; none for any other policy."""
+    if policy.effect != PolicyEffect.BLOCKED or policy.scope != PolicyScope.SYSTEM:
+        return []
+    others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
+    others = others.exclude(in_scope(PolicyScope.SYSTEM)).exclude(effect=PolicyEffect.BLOCKED)
+    found = [str(one) for one in others.select_related("resource", "entity", "plan")[: _MOST_NAMED + 1]]
+    return found if len(found) <= _MOST_NAMED else [*found[:_MOST_NAMED], "…"]
+
+
+def dropped_messages(policy: Policy) -> list[str]:
+    """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
+    if others := overriding_block(policy):
+        return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block the total"]
+    levels: dict[str, list[str]] = {}
+    # With its rows: a database router may have other ones elsewhere.
+    rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")
+    for key, level in dropped_keys(rows.get(pk=policy.pk)):
+        levels.setdefault(key, []).append(level)
+    is_total = policy.counted == Counted.TOTAL
+    return [dropped_message(str(policy), key, found, is_total=is_total) for key, found in levels.items()]
+
+
+def dropped_message(policy: str, key: str, levels: Sequence[str], *, is_total: bool = False) -> str:
+    """Return the sentence about a key that a policy drops, which the policies of `levels` limit."""
+    others = f" and {len(levels) - 1} more" if len(levels) > 1 else ""
+    advice = "limit it too" if is_total else "limit it too, or let it extend"
+    return f"{policy} drops {key!r} of {levels[0]}{others}: {advice}"
+
+
+def left_without(policy: Policy) -> str:
+    """Say which policies apply now to the requests of a saved policy where it is not enforced."""
+    names = [None if one is None else str(one) for one in (policy.resource, policy.entity, policy.plan)]
+    now = datetime.now(UTC)
+    link = policies_for(Subject(*names), write_alias(), now).links[0]
+    others = tuple(one for one in link.policies if one.policy_id != policy.pk)
+    limits_of_code = () if policy.resource is None else latest_code_limits(str(policy.resource))
+    if limits_of_code:
+        others += (PolicyValue(CODE, PolicyEffect.LIMITS, limits_of_code, None),)
+    applied = applied_policies(judge(replace(link, policies=others), now).verdicts)
+    if not applied:
+        return gettext("Without it no policy applies, and everything is allowed.")
+    rows = Policy.objects.using(write_alias()).in_bulk([one.policy_id for one in applied if one.policy_id])
+    # An entity that is itself blocked or unlimited has no policy for that.
+    without_row = {CODE: OF_CODE, ENTITY_FLAGS: f"entity {policy.entity}"}
+    left = [str(rows[one.policy_id]) if one.policy_id else without_row[one.level] for one in applied]
+    return gettext("Without it these apply: %(policies)s.") % {"policies": ", ".join(left)}

@@ -1,0 +1,151 @@
+"""Every pair of levels, and random configurations: all that show, warn, preview or simulate agree with requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
+from limits_app.policies import dropped_keys
+from limits_app.policies.choose import CODE
+from limits_app.services.limits_file.content import stored_content
+from limits_app.services.limits_file.proposed import dropped_limits
+from limits_app.services.simulation.events import Event
+from limits_app.services.simulation.proposal import Proposal
+from limits_app.services.simulation.replay import replay
+from limits_app.testing import fresh_limits
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+CALLS = CallLimit.per_day(3)
+SLOTS = ResourceLimit("slots", 1000)
+API, PLAN, TENANT, NETWORK = "api", "pro", "tenant:t", "ip:10.0.0.0/8"
+TRIES = 5
+
+
+class Site(NamedTuple):
+    """A client with everything that policies can be for."""
+
+    client: str
+    pattern: str
+
+    def put(self, level: str, limit: CallLimit | ResourceLimit) -> Policy | None:
+        """Set the limit of a level; None for that of code, which has no row."""
+        if level == CODE:
+            CodeLimits.objects.create(resource=API, limits="calls=3/d")
+            return None
+        subject, _, rest = level.partition("_")
+        name = {"entity": self.client, "pattern": self.pattern, "parent": TENANT}.get(subject)
+        policy = Policy.objects.create(
+            resource=Resource.objects.get(name=API) if subject == "resource" or rest == "on_resource" else None,
+            entity=name and Entity.objects.get_or_create(identifier=name)[0],
+            plan=Plan.objects.get(name=PLAN) if subject == "plan" else None,
+            counted="total" if rest == "total" else "each",
+        )
+        Limit.from_definition(policy, limit).save()
+        return policy
+
+
+def user_on_a_plan() -> Site:
+    parent = Entity.objects.create(identifier=TENANT)
+    plan = Plan.objects.create(name=PLAN)
+    Entity.objects.create(identifier="user:eu-1", plan=plan, parent=parent, cascade=True)
+    return Site("user:eu-1", "user:eu-*")
+
+
+def user_in_a_group_with_a_plan() -> Site:
+    group = Group.objects.create(name="customers")
+    PlanGroup.objects.create(group=group, plan=Plan.objects.create(name=PLAN))
+    user = get_user_model().objects.create(username="ada")
+    user.groups.add(group)
+    parent = Entity.objects.create(identifier=TENANT)
+    Entity.objects.create(identifier=f"user:{user.pk}", parent=parent)
+    return Site(f"user:{user.pk}", "user:*")
+
+
+def address_on_the_plan_of_its_parent() -> Site:
+    parent = Entity.objects.create(identifier=TENANT, plan=Plan.objects.create(name=PLAN))
+    Entity.objects.create(identifier="ip:10.1.2.3", parent=parent)
+    return Site("ip:10.1.2.3", NETWORK)
+
+
+SITES = (user_on_a_plan, user_in_a_group_with_a_plan, address_on_the_plan_of_its_parent)
+LEVELS = (
+    "entity_on_resource",
+    "entity",
+    "plan_on_resource",
+    "plan",
+    "pattern_on_resource",
+    "pattern",
+    "parent_on_resource",
+    "parent",
+    "resource",
+    "system",
+    "entity_total",
+    "plan_total",
+    "pattern_total",
+    "system_total",
+    CODE,
+)
+
+
+def allowed(client: str) -> int:
+    """How many of some requests of a client are allowed, of limits that were not used before."""
+    code = [CALLS] if CodeLimits.objects.exists() else []
+    with fresh_limits():
+        return sum(bool(limits.try_acquire(API, entity=client, default_limits=code)) for _ in range(TRIES))
+
+
+def simulated(client: str) -> int:
+    """How many of the same requests the simulation of the stored policies allows."""
+    decided: list[bool] = []
+    events = [Event(round(NOW.timestamp() * 1e6), API, client, ()) for _ in range(TRIES)]
+    replay(events, Proposal.of_site(), decided=lambda _event, admitted: decided.append(admitted))
+    return sum(decided)
+
+
+def warned(policy: Policy) -> bool:
+    """Whether the warning about a saved policy names the limit on calls; that of a limits file must agree."""
+    stored = stored_content("default")
+    [entry] = [one for (section, _), one in stored.items() if section == "policies" and one.pk == policy.pk]
+    warnings = list(dropped_limits(stored.values(), [entry], "default"))
+    dropped = [one.key for one in dropped_keys(policy)]
+    assert len(warnings) == len(dropped)
+    return CALLS.key in dropped
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != CODE])
+@pytest.mark.parametrize("site", SITES)
+def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(site: Callable[[], Site], level: str) -> None:
+    Resource.objects.create(name=API)
+    tried = site()
+    client = TENANT if level.startswith("parent") else tried.client
+    for other in LEVELS:
+        Limit.objects.all().delete()
+        Policy.objects.all().delete()
+        CodeLimits.objects.all().delete()
+        limiting = tried.put(other, CALLS) if other != level else None
+        if other == level:
+            continue
+        if not (level.startswith("parent") or other.startswith("parent")):
+            tried.put("parent", SLOTS)  # otherwise it is limited as its children are
+        before = allowed(client)
+        assert simulated(client) == before, other
+        policy = tried.put(level, SLOTS)
+        assert policy is not None
+        after = allowed(client)
+        assert simulated(client) == after, other
+        is_dropped = after > before
+        assert warned(policy) == is_dropped, other
+        assert (CALLS.key in limits.explain(API, entity=client).dropped) == is_dropped, other
+        applies = Proposal.of_policy(policy).first_applies(API, client)
+        [own, *_above] = limits.explain(API, entity=client).chain
+        assert applies == any(one.effective.policy.policy_id == policy.pk for one in own.limits), other
+        if limiting is not None and not other.startswith("parent"):
+            assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), other
