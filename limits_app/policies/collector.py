@@ -75,10 +75,11 @@ class Collector:
         for resource, entity, plan in self._by_place:
             if resource:
                 self._resources.setdefault((entity, plan), set()).add(resource)
-        named = {place.entity for place in self._by_place if place.entity}
-        self.patterns = frozenset(filter(is_pattern, named))
-        self.known = (named | entities.keys()) - self.patterns
+        named = {place.entity for place in self._by_place if place.entity} | entities.keys()
+        self.known = {name for name in named if not is_pattern(name)}
         """The entities with a row or a policy."""
+        self.patterns = frozenset(name for name in named if is_pattern(name) or "/" in name)
+        """The identifiers that may match others; that of a network may be a client too."""
 
     def links(self, resource: str, entity: str | None, plan: str | None = None) -> Iterator[EntityPolicies]:
         """A client (None: the site itself), and the entities above it as far as each one cascades.
@@ -103,7 +104,7 @@ class Collector:
         return Client(entity, self._plan_of_rows(entity), self.matching(prefixes_of(entity)))
 
     def matching(self, patterns: Iterable[str]) -> tuple[str, ...]:
-        """Those of several patterns that have policies."""
+        """Those of several patterns that have a row or policies."""
         return tuple([pattern for pattern in patterns if pattern in self.patterns]) if self.patterns else ()
 
     def policies(self, resource: str, client: Client) -> tuple[PolicyValue, ...]:
@@ -112,12 +113,12 @@ class Collector:
 
     def own(self, resource: str, client: Client) -> tuple[PolicyValue, ...]:
         """Those for its entity, its plan and its patterns, with the flags of its entity."""
-        row = self.entities.get(client.entity)
-        flags = () if row is None else policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)
         subjects = [(entity, "") for entity in (client.entity, *client.patterns) if entity]
+        rows = [row for entity, _ in subjects if (row := self.entities.get(entity)) is not None]
+        flags = [one for row in rows for one in policy_of_flags(blocked=row.blocked, unlimited=row.unlimited)]
         if client.plan:
             subjects.append(("", client.plan))
-        return (*flags, *[one for subject in subjects for one in self._about(resource, *subject)])
+        return (*flags[:1], *[one for subject in subjects for one in self._about(resource, *subject)])
 
     def of_everybody(self, resource: str) -> tuple[PolicyValue, ...]:
         """Those for all clients, and the limits that code sets."""

@@ -7,10 +7,11 @@ always apply: what applies for a time, in part or in shadow mode replaces nothin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from limits_app.core.limits import Blocked, Limit
@@ -53,8 +54,8 @@ class Dropping:
         self._now = now
         self._everywhere = cache(self._limits_everywhere)
 
-    def dropped(self, place: Place, policy: PolicyValue) -> Iterator[tuple[str, int | None]]:
-        """The keys that only policies limit that a policy for a place replaces, each with one of these (None: code).
+    def dropped(self, place: Place, policy: PolicyValue) -> Iterator[tuple[str, Collection[int | None]]]:
+        """The keys that only policies limit that a policy for a place replaces, each with these (None: code).
 
         A policy that is off, in shadow mode, or applies for a time, is judged as if it always applied. None for one
         that blocks or allows everything, which is explicit.
@@ -62,14 +63,14 @@ class Dropping:
         has_ended = policy.valid_until is not None and policy.valid_until <= self._now
         if policy.effect != PolicyEffect.LIMITS or has_ended:
             return
-        found: dict[str, dict[int | None, None]] = {}
+        found: dict[str, Collection[int | None]] = {}
         for client in self._clients(place):
             for policies, sources in self._chains(place, policy, client):
                 for limit in self._lost(policies, policy):
-                    of_key = sources.get(limit.limit.key, ()) if limit.policy.level == CODE else ()
-                    found.setdefault(limit.limit.key, {}).update(dict.fromkeys(of_key or (limit.policy.policy_id,)))
-        for key in sorted(found):
-            yield from ((key, policy_id) for policy_id in found[key])
+                    key, own = limit.limit.key, (limit.policy.policy_id,)
+                    setting = sources.get(key, own) if limit.policy.level == CODE else own
+                    found[key] = {**dict.fromkeys(found[key]), **dict.fromkeys(setting)} if key in found else setting
+        yield from sorted(found.items(), key=itemgetter(0))
 
     def _clients(self, place: Place) -> Iterable[Client]:
         """Clients to which a policy applies: each kind of them, as far as other policies tell them apart."""
@@ -173,4 +174,5 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     dropping = Dropping(stored.collector(always_applies), datetime.now(UTC))
     for policy in found:
         dropped = dropping.dropped(*stored_policy(policy))
-        yield policy, tuple([DroppedKey(key, stored.labels.get(pk, OF_CODE)) for key, pk in dropped])
+        labels = [(key, stored.labels.get(pk, OF_CODE)) for key, policies_of_key in dropped for pk in policies_of_key]
+        yield policy, tuple([DroppedKey(*label) for label in labels])

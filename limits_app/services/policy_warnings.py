@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -46,14 +45,17 @@ def dropped_messages(policy: Policy) -> list[str]:
     for key, level in dropped_keys(rows.get(pk=policy.pk)):
         levels.setdefault(key, []).append(level)
     is_total = policy.counted == Counted.TOTAL
-    return [dropped_message(str(policy), key, found, is_total=is_total) for key, found in levels.items()]
+    return [
+        dropped_message(str(policy), key, found[0], others=len(found) - 1, is_total=is_total)
+        for key, found in levels.items()
+    ]
 
 
-def dropped_message(policy: str, key: str, levels: Sequence[str], *, is_total: bool = False) -> str:
-    """Return the sentence about a key that a policy drops, which the policies of `levels` limit."""
-    others = f" and {len(levels) - 1} more" if len(levels) > 1 else ""
+def dropped_message(policy: str, key: str, level: str, *, others: int = 0, is_total: bool = False) -> str:
+    """Return the sentence about a key that a policy drops, which a policy limits, and so many others."""
+    more = f" and {others} more" if others else ""
     advice = "limit it too" if is_total else "limit it too, or let it extend"
-    return f"{policy} drops {key!r} of {levels[0]}{others}: {advice}"
+    return f"{policy} drops {key!r} of {level}{more}: {advice}"
 
 
 def left_without(policy: Policy) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -13,10 +16,10 @@ from django.contrib.auth.models import Group
 from limits_app import limits
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
-from limits_app.policies import dropped_keys
+from limits_app.policies import Subject, dropped_keys, policies_for
 from limits_app.policies.choose import CODE
 from limits_app.services.limits_file.content import stored_content
-from limits_app.services.limits_file.proposed import dropped_limits
+from limits_app.services.limits_file.proposed import dropped_limits, proposed_collector
 from limits_app.services.simulation.events import Event
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.replay import replay
@@ -120,19 +123,28 @@ def warned(policy: Policy) -> bool:
     return CALLS.key in dropped
 
 
-@pytest.mark.parametrize("level", [level for level in LEVELS if level != CODE])
-@pytest.mark.parametrize("site", SITES)
-def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(site: Callable[[], Site], level: str) -> None:
+def pairs() -> Iterator[Any]:
+    """Each level with all others; where only the way to the plan or the kind of pattern differs, with these."""
+    differing = [level for level in LEVELS if level.startswith(("plan", "pattern"))]
+    for site in SITES:
+        levels = LEVELS if site is user_on_a_plan else differing
+        for level in levels:
+            if level != CODE:
+                yield pytest.param(site, level, [one for one in levels if one != level], id=f"{site.__name__}-{level}")
+
+
+@pytest.mark.parametrize(("site", "level", "others"), list(pairs()))
+def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(
+    site: Callable[[], Site], level: str, others: list[str]
+) -> None:
     Resource.objects.create(name=API)
     tried = site()
     client = TENANT if level.startswith("parent") else tried.client
-    for other in LEVELS:
+    for other in others:
         Limit.objects.all().delete()
         Policy.objects.all().delete()
         CodeLimits.objects.all().delete()
-        limiting = tried.put(other, CALLS) if other != level else None
-        if other == level:
-            continue
+        limiting = tried.put(other, CALLS)
         if not (level.startswith("parent") or other.startswith("parent")):
             tried.put("parent", SLOTS)  # otherwise it is limited as its children are
         before = allowed(client)
@@ -149,3 +161,44 @@ def test_a_limit_is_dropped_by_a_level_for_requests_as_for_warnings(site: Callab
         assert applies == any(one.effective.policy.policy_id == policy.pk for one in own.limits), other
         if limiting is not None and not other.startswith("parent"):
             assert Proposal.of_policy(limiting).first_applies(API, client) == (after == CALLS.capacity), other
+
+
+NAMES = ["tenant:t", "team:a", "user:1", "user:2", "ip:10.1.2.3", "ip:2001:db8::/64"]
+PATTERNS = ["user:*", "ip:*", "ip:10.*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:2001:db8::/32", "team:*"]
+
+
+def make_site(drawn: random.Random) -> None:
+    """A random configuration: some of all kinds of rows that policies can be for."""
+    plans = [None, *[Plan.objects.create(name=name, priority=drawn.randrange(2)) for name in ("free", "pro")]]
+    users = [get_user_model().objects.create(pk=number, username=f"u{number}") for number in (1, 2, 3)]
+    for plan in plans[1:]:
+        group = Group.objects.create(name=f"on {plan}")
+        PlanGroup.objects.create(group=group, plan=plan)
+        users[0].groups.add(group)
+        drawn.choice(users[1:]).groups.add(group)
+    entities: list[Entity | None] = [None]
+    for name in drawn.sample(NAMES, 5):
+        fields = {"parent": drawn.choice(entities), "plan": drawn.choice(plans), "cascade": drawn.random() < 0.6}
+        entities.append(Entity.objects.create(identifier=name, **fields, blocked=drawn.random() < 0.2))
+    entities += [Entity.objects.create(identifier=name) for name in drawn.sample(PATTERNS, 5)]
+    resources = [None, *[Resource.objects.create(name=name) for name in ("api", "mail")]]
+    subjects = [*[(one, None) for one in entities], *[(None, one) for one in plans[1:]]]
+    scopes = [(resource, *subject) for resource in resources for subject in subjects]
+    for resource, entity, plan in drawn.sample(scopes, len(scopes) * 2 // 3):
+        policy = Policy.objects.create(resource=resource, entity=entity, plan=plan, extends=drawn.random() < 0.5)
+        Limit.from_definition(policy, CallLimit.per_day(drawn.randint(1, 9))).save()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_in_memory_give_the_chains_of_the_query(seed: int) -> None:
+    make_site(random.Random(seed))
+    content = list(stored_content("default").values())
+    collector, keys = proposed_collector(content, "default"), {number: one.pk for number, one in enumerate(content, 1)}
+    clients = (*NAMES, None, "user:3", "user:99", "ip:10.1.9.9", "ip:2001:db8::1", "user:*", "ip:10.0.0.0/8", "ip:10.*")
+    for resource, client, plan in product(("api", "mail", "unknown"), clients, (None, "pro")):
+        stored = policies_for(Subject(resource, client, plan), "default", NOW).links
+        found = list(collector.links(resource, client, plan))
+        assert [link.entity for link in found] == [link.entity for link in stored], (resource, client)
+        for link, of_query in zip(found, stored, strict=True):
+            policies = [replace(one, policy_id=keys.get(one.policy_id or 0)) for one in link.policies]
+            assert sorted(policies, key=repr) == sorted(of_query.policies, key=repr), (resource, client, plan)

@@ -69,8 +69,8 @@ def dropped_limits(entries: Iterable[Entry], changed: Iterable[Entry], using: st
     numbers = {entry.name: number for number, entry in numbered.items()}
     dropping = Dropping(proposed_collector(numbered.values(), using, always_applies), datetime.now(UTC))
     for entry in changed:
-        levels: dict[str, list[str]] = {}
-        for key, number in dropping.dropped(*proposed_policy(entry, numbers[entry.name])):
-            levels.setdefault(key, []).append(OF_CODE if number is None else numbered[number].label)
         is_total = entry.key[-1] == Counted.TOTAL
-        yield from (dropped_message(entry.label, key, found, is_total=is_total) for key, found in levels.items())
+        for key, policies in dropping.dropped(*proposed_policy(entry, numbers[entry.name])):
+            first = next(iter(policies))
+            level = OF_CODE if first is None else numbered[first].label
+            yield dropped_message(entry.label, key, level, others=len(policies) - 1, is_total=is_total)
