@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import UniqueNumbers
-from limits_app.models.fields import in_site_time
+from limits_app.models.fields import aware, in_site_time
 from limits_app.models.limit_rules import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.weekly_hours import WeeklyHours
@@ -59,6 +59,8 @@ _ENDS_FIRST: Final = _("The start must be before the end.")
 
 _SCOPE: Final = ("resource_id", "entity_id", "plan_id", "counted")
 """The columns that policies of one scope have in common."""
+_SCHEDULE: Final = ("valid_from", "valid_until", "weekly_hours", "time_zone")
+"""The columns of a schedule."""
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     # An index over expressions, because NULLs are distinct in a plain one; so is the last one of policies with dates,
@@ -137,34 +139,50 @@ def check_fields(policy: Policy) -> None:
         raise ValidationError({"valid_until": _ENDS_FIRST})
 
 
+class Schedule(NamedTuple):
+    """When a policy is in force: between dates, in weekly hours, or always."""
+
+    valid_from: datetime | None
+    valid_until: datetime | None
+    hours: WeeklyHours | None
+
+    @classmethod
+    def of(cls, valid_from: datetime | None, valid_until: datetime | None, hours: str, zone: str) -> Schedule:
+        """Return the schedule from the columns of a policy; dates without a time zone are in that of the site."""
+        valid_from, valid_until = [date and aware(date) for date in (valid_from, valid_until)]
+        return cls(valid_from, valid_until, WeeklyHours.stored(hours, zone) if hours else None)
+
+    def overlaps(self, other: Schedule) -> bool:
+        """Whether two policies of one scope would be in force at the same time, and neither precedes the other.
+
+        One with dates precedes one with weekly hours, which precedes the one that is always in force.
+        """
+        if self.valid_from is not None and other.valid_from is not None:
+            begins_before_end = other.valid_until is None or self.valid_from < other.valid_until
+            return begins_before_end and (self.valid_until is None or other.valid_from < self.valid_until)
+        if self.valid_from is not None or other.valid_from is not None or self.hours is None or other.hours is None:
+            return False
+        return self.hours.overlaps(other.hours)
+
+
 def check_neighbours(policy: Policy) -> None:
     """Reject dates or weekly hours that overlap with those of another policy of the same scope."""
     if any(is_unsaved(policy, name) for name in ("resource", "entity", "plan")):
         return  # an unsaved scope has no other policies
+    own = Schedule.of(*[getattr(policy, name) for name in _SCHEDULE])
+    if own.valid_from is None and own.hours is None:
+        return
     using = policy._state.db or router.db_for_write(type(policy))
-    others = type(policy).objects.using(using).exclude(pk=policy.pk)
+    others = type(policy).objects.using(using).exclude(pk=policy.pk).exclude(valid_from=None, weekly_hours="")
     others = others.filter(
         resource=policy.resource_id, entity=policy.entity_id, plan=policy.plan_id, counted=policy.counted
     )
-    if policy.valid_from is not None:
-        dated = others.filter(
-            Q(valid_until__isnull=True) | Q(valid_until__gt=policy.valid_from), valid_from__isnull=False
-        )
-        if policy.valid_until is not None:
-            dated = dated.filter(valid_from__lt=policy.valid_until)
-        overlapping = dated.first()
-    elif policy.weekly_hours:
-        own = WeeklyHours.stored(policy.weekly_hours, policy.time_zone)
-        scheduled = others.filter(valid_from=None).exclude(weekly_hours="")
-        hours = ((other, WeeklyHours.stored(other.weekly_hours, other.time_zone)) for other in scheduled)
-        overlapping = next((other for other, others in hours if own.overlaps(others)), None)
-    else:
-        return
-    if overlapping is not None:
-        raise ValidationError(
-            _("It overlaps with the policy that applies %(when)s: only one policy of a scope can apply at a time."),
-            params={"when": overlapping.when()},
-        )
+    for other in others.only(*_SCHEDULE):
+        if own.overlaps(Schedule.of(*[getattr(other, name) for name in _SCHEDULE])):
+            raise ValidationError(
+                _("It overlaps with the policy that applies %(when)s: only one policy of a scope can apply at a time."),
+                params={"when": other.when()},
+            )
 
 
 def is_unsaved(policy: Policy, name: str) -> bool:
@@ -203,12 +221,9 @@ def check_spans(keys: Collection[Any], using: str) -> None:
     if None in entities:
         beside.append(dated.filter(entity=None))
     for found in beside:
-        spans = found.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, "valid_from", "valid_until")
-        for scope, of_scope in groupby(spans, lambda row: row[:-2]):
-            if scope in scopes and _meet(of_scope):
+        rows = found.order_by(*_SCOPE, "valid_from").values_list(*_SCOPE, *_SCHEDULE)
+        for scope, of_scope in groupby(rows, lambda row: row[: len(_SCOPE)]):
+            # In the order of their beginnings, one that overlaps with any overlaps with the next one.
+            schedules = [Schedule.of(*row[len(_SCOPE) :]) for row in of_scope] if scope in scopes else []
+            if any(schedule.overlaps(following) for schedule, following in pairwise(schedules)):
                 raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have overlapping dates")
-
-
-def _meet(spans: Iterable[Any]) -> bool:
-    """Whether a policy begins before the end of the previous one."""
-    return any(end is None or end > begin for (*_, end), (*_, begin, _) in pairwise(spans))

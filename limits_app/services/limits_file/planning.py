@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import combinations
 from typing import Any
 
 from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest
-from limits_app.models.policy_rules import weakened
-from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.models.policy_rules import Schedule, weakened
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -201,34 +201,28 @@ def lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:
 
 def overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
     """Policies of one scope with dates, or with hours, that hold at the same time."""
-    scopes: dict[tuple[object, ...], list[Entry]] = {}
+    scopes: dict[tuple[object, ...], list[tuple[Entry, Schedule]]] = {}
     for (section, key), entry in after.items():
         if section == "policies" and (key[2] or key[3]):
-            scopes.setdefault((*key[:2], *key[4:], bool(key[2])), []).append(entry)
+            scopes.setdefault((*key[:2], *key[4:]), []).append((entry, _schedule(entry)))
     for entries in scopes.values():
-        for index, entry in enumerate(entries):
-            for other in entries[:index]:
-                if _overlap(entry, other):
-                    yield Problem(
-                        f"{entry.label} overlaps with {other.label}: only one policy of a scope can apply at a time",
-                        entry.line or other.line,
-                    )
+        for (other, others), (entry, schedule) in combinations(entries, 2):
+            if schedule.overlaps(others):
+                yield Problem(
+                    f"{entry.label} overlaps with {other.label}: only one policy of a scope can apply at a time",
+                    entry.line or other.line,
+                )
 
 
-def _overlap(one: Entry, other: Entry) -> bool:
-    if one.key[2]:
-        (start, end), (begin, finish) = _span(one), _span(other)
-        return (end is None or begin < end) and (finish is None or start < finish)
-    return _hours(one).overlaps(_hours(other))
-
-
-def _span(policy: Entry) -> tuple[datetime, datetime | None]:
+def _schedule(policy: Entry) -> Schedule:
+    valid_from, hours = policy.key[2:4]
     until = policy.state["valid_until"]
-    return datetime.fromisoformat(policy.key[2]), datetime.fromisoformat(until) if until else None
-
-
-def _hours(policy: Entry) -> WeeklyHours:
-    return WeeklyHours.stored(policy.key[3], policy.state["time_zone"])
+    return Schedule.of(
+        datetime.fromisoformat(valid_from) if valid_from else None,
+        datetime.fromisoformat(until) if until else None,
+        hours,
+        policy.state["time_zone"],
+    )
 
 
 def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) -> Iterator[str]:
