@@ -15,7 +15,6 @@ from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit
 from limits_app.models import Limit, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus
@@ -114,16 +113,4 @@ def _local(at: datetime) -> datetime:
 
 def written_limits(limits: Iterable[Limit]) -> SafeString:
     """Rows of limits as commands and files write them, one below the other."""
-    return format_html_join("", "<div>{}</div>", ((_written(limit),) for limit in limits))
-
-
-def limits_text(limits: Iterable[Limit]) -> str:
-    """Rows of limits as one text, with spaces between them."""
-    return " ".join(map(_written, limits))
-
-
-def _written(limit: Limit) -> str:
-    try:
-        return limit.text()
-    except InvalidLimit:  # written without validation: show the stored value
-        return str(limit)
+    return format_html_join("", "<div>{}</div>", ((limit.notation(),) for limit in limits))

@@ -12,6 +12,7 @@ from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
 from django.core.exceptions import ValidationError
+from django.db import models
 from django.forms import SplitDateTimeField
 from django.forms.fields import InvalidJSONInput
 from django.utils.timezone import is_naive
@@ -23,9 +24,11 @@ from limits_app.admin.formatting import amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import RateLimitAlgorithm
-from limits_app.models import Limit, LimitKind
+from limits_app.core.notation import limit_body
+from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json
+from limits_app.services.limit_fields import FIELDS, LimitKind, join, split
 from limits_app.services.policy_warnings import left_without
 
 
@@ -120,58 +123,86 @@ LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
 )
 """The rows of fields; those that most limits need come first."""
 
-_NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
-
 _ALGORITHM_HELP: Final = _(
     "Sliding window: never more than the capacity in the time. Fixed window: up to twice as much where two windows "
     "meet. Token bucket, leaky bucket and GCRA: up to the capacity and the burst. Leave empty for a sliding window for "
     "requests, and a token bucket for units. Only for units and requests."
 )
 
-_Readable = Callable[[Limit], str]
+
+def _number(name: str, form_class: type[AmountField]) -> Any:
+    widget = forms.TextInput(attrs={"size": 7, "inputmode": "decimal"})
+    return FIELDS[name].formfield(form_class=form_class, widget=widget)
+
+
+def _short_text() -> forms.TextInput:
+    return forms.TextInput(attrs={"size": 12})
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
-    """With numbers as people write them: 10, not 10.000."""
+    """The fields of a limit, split from its text and joined to it, with numbers as people write them."""
+
+    kind = FIELDS["kind"].formfield()
+    capacity = _number("capacity", AmountField)
+    window_seconds = _number("window_seconds", SecondsField)
+    algorithm = FIELDS["algorithm"].formfield(help_text=_ALGORITHM_HELP)
+    burst = _number("burst", AmountField)
+    max_hold_seconds = _number("max_hold_seconds", SecondsField)
+    period = FIELDS["period"].formfield()
+    time_zone = FIELDS["time_zone"].formfield(widget=_short_text())
+    session_seconds = _number("session_seconds", SecondsField)
+    soft = FIELDS["soft"].formfield()
 
     class Meta:
-        field_classes = dict.fromkeys(("capacity", "burst"), AmountField) | dict.fromkeys(
-            ("window_seconds", "max_hold_seconds", "session_seconds"), SecondsField
-        )
-        widgets = {name: forms.TextInput(attrs={"size": 12}) for name in ("key", "time_zone")} | {
-            name: forms.TextInput(attrs={"size": 7, "inputmode": "decimal"}) for name in _NUMBERS
-        }
+        widgets = {"key": _short_text()}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name in _NUMBERS:
-            value = self.initial.get(name)
-            if isinstance(value, Decimal):
-                self.initial[name] = f"{value:f}".rstrip("0").rstrip(".")
-        if "algorithm" in self.fields:
-            self.fields["algorithm"].help_text = _ALGORITHM_HELP
+        if self.instance.text:
+            self.initial = {**split(self.instance), **self.initial}
+        if self.instance.text and self.initial["capacity"] is None and "capacity" in self.fields:
+            problem = _("The stored limit %(limit)s is invalid and has no effect: enter it again.")
+            self.fields["capacity"].help_text = problem % {"limit": self.instance.notation()}
 
     def clean(self) -> dict[str, Any] | None:
-        """Choose a sliding window for requests without an algorithm and a burst: it never allows more."""
+        """Join the fields; for requests without an algorithm and a burst to a sliding window: it never allows more."""
         cleaned = super().clean()
         values = self.cleaned_data
         if values.get("kind") == LimitKind.CALL and not values.get("algorithm") and values.get("burst") is None:
             values["algorithm"] = RateLimitAlgorithm.SLIDING_WINDOW.value
+        unasked = {name: field.get_default() for name, field in FIELDS.items() if name not in self.fields}
+        self.instance.text = ""
+        try:
+            noted = join(unasked | {name: value for name, value in values.items() if name in FIELDS})
+        except ValidationError as error:
+            self.add_error(None, error)
+        else:
+            if noted is not None:
+                values["key"], self.instance.text = noted.limit.key, limit_body(noted.limit)
         return cleaned
 
 
+_Readable = Callable[[Limit], Any]
+
+
 def _readable(name: str) -> _Readable:
-    def written(limit: Limit) -> str:
-        number = getattr(limit, name)
-        return "-" if number is None else amount(number)
+    field: Any = FIELDS[name]
 
-    field: Any = Limit._meta.get_field(name)
+    @admin.display(description=field.verbose_name, boolean=isinstance(field, models.BooleanField))
+    def written(limit: Limit) -> Any:
+        value = split(limit)[name]
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Decimal):
+            return amount(float(value))
+        return dict(field.flatchoices).get(value, value) or "-"
+
     written.__name__ = name  # by which the admin finds what a field is about
-    return admin.display(description=field.verbose_name)(written)
+    return written
 
 
-READABLE: Final[Mapping[str, _Readable]] = {name: _readable(name) for name in _NUMBERS}
-"""The numbers of a limit as people write them, for users who may not change it."""
+READABLE: Final[Mapping[str, _Readable]] = {name: _readable(name) for name in FIELDS}
+"""The fields of a limit as people read them, for users who may not change it."""
 
 
 def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ...], ...]:

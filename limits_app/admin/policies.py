@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.contrib import admin, messages
 from django.contrib.admin.options import ModelAdmin
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import F, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -32,6 +32,7 @@ from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState
+from limits_app.services.limit_fields import LimitKind, of_kind
 from limits_app.services.policy_warnings import overriding_block
 from limits_app.services.rights import Action, may, to_create_entity
 
@@ -81,6 +82,24 @@ class HoldsFilter(admin.SimpleListFilter):
             return queryset
         found = queryset.filter(_HOLDS[chosen][1](timezone.now()))
         return found.order_by("valid_until") if chosen == "boosts" else found
+
+
+class KindFilter(admin.SimpleListFilter):
+    """By the kind of limits that policies have."""
+
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Return the kinds."""
+        return list(LimitKind.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies with a limit of the chosen kind."""
+        kind = self.value()
+        if kind not in LimitKind.values:
+            return queryset
+        return queryset.filter(Exists(Limit.objects.filter(of_kind(kind), policy=OuterRef("pk"))))
 
 
 _OF_PATTERNS: Final = (PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL)
@@ -133,11 +152,11 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
     extra = 1
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Format numbers also on read-only pages."""
+        """Show the values of the fields on read-only pages."""
         return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the formatted numbers on read-only pages, and nothing elsewhere."""
+        """Return the values of the fields on read-only pages, and nothing elsewhere."""
         return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
 
@@ -146,7 +165,7 @@ class PolicyAdmin(StatePermissions, UsageListAdmin):
     """Policies with their limits, and the page that grants boosts."""
 
     list_display = ["__str__", "limits_in_words", "status", "in_use", "reason"]
-    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
+    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
     list_select_related = ["resource", "entity", "plan"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "plan__name", "limits__key", "reason"]
     begins_with = ("resource__name", "entity__identifier", "entity__name", "plan__name")

@@ -16,11 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.base import AuditedAdmin, PartOf
-from limits_app.admin.formatting import amount, limits_text
+from limits_app.admin.formatting import amount
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Pool, PoolMember
+from limits_app.models.limit import limit_texts
 from limits_app.services import definitions
 from limits_app.services.limit_words import limit_name
 from limits_app.services.pools import member_use
@@ -42,7 +43,7 @@ class MemberForm(ModelForm):  # type: ignore[type-arg]  # generic only in its ty
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.instance.pk is not None:
-            self.initial["limits_text"] = limits_text(self.instance.limits.all())
+            self.initial["limits_text"] = " ".join(limit_texts(self.instance.limits.all()))
 
     def clean_limits_text(self) -> str:
         """Reject text that is not a list of limits."""

@@ -25,7 +25,7 @@ from limits_app.models import (
 from limits_app.models.audit_log import CONTENT
 from limits_app.models.fields import ExactTextField
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.services import definitions
+from limits_app.services import definitions, limit_fields
 from limits_app.services.definitions import FIELDS, MOST_PARTS
 
 C = TypeVar("C", bound=Configuration)
@@ -94,6 +94,14 @@ def _parts(serializer: Any, **options: Any) -> Any:
 
 class LimitSerializer(_PartSerializer[Limit]):
     """One limit. Its kind decides which fields apply; the others are empty. It can also be sent as text."""
+
+    def build_field(self, field_name: str, info: Any, model_class: Any, nested_depth: int) -> Any:
+        """Build each field from that of forms, because most are in the text of the row."""
+        return self.build_standard_field(field_name, limit_fields.FIELDS[field_name])
+
+    def to_representation(self, instance: Limit) -> Any:
+        """Represent the fields that the text of the row has."""
+        return super().to_representation(limit_fields.split(instance))  # type: ignore[arg-type]  # a mapping serves
 
     Meta = _meta(Limit, *(name for name in FIELDS[Limit] if name != "shared"))
 

@@ -17,6 +17,7 @@ from limits_app.core.clock import zone_of
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
+from limits_app.core.notation import without_zone
 from limits_app.core.store import Store
 from limits_app.models import CONFIGURATION, Endpoint, Limit, Policy, Resource, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS, is_not_migrated, own_query
@@ -126,7 +127,7 @@ def _rules_for_methods() -> Iterator[CheckMessage]:
 
 def _time_zones() -> Iterator[CheckMessage]:
     """Report time zones of limits and policies that this machine lacks."""
-    names = {limit.time_zone for limit in _rows(Limit.objects.exclude(time_zone=""))}
+    names = {without_zone(limit.text)[1] for limit in _rows(Limit.objects.filter(text__contains="@"))}
     names |= {policy.time_zone for policy in _rows(Policy.objects.exclude(weekly_hours=""))}
     for name in sorted(name for name in names if zone_of(name) is None):
         yield Warning(

@@ -83,6 +83,16 @@ def parse_limit(text: str) -> Noted:
         raise type(error)(f"{text!r}: {error}") from None
 
 
+def parse_body(key: str, text: str) -> Limit:
+    """Read what `limit_body` writes of the limit with a key; InvalidLimit names the error."""
+    noted = parse_limit(f"{key}={text}")
+    if noted.shared:
+        raise InvalidLimit(f"{text!r}: a limit is shared by its own field; leave `shared` out")
+    if noted.limit.key != key or (key == CallLimit.key) is not isinstance(noted.limit, CallLimit):
+        raise InvalidLimit(f"limit {shown(key)} cannot be {text!r}: the key {CallLimit.key} is that of calls, only")
+    return noted.limit
+
+
 def parse_limits(text: str) -> tuple[Noted, ...]:
     """Read several limits, such as `"100/min tokens=1M/day"`; InvalidLimit names the error."""
     if not isinstance(text, str) or len(text) > _LONGEST_OF_ALL:
@@ -135,6 +145,18 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
         case _:
             assert_never(limit)
     return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
+
+
+def limit_body(limit: Limit) -> str:
+    """Write a limit without its key, such as `400k/min:gcra`, so that `parse_body` reads the same one."""
+    return limit_text(limit).partition("=")[2]
+
+
+def without_zone(text: str) -> tuple[str, str]:
+    """Return the text of a limit with the default time zone in place of its own, and the name of its own, or ""."""
+    head, at, rest = text.partition("@")
+    zone, colon, options = rest.partition(":")
+    return (f"{head}@{DEFAULT_ZONE}{colon}{options}" if at else text), zone.strip()
 
 
 def seconds_text(seconds: float) -> str:

@@ -14,6 +14,7 @@ from django.utils.text import slugify
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.core.notation import limit_text
 from limits_app.models.audit_log import AuditEvent
 from limits_app.models.base import Configuration, check_validators
 from limits_app.models.fields import ExactTextField
@@ -312,7 +313,7 @@ def _write_limits(resource: Resource, text: str, using: str) -> None:
     policy, _is_new = policies.get_or_create(resource=resource, **_OF_RESOURCE)
     stored = {one.key: one for one in Limit.objects.using(using).filter(policy=policy)}
     for key, limit in stored.items():
-        if noted.get(key) == limit.noted():
+        if key in noted and limit_text(noted[key].limit, shared=noted[key].shared) == limit.notation():
             del noted[key]
         else:
             limit.delete(using=using)

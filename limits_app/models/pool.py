@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -13,10 +14,11 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.balancing import Cooling
+from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
-from limits_app.models.limit_rules import COLUMNS, check_definitions, definition_of
+from limits_app.models.limit_rules import check_definitions, definition_of
 from limits_app.models.own_queries import known_time_zones, own_query, read
 from limits_app.models.validators import (
     validate_config,
@@ -25,6 +27,8 @@ from limits_app.models.validators import (
     validate_resource_name,
     validate_text,
 )
+
+logger = logging.getLogger("limits_app")
 
 MAX_WEIGHT: Final = 10_000
 
@@ -227,7 +231,7 @@ class PoolDefinition:
 def pool_definition(name: str, using: str) -> PoolDefinition | None:
     """Read the pool of this name; None if it does not exist."""
     columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
-    columns += [f"members__limits__{column}" for column in COLUMNS]
+    columns += ["members__limits__key", "members__limits__text"]
     pools = Pool.objects.using(using).filter(name=name)
     found = pools.order_by("members__order", "members__pk").values_list(*columns)
     rows: list[Any] = read(using, lambda: list(found), [])
@@ -236,15 +240,22 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
     load_balancing, failover = rows[0][:2]
     members: dict[int, tuple[dict[str, Any], list[Definition]]] = {}
     with known_time_zones():
-        for _balancing, _failover, pk, *rest in rows:
+        for _balancing, _failover, pk, *values, key, text in rows:
             if pk is None:
                 continue
-            _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
-            if rest[len(_MEMBER)] is not None:
-                limits.append(definition_of(*rest[len(_MEMBER) :]))
+            fields, limits = members.setdefault(pk, (dict(zip(_MEMBER, values, strict=True)), []))
+            if key is None:
+                continue
+            try:
+                limits.append(definition_of(key, text))
+            except UnknownTimeZone:
+                raise
+            except InvalidLimit as error:  # written past the validation of the model
+                logger.warning("member %s of pool %s is not used, because of a limit: %s", fields["name"], name, error)
+                fields["enabled"] = False
     # A fixed order of limits, because every process must compile the same layout.
     definitions = [
-        MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))
-        for known, limits in members.values()
+        MemberDefinition(**fields, limits=tuple(sorted(limits, key=attrgetter("key"))))
+        for fields, limits in members.values()
     ]
     return PoolDefinition(name, load_balancing, failover, tuple(definitions))

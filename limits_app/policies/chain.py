@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,7 +19,7 @@ from limits_app.models.candidate import CandidateState, CandidateValue
 from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column
 from limits_app.models.limit import noted_limits
-from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.limit_rules import definition_of
 from limits_app.models.patterns import is_pattern, specificity
 from limits_app.models.policy import scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
@@ -131,27 +130,13 @@ class Row(NamedTuple):
     mode: str | None
     until: Any
     shared: bool | None
-    limit: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, columns: Sequence[Any]) -> Row:
-        """Read the columns of the query; the last ones are those of the limit."""
-        size = len(cls._fields) - 1
-        return cls._make([*columns[:size], tuple(columns[size:])])
-
-    @property
-    def key(self) -> Any:
-        """The key of the limit."""
-        return self.limit[COLUMNS.index("key")]
+    key: str | None
+    text: str | None
 
     @property
     def is_pattern(self) -> bool:
         """Whether it is about a pattern."""
         return self.identifier is not None and is_pattern(self.identifier)
-
-
-_definition_of: Final = lru_cache(maxsize=4096)(definition_of)
-"""Most entities share the same limits, which are immutable."""
 
 
 def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection: BaseDatabaseWrapper) -> PolicyChain:
@@ -232,9 +217,13 @@ def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list
 def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
     row = rows[0]
     begins, ends = from_column(row.valid_from, connection), from_column(row.valid_until, connection)
+    found = [one for one in rows if one.key is not None]
+    noted = [Noted(limit, bool(one.shared)) for one in found if (limit := _limit(one)) is not None]
+    # In place of an invalid limit, the one of its key of the next broader policy applies.
+    extends = bool(row.extends) or len(noted) < len(found)
     return policy_value(
-        {**row._asdict(), "valid_from": begins, "valid_until": ends},
-        [Noted(_definition_of(*one.limit), bool(one.shared)) for one in rows if one.key is not None],
+        {**row._asdict(), "valid_from": begins, "valid_until": ends, "extends": extends},
+        noted,
         policy_id=row.policy_id or 0,
         identifier=row.identifier,
         plan=row.plan,
@@ -255,6 +244,17 @@ def _candidate(row: Row, connection: BaseDatabaseWrapper) -> CandidateValue | No
         return None
     limits, shared = tuple(one.limit for one in noted), frozenset(one.limit.key for one in noted if one.shared)
     return CandidateValue(row.candidate_id or 0, limits, shared, row.candidate_percent, until)
+
+
+def _limit(row: Row) -> Definition | None:
+    """The limit of a row; None for an invalid one."""
+    try:
+        return definition_of(row.key or "", row.text or "")
+    except UnknownTimeZone:
+        raise
+    except InvalidLimit as error:  # written past the validation of the model
+        logger.warning("a limit of policy %s is left out: %s", row.policy_id, error)
+        return None
 
 
 def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:

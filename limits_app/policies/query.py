@@ -17,7 +17,6 @@ from limits_app.models.emergency import EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
-from limits_app.models.limit_rules import COLUMNS
 from limits_app.models.own_queries import known_time_zones, read
 from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
@@ -66,7 +65,7 @@ _QUERY: Final = """
     SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name, q.name, r.store, o.until, o.length,
            p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
            p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
-           d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, {columns}
+           d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, l.{key}, l.text
     FROM subject s
     JOIN place ON place.number = s.number
     JOIN request k ON k.number = s.number
@@ -133,7 +132,7 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
 def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
-        return [Row.of(columns) for columns in cursor.fetchall()]
+        return [Row._make(columns) for columns in cursor.fetchall()]
 
 
 def _can_be_stored(name: str) -> bool:
@@ -166,7 +165,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
         requests=" UNION ALL ".join(f"SELECT {number}, %s, %s, %s, %s, {person}" for number in range(len(networks))),
         networks=" ".join(of_networks),
         plan_of_groups=_plan_of_groups(tables, quote) if has_groups else "NULL",
-        columns=", ".join("l." + quote.format(column) for column in COLUMNS),
+        key=quote.format("key"),
         cascade=quote.format("cascade"),
         length="CHAR_LENGTH" if is_mysql else "LENGTH",
         pattern="CONCAT(SUBSTR(x.identifier, 1, x.size), '*')"

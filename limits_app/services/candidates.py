@@ -225,7 +225,7 @@ def _report(row: Candidate, counted: Mapping[tuple[int, str], Mapping[str, tuple
 
 
 def _limits_of(policy: Policy) -> str:
-    return " ".join(row.text() for row in policy.limits.all())
+    return " ".join(row.notation() for row in policy.limits.all())
 
 
 def _text(limit: LimitDefinition | Noted | str) -> str:

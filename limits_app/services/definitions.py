@@ -7,7 +7,7 @@ mistake has the same message everywhere. A policy is a mapping such as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.models.snapshots import fields_of
+from limits_app.services import limit_fields
 from limits_app.services.field_values import Find, column_value, nearest
 
 Path = tuple[str | int, ...]
@@ -41,8 +42,9 @@ Path = tuple[str | int, ...]
 FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
     {
         model: tuple(field.name for field in fields_of(model) if field.editable)
-        for model in (Pool, PoolMember, Resource, Plan, Entity, Policy, Limit, Endpoint)
+        for model in (Pool, PoolMember, Resource, Plan, Entity, Policy, Endpoint)
     }
+    | {Limit: tuple(limit_fields.FIELDS)}
 )
 """The fields that a definition of a model can have."""
 
@@ -55,7 +57,8 @@ _OWNERS: Final[Mapping[type[Configuration], str]] = {Pool: "pool", PoolMember: "
 """The field in which a part refers to the row that it is a part of."""
 
 _REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
-    model: tuple(name for name in names if model._meta.get_field(name).is_relation) for model, names in FIELDS.items()
+    model: tuple(field.name for field in model._meta.concrete_fields if field.is_relation and field.name in names)
+    for model, names in FIELDS.items()
 }
 """The fields in which a definition names other rows."""
 
@@ -186,17 +189,18 @@ class _Reader:
             self._wrong(path, f"Must be an object with fields such as “{FIELDS[type(row)][0]}”, not {shown(data)}.")
             return Definition(row)
         part_name = PARTS.get(type(row), "")
-        known = [*FIELDS[type(row)], *filter(None, [part_name])]
-        for name in [name for name in data if name not in known]:
-            self._wrong((*path, str(name)), f"Unknown field: {nearest(str(name), known)}")
-        wrong = self._fill(row, data, path, partial=partial)
+        self._check_names(data, [*FIELDS[type(row)], *filter(None, [part_name])], path)
+        columns = {name: row._meta.get_field(name) for name in FIELDS[type(row)]}
+        values, wrong = self._values(columns, data, path, partial=partial)
+        for name, value in values.items():
+            setattr(row, name, value)
         self._check(row, path, wrong)
         inner, parts = (*path, part_name), None
         if part_name and (part_name in data or not partial):
             parts = self.parts(row, data.get(part_name, ()), inner)
         if isinstance(row, Policy):
             if parts is None:  # the stored limits have to go with the new fields
-                parts = self.parts(row, [one.noted() for one in row.limits.all()], inner)
+                parts = self.parts(row, [*row.limits.all()], inner)
             if not (parts or wrong or row.effect != PolicyEffect.LIMITS or self._has_errors(inner)):
                 self._wrong(inner, _NO_LIMITS)
         return Definition(row, parts)
@@ -229,35 +233,44 @@ class _Reader:
         return self.read(row or PoolMember(pool=pool), data, path)
 
     def _limit(self, owner: Policy | PoolMember, data: object, path: Path) -> Definition:
-        """A limit from a text, a mapping of fields or a value of the core."""
+        """A limit from a text, a mapping of fields, a value of the core, or a row."""
         limit = Limit(**{_OWNERS[type(owner)]: owner})
-        if isinstance(data, Mapping):
-            return self.read(limit, data, path)
-        try:
-            noted = _noted_limit(data)
-            limit = Limit.from_definition(owner, noted.limit, shared=noted.shared)
-        except InvalidLimit as error:
-            self._wrong(path, str(error))
-            return Definition(limit)
-        with self._noted(path):  # the core has checked the fields one by one
-            limit.clean_alone()
+        with self._noted(path):
+            try:
+                noted = self._joined(data, path) if isinstance(data, Mapping) else _noted_limit(data)
+                if noted is not None:
+                    limit = Limit.from_definition(owner, noted.limit, shared=noted.shared)
+                    limit.clean_alone()
+            except InvalidLimit as error:
+                self._wrong(path, str(error))
         return Definition(limit)
 
-    def _fill(self, row: Configuration, data: Mapping[Any, Any], path: Path, *, partial: bool) -> set[str]:
-        """Set the fields, and return those that are wrong, which keep their defaults."""
-        wrong = set()
-        for name in FIELDS[type(row)]:
-            column: Any = row._meta.get_field(name)
+    def _joined(self, data: Mapping[Any, Any], path: Path) -> Noted | None:
+        """The limit of a mapping of fields; None if one of them is wrong."""
+        self._check_names(data, FIELDS[Limit], path)
+        values, wrong = self._values(limit_fields.FIELDS, data, path)
+        return limit_fields.join({name: value for name, value in values.items() if name not in wrong})
+
+    def _check_names(self, data: Mapping[Any, Any], known: Collection[str], path: Path) -> None:
+        for name in [name for name in data if name not in known]:
+            self._wrong((*path, str(name)), f"Unknown field: {nearest(str(name), known)}")
+
+    def _values(
+        self, columns: Mapping[str, Any], data: Mapping[Any, Any], path: Path, *, partial: bool = False
+    ) -> tuple[dict[str, Any], set[str]]:
+        """The values of the fields, and the names of those that are wrong, which have their defaults."""
+        values, wrong = {}, set()
+        for name, column in columns.items():
             if name in data:
                 try:
-                    setattr(row, name, column_value(column, data[name], self._find))
+                    values[name] = column_value(column, data[name], self._find)
                     continue
                 except ValidationError as error:
                     self._wrong((*path, name), *error.messages)
                     wrong.add(name)
             if name in wrong or not partial:
-                setattr(row, name, column.get_default())
-        return wrong
+                values[name] = column.get_default()
+        return values, wrong
 
     def _check(self, row: Configuration, path: Path, wrong: set[str]) -> None:
         """Have the model check the row; one with fields of a wrong type is checked field by field only."""
@@ -265,7 +278,7 @@ class _Reader:
         for name, found in new.items() if not self._alone else ():
             with self._noted((*path, name)):
                 found.full_clean()
-        exclude = {*new, *wrong, *(_OWNERS.values() if type(row) in {Limit, PoolMember} else ())}
+        exclude = {*new, *wrong, *([_OWNERS[Pool]] if isinstance(row, PoolMember) else ())}
         with self._noted(path):
             if not (wrong or self._alone):
                 row.full_clean(exclude)
@@ -305,6 +318,8 @@ def _noted_limit(data: object) -> Noted:
         return parse_limit(data)
     if isinstance(data, Noted):
         return data
+    if isinstance(data, Limit):
+        return data.noted()
     if isinstance(data, AnyLimit):
         return Noted(data)  # type: ignore[arg-type]  # a block is refused by the row
     raise InvalidLimit(f"{shown(data)} is not a limit: write a text such as 'rpm=1000/min', or its fields")

@@ -11,6 +11,7 @@ from django.db import router
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import EntityName
 from limits_app.core.limits import Blocked
 from limits_app.core.limits import Limit as Definition
@@ -140,7 +141,10 @@ class _Version:
         """Its limit of this key."""
         for one in self.state["limits"]:
             if one["key"] == count.key and bool(one.get("shared")) == (count.bucket == Bucket.SHARED):
-                return noted_in(one).limit
+                try:
+                    return noted_in(one).limit
+                except InvalidLimit:  # written past the validation of the model
+                    return None
         return None
 
     def explains(self, count: DenialCount) -> bool:

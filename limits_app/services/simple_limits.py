@@ -18,6 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.core.notation import CALLS, Noted, limit_text, parse_limit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect, write_alias
@@ -176,7 +177,10 @@ def read(row: Endpoint | Policy) -> SimpleLimit | None:
     if row.resource is None and row.counted != Counted.TOTAL:
         return None
     what = What.EVERYTHING if row.resource is None else What.RESOURCE
-    limits = [one.noted() for one in row.limits.all()]
+    try:
+        limits = [one.noted() for one in row.limits.all()]
+    except InvalidLimit:  # written past the validation of the model
+        return None
     if len({one.shared for one in limits}) != 1:
         return None
     entity = "" if row.entity is None else row.entity.identifier

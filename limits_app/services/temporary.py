@@ -121,10 +121,10 @@ def _planned(policy: Policy, times: Decimal, until: datetime) -> PlannedBoost:
     ends = Q(valid_until=None) | Q(valid_until__gt=timezone.now())
     if Policy.objects.using(write_alias()).filter(same, ends, valid_from__lt=until).exists():
         return PlannedBoost(policy, problem=gettext("a temporary policy applies in this time already"))
-    before = tuple(one.noted() for one in policy.limits.all())
     try:
+        before = tuple(one.noted() for one in policy.limits.all())
         after = tuple(Noted(_multiplied(one.limit, times), one.shared) for one in before)
-    except InvalidLimit as error:  # too large
+    except InvalidLimit as error:  # too large, or written past the validation of the model
         return PlannedBoost(policy, problem=str(error))
     if before == after:
         return PlannedBoost(policy, problem=gettext("this factor changes no limit: amounts are rounded down"))

@@ -14,10 +14,9 @@ from django.core.management.base import CommandError
 from django.db import router, transaction
 
 from limits_app.audit import Difference, Snapshot, acting, differences
-from limits_app.core.notation import limit_text
 from limits_app.management.limits.output import Format, Output, Table
 from limits_app.models import AuditEvent, Verb
-from limits_app.models.limit_rules import noted_in
+from limits_app.models.limit_rules import snapshot_text
 from limits_app.models.patterns import is_pattern
 from limits_app.services.safe_text import printable
 from limits_app.usage.reading import never_used
@@ -152,8 +151,7 @@ def _readable(told: Snapshot | None) -> Snapshot:
     readable: dict[str, Any] = {}
     for name, value in (told or {}).items():
         if name == "limits" and not isinstance(value, str):  # the limits of a rule for URLs are a text
-            noted = map(noted_in, value)
-            readable |= {f"limit {one.limit.key}": limit_text(one.limit, shared=one.shared) for one in noted}
+            readable |= {f"limit {one.get('key')}": snapshot_text(one) for one in value}
         elif isinstance(value, list):
             readable[name] = [_readable(one) if isinstance(one, dict) else one for one in value]
         else:

@@ -13,6 +13,8 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from limits_app import conf
+from limits_app.core.errors import InvalidLimit, UnknownTimeZone
+from limits_app.core.notation import parse_limit
 from limits_app.models import Endpoint, Enforcement, PolicyEffect, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
@@ -42,6 +44,7 @@ def configured(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
     yield from _unlimited(by_section.get("resources", []), policies, pools)
     yield from _silent(by_section.get("entities", []), entries)
     yield from _impossible(entries)
+    yield from islice(_left_out(policies, pools), _SHOWN)
     endpoints = by_section.get("endpoints", [])
     yield from unseen(endpoints)
     yield from islice(pointless(endpoints), _SHOWN)
@@ -167,6 +170,26 @@ def _impossible(entries: Mapping[Name, Entry]) -> Iterator[Finding]:
             problem.message,
             "Change when one of them holds, or delete it; until then it is not defined which one applies.",
         )
+
+
+def _left_out(policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
+    """Invalid limits, which only programs that bypass the app can write; those in unknown time zones are a check's."""
+    owners = [(policy.label, policy.state) for policy in policies]
+    for pool in pools:
+        owners += [(f"member {name} of {pool.label}", state) for name, state in pool.state["members"].items()]
+    for label, state in owners:
+        for text in state[LIMITS]:
+            try:
+                parse_limit(text)
+            except UnknownTimeZone:
+                continue
+            except InvalidLimit:
+                yield Finding(
+                    "limits_app.D030",
+                    Severity.ERROR,
+                    f"{label} has the invalid limit {text}",
+                    "Enter the limit again; until then a policy is without it, and a member is not used.",
+                )
 
 
 def _unknown(policies: list[Entry]) -> Iterator[Finding]:

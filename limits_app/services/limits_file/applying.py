@@ -150,7 +150,7 @@ class _Writer:
         there: dict[Any, dict[str, Any]] = {row.pk: {} for row, *_ in owners}
         for batch in batches(there):
             for limit in self._rows(Limit).filter(**{f"{owner}__in": batch}):
-                there[getattr(limit, f"{owner}_id")][limit.text()] = limit.pk
+                there[getattr(limit, f"{owner}_id")][limit.notation()] = limit.pk
         gone = [pk for row, _, texts in owners for text, pk in there[row.pk].items() if text not in texts]
         for batch in batches(gone):
             self._rows(Limit).filter(pk__in=batch).delete()

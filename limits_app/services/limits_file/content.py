@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from django.db import models
 
-from limits_app.core.limits import Limit as LimitDefinition
-from limits_app.core.notation import Noted, limit_text, parse_limit
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.notation import Noted, parse_limit
 from limits_app.models import Configuration, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, PoolMember, Resource
 from limits_app.models.fields import aware
-from limits_app.models.limit_rules import COLUMNS, definition_of
+from limits_app.models.limit_rules import row_text
 from limits_app.services.definitions import FIELDS, PARTS, Definition
 
 Key = tuple[Any, ...]
@@ -170,16 +170,24 @@ class Content:
         return Entry(section, name[1], section.defaults(), line, Definition(self.rows[name]))
 
 
-@lru_cache(maxsize=65_536)
-def noted(text: str) -> Noted:
-    """Read the text of a limit, of which most files have the same again and again."""
-    return parse_limit(text)
+def noted_limits(state: State) -> list[Noted]:
+    """Return the limits of an object, without those that were written past validation."""
+    return [limit for text in state[LIMITS] if (limit := _noted(text)) is not None]
 
 
 @lru_cache(maxsize=65_536)
-def _cached_text(shared: bool, limit: LimitDefinition) -> str:
-    """A limit as text, of which most objects have the same."""
-    return limit_text(limit, shared=shared)
+def _noted(text: str) -> Noted | None:
+    """Read the text of a limit, of which most objects have the same; None for an invalid one."""
+    try:
+        return parse_limit(text)
+    except InvalidLimit:
+        return None
+
+
+@lru_cache(maxsize=65_536)
+def _stored_text(key: str, text: str, shared: bool) -> str:
+    """A row of a limit as text, of which most objects have the same."""
+    return row_text(key, text, shared=shared)
 
 
 def plain_value(field: Any, value: Any) -> Any:
@@ -260,8 +268,8 @@ def _limits(owner: str, using: str) -> dict[Any, tuple[str, ...]]:
     """The limits of each owner as texts, in the order of their keys."""
     found: dict[Any, tuple[str, ...]] = {}
     rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
-    for pk, shared, *columns in rows.values_list(f"{owner}_id", "shared", *COLUMNS):
-        found[pk] = (*found.get(pk, ()), _cached_text(shared, definition_of(*columns)))
+    for pk, *columns in rows.values_list(f"{owner}_id", "key", "text", "shared"):
+        found[pk] = (*found.get(pk, ()), _stored_text(*columns))
     return found
 
 

@@ -18,7 +18,7 @@ from limits_app.policies import (
     policy_value,
     stored_code_limits,
 )
-from limits_app.services.limits_file.content import LIMITS, Entry, noted
+from limits_app.services.limits_file.content import Entry, noted_limits
 from limits_app.services.policy_warnings import dropped_message
 
 
@@ -29,7 +29,7 @@ def proposed_policy(entry: Entry, number: int) -> tuple[Place, PolicyValue]:
     dates = {name: _moment(state[name]) for name in ("valid_from", "valid_until")}
     value = policy_value(
         {**state, **dates},
-        [noted(text) for text in state[LIMITS]],
+        noted_limits(state),
         policy_id=number,
         identifier=place.entity or None,
         plan=place.plan or None,

@@ -278,7 +278,7 @@ def _state(section: Section, definition: Definition) -> dict[str, Any]:
     state = {name: plain_value(section.field(name), getattr(row, name)) for name in section.fields}
     if section.has_limits:
         parts.sort(key=lambda part: str(part.row.key))
-        state[LIMITS] = tuple(part.row.text() for part in parts)
+        state[LIMITS] = tuple(part.row.notation() for part in parts)
     if section.parts is not None:
         state[section.parts.name] = {part.row.name: _state(section.parts, part) for part in parts}
     return state
