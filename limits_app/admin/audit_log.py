@@ -56,7 +56,7 @@ def kind_in_words(object_type: str) -> str:
 
 
 def field_in_words(object_type: str, field: str) -> str:
-    """Name a field as its form does, or, within parts such as `limits tpm: capacity`, that of the part."""
+    """Name a field as its form does, or, within parts such as `limits tpm: text`, that of the part."""
     found = _found(object_type, field)
     label = getattr(found, "verbose_name", None)  # the other side of a relation, such as candidates, has none
     if label is None:

@@ -155,6 +155,7 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
 
     class Meta:
         widgets = {"key": _short_text()}
+        help_texts = {name: field.help_text for name, field in FIELDS.items()}  # of read-only pages
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

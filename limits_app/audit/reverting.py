@@ -37,7 +37,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A changed field; `field` includes the nested object, as in `limits tpm: capacity`."""
+    """A changed field; `field` includes the nested object, as in `limits tpm: text`."""
 
     field: str
     change: Change

@@ -48,12 +48,12 @@ def row_text(key: str, text: str, *, shared: bool) -> str:
 
 def snapshot_text(limit: Mapping[str, Any]) -> str:
     """Return the limit of a snapshot in text notation, such as `tpm=400k/min`."""
-    return row_text(str(limit.get("key")), str(limit.get("text")), shared=bool(limit.get("shared")))
+    return row_text(limit.get("key", ""), limit.get("text", ""), shared=limit.get("shared", False))
 
 
 def noted_in(limit: Mapping[str, Any]) -> Noted:
     """Return the limit of a snapshot; raises InvalidLimit if it is invalid."""
-    return Noted(definition_of(str(limit.get("key")), str(limit.get("text"))), bool(limit.get("shared")))
+    return Noted(definition_of(limit.get("key", ""), limit.get("text", "")), limit.get("shared", False))
 
 
 def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:

@@ -50,79 +50,77 @@ def _number(label: Any, help_text: Any, *, required: bool = False) -> Any:
     )
 
 
-def _named(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give fields their names, which columns have by their model."""
-    for name, field in fields.items():
-        if field.name is None:
-            field.set_attributes_from_name(name)
-    return MappingProxyType({**fields})
+class LimitFields(models.Model):
+    """What the text of a limit has, as fields, in their order; it is abstract, and no table has them."""
+
+    kind = models.CharField(
+        _("kind"),
+        max_length=16,
+        choices=LimitKind.choices,
+        default=LimitKind.RATE,
+        help_text=_(
+            "Units, such as tokens, or requests: how many in any time of a fixed length. Quota: units per calendar "
+            "period. Concurrent use: how many at the same time."
+        ),
+    )
+    capacity = _number(
+        _("capacity"),
+        _("How many are allowed in the time, or at the same time. To reject every request, use a “blocked” policy."),
+        required=True,
+    )
+    window_seconds = _number(
+        _("per (seconds)"), _("60 is a minute, 3600 an hour, 86400 a day. Only for units and requests.")
+    )
+    algorithm = models.CharField(
+        _("algorithm"),
+        max_length=16,
+        choices=ALGORITHMS,
+        blank=True,
+        help_text=_("Leave empty for a token bucket. Only for units and requests."),
+    )
+    burst = _number(
+        _("burst size"),
+        _("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
+    )
+    max_hold_seconds = _number(
+        _("freed after (seconds)"),
+        _("When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."),
+    )
+    period = models.CharField(
+        _("calendar period"),
+        max_length=8,
+        choices=PERIODS,
+        blank=True,
+        help_text=_("Weeks start on Monday. Only for quotas."),
+    )
+    time_zone = ExactTextField(
+        _("time zone"),
+        max_length=LONGEST_ZONE_NAME,
+        blank=True,
+        help_text=_("Time zone of the calendar period, such as “Europe/Berlin”. Leave empty for UTC."),
+    )
+    session_seconds = _number(
+        _("from first use (seconds)"),
+        _("Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."),
+    )
+    soft = models.BooleanField(
+        _("report only"),
+        default=False,
+        help_text=_("Report usage above the limit without rejecting requests. Not for concurrent use."),
+    )
+
+    class Meta:
+        abstract = True
 
 
-FIELDS: Final = _named(
+FIELDS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "key": Limit._meta.get_field("key"),
-        "kind": models.CharField(
-            _("kind"),
-            max_length=16,
-            choices=LimitKind.choices,
-            default=LimitKind.RATE,
-            help_text=_(
-                "Units, such as tokens, or requests: how many in any time of a fixed length. Quota: units per calendar "
-                "period. Concurrent use: how many at the same time."
-            ),
-        ),
-        "capacity": _number(
-            _("capacity"),
-            _(
-                "How many are allowed in the time, or at the same time. To reject every request, use a “blocked” "
-                "policy."
-            ),
-            required=True,
-        ),
-        "window_seconds": _number(
-            _("per (seconds)"), _("60 is a minute, 3600 an hour, 86400 a day. Only for units and requests.")
-        ),
-        "algorithm": models.CharField(
-            _("algorithm"),
-            max_length=16,
-            choices=ALGORITHMS,
-            blank=True,
-            help_text=_("Leave empty for a token bucket. Only for units and requests."),
-        ),
-        "burst": _number(
-            _("burst size"),
-            _("How many can be used in one moment. Leave empty for the capacity. Only for buckets and GCRA."),
-        ),
-        "max_hold_seconds": _number(
-            _("freed after (seconds)"),
-            _("When a use that did not end is no longer counted. Leave empty for never. Only for concurrent use."),
-        ),
-        "period": models.CharField(
-            _("calendar period"),
-            max_length=8,
-            choices=PERIODS,
-            blank=True,
-            help_text=_("Weeks start on Monday. Only for quotas."),
-        ),
-        "time_zone": ExactTextField(
-            _("time zone"),
-            max_length=LONGEST_ZONE_NAME,
-            blank=True,
-            help_text=_("Time zone of the calendar period, such as “Europe/Berlin”. Leave empty for UTC."),
-        ),
-        "session_seconds": _number(
-            _("from first use (seconds)"),
-            _("Length of a quota period that begins with the first use, such as 18000, instead of a calendar period."),
-        ),
-        "soft": models.BooleanField(
-            _("report only"),
-            default=False,
-            help_text=_("Report usage above the limit without rejecting requests. Not for concurrent use."),
-        ),
+        **{field.name: field for field in LimitFields._meta.local_fields},
         "shared": Limit._meta.get_field("shared"),
     }
 )
-"""The fields of a limit: two are columns, and the others are in its text."""
+"""The fields of a limit: the first and the last are columns, and the others are in its text."""
 
 _RATE: Final = ("window_seconds", "algorithm", "burst")
 _QUOTA: Final = ("period", "time_zone", "session_seconds")

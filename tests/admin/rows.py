@@ -29,10 +29,7 @@ def fill(*, entities: int, policies: int, resources: int = 100) -> None:
         put(Policy, (Policy(id=key, **about(key, resources)) for key in range(1, policies + 1)))
         put(
             Limit,
-            (
-                Limit(id=key, policy_id=key, kind="rate", key="tpm", capacity=1000, window_seconds=60, algorithm="gcra")
-                for key in range(1, policies + 1)
-            ),
+            (Limit(id=key, policy_id=key, key="tpm", text="1000/min:gcra") for key in range(1, policies + 1)),
         )
 
 

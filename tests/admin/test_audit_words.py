@@ -28,7 +28,7 @@ def test_the_audit_log_is_read_in_the_words_of_the_forms(admin_client: Client) -
         assert f'<td class="field-kind">{kind}</td>' in page
         assert f'<td class="field-way">{source}</td>' in page
         assert len(re.findall(f">\\s*(?:{kind}|{source})\\s*</a>", page)) == 2  # what the list can be filtered by
-    assert '<th scope="row">limits requests: capacity</th>' in shown[0]
+    assert '<th scope="row">limits requests: limit</th>' in shown[0]
     assert '<th scope="row">reason</th>' in shown[1]
 
 

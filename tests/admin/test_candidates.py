@@ -53,7 +53,7 @@ def test_a_promoted_candidate_is_reverted_once(candidate: Candidate, admin_clien
     where = address("candidate_revert", candidate.pk)
     assert f'formaction="{where}"' in admin_client.get(address("candidate_changelist")).content.decode()
     admin_client.post(where)
-    assert Policy.objects.get().limits.get().capacity == 60
+    assert Policy.objects.get().limits.get().definition().capacity == 60
     assert where not in admin_client.get(address("candidate_changelist")).content.decode()
     assert "set one first" in admin_client.post(where, follow=True).content.decode()
 

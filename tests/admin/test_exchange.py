@@ -157,13 +157,13 @@ def test_a_file_is_shown_as_differences_before_anything_is_changed(admin_client:
     page = shown.content.decode()
     assert re.search(r"<del>100?</del>|<ins>25</ins>|<ins>250</ins>", page)
     assert " style=" not in page
-    assert Limit.objects.get().capacity == 100
+    assert Limit.objects.get().definition().capacity == 100
     assert events() == []
     confirm(admin_client, "policy", shown)
-    assert Limit.objects.get().capacity == 250
+    assert Limit.objects.get().definition().capacity == 250
     [event] = events()
     assert (event.actor, event.verb, event.object_label) == ("admin", "update", "resource api")
-    assert [taken["limits"][0]["capacity"] for taken in (event.before, event.after)] == [100, 250]
+    assert [taken["limits"][0]["text"] for taken in (event.before, event.after)] == ["100/min", "250/min"]
 
 
 @pytest.mark.parametrize("written", ["tpm=1M/min calls=5/60s:gcra", f'{CALLS[:-1]}, "tpm=1,000,000/1 min"]'])

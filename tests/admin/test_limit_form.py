@@ -24,4 +24,4 @@ def test_requests_are_counted_by_a_sliding_window(db: None, fields: dict[str, st
     form = form_class({"capacity": "10", "window_seconds": "1 min", **fields}, instance=limit)
     assert "sliding window for requests" in str(form["algorithm"].help_text)
     assert not form.errors
-    assert form.instance.algorithm == algorithm
+    assert form.instance.definition().algorithm == algorithm

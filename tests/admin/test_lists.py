@@ -230,7 +230,7 @@ def test_a_row_that_cannot_be_read_makes_the_list_say_unknown(model: str, admin_
     ("model", "names"),
     [
         ("auditevent", ["actor", "source", "source__exact", "verb__exact"]),
-        ("policy", ["limits__kind__exact", "effect__exact", "scope", "holds", "reason", "resource__name"]),
+        ("policy", ["kind", "effect__exact", "scope", "holds", "reason", "resource__name"]),
     ],
 )
 def test_what_no_database_can_look_for_is_no_filter(model: str, names: list[str], admin_client: Client) -> None:
@@ -261,7 +261,7 @@ MOST_QUERIES = 12
         ("entity", "?p=2"),
         ("policy", ""),
         ("policy", "?q=user:00001"),
-        ("policy", "?q=api/00007&scope=entity_on_resource&limits__kind__exact=rate"),
+        ("policy", "?q=api/00007&scope=entity_on_resource&kind=rate"),
         ("policy", "?holds=boosts"),
         ("resource", ""),
     ],
@@ -406,7 +406,7 @@ def test_an_end_that_no_database_knows_is_asked_for_again(admin_client: Client, 
 def test_policies_are_filtered_by_kinds_of_limits(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     limits.set_resource_limits("mail", [CallLimit(1, 60)])
-    found = [str(row) for row in rows_of(admin_client, "policy", "?limits__kind__exact=call")]
+    found = [str(row) for row in rows_of(admin_client, "policy", "?kind=call")]
     assert found == ["resource mail"]
 
 

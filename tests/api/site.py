@@ -49,7 +49,7 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
     for n in many:
         pool = Pool.objects.create(name=f"pool{n}")
         member = PoolMember.objects.create(pool=pool, name=f"member{n}", config={"region": f"r{n}"})
-        Limit.objects.create(member=member, key="tpm", capacity=10 * n, window_seconds=60, algorithm="gcra")
+        Limit.objects.create(member=member, key="tpm", text=f"{10 * n}/min:gcra")
         resource = Resource.objects.create(name=f"resource{n}", pool=pool)
         Plan.objects.create(name=f"plan{n}")
         tenant = Entity.objects.create(identifier=f"tenant:{n}")

@@ -113,9 +113,7 @@ def test_an_explanation_knows_the_limits_of_the_members_of_a_pool(root: APIClien
     Limit.objects.create(
         member=PoolMember.objects.create(pool=pool, name="a"),
         key="tpm",
-        capacity=10,
-        window_seconds=60,
-        algorithm="gcra",
+        text="10/min:gcra",
     )
     Resource.objects.create(name="llm", pool=pool)
     assert root.get(f"{ROOT}explain/?resource=llm&requested=tpm:1").status_code == 200

@@ -62,7 +62,7 @@ def test_a_changed_limit_is_another_version_of_its_policy(root: APIClient, where
     Policy.objects.update(effect="limits")
     Limit.from_definition(Policy.objects.get(), CallLimit(5, 60)).save()
     limited = root.get(where)["ETag"]
-    Limit.objects.update(capacity=6)
+    Limit.objects.update(text="6/min")
     assert len({tag, limited, root.get(where)["ETag"]}) == 3
 
 

@@ -10,24 +10,22 @@ from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
 from django.test import Client
 
-from limits_app.models import Limit, LimitKind, Policy
+from limits_app.models import Limit, Policy
 
 
-def rate(policy: Policy | None, key: str = "tpm", **fields: Any) -> Limit:
+def rate(policy: Policy | None, key: str = "tpm", text: str = "1000/min", **fields: Any) -> Limit:
     """A rate as a row."""
-    sound = {"kind": LimitKind.RATE, "capacity": 1000, "window_seconds": 60, "algorithm": "token_bucket"}
-    return Limit(policy=policy, key=key, **(sound | fields))
+    return Limit(policy=policy, key=key, text=text, **fields)
 
 
-def permits(policy: Policy, key: str = "connections", **fields: Any) -> Limit:
+def permits(policy: Policy, key: str = "connections", text: str = "10", **fields: Any) -> Limit:
     """Permits as a row."""
-    return Limit(policy=policy, key=key, **({"kind": LimitKind.RESOURCE, "capacity": 10} | fields))
+    return Limit(policy=policy, key=key, text=text, **fields)
 
 
-def quota(policy: Policy, key: str = "tokens", **fields: Any) -> Limit:
+def quota(policy: Policy, key: str = "tokens", text: str = "1000/day@UTC", **fields: Any) -> Limit:
     """A quota per day as a row."""
-    sound = {"kind": LimitKind.QUOTA, "capacity": 1000, "period": "day", "time_zone": "UTC"}
-    return Limit(policy=policy, key=key, **(sound | fields))
+    return Limit(policy=policy, key=key, text=text, **fields)
 
 
 def complaint(check: Callable[[], object], field: str | None = None) -> str:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.django_db
 
 def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> None:
     policy = Policy.objects.create(resource=api, entity=user, reason="pilot")
-    rate(policy, capacity="0.5").save()
-    permits(policy, max_hold_seconds=30).save()
+    rate(policy, text="0.5/min").save()
+    permits(policy, text="10:hold=30s").save()
     assert snapshot(policy) == {
         "scope": "entity_on_resource",
         "resource": "api",
@@ -40,8 +40,8 @@ def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> 
         "reason": "pilot",
         "candidates": [],
         "limits": [
-            {"kind": "resource", "key": "connections", "capacity": 10, "max_hold_seconds": 30},
-            {"kind": "rate", "key": "tpm", "capacity": 0.5, "window_seconds": 60, "algorithm": "token_bucket"},
+            {"key": "connections", "text": "10:hold=30s"},
+            {"key": "tpm", "text": "0.5/min"},
         ],
     }
 
@@ -58,9 +58,7 @@ def test_a_pool_is_remembered_with_its_members_and_their_limits(db: None) -> Non
             "order": 100,
             "config": {"region": "us-east-1"},
             "enabled": False,
-            "limits": [
-                {"kind": "rate", "key": "tpm", "capacity": 1000, "window_seconds": 60, "algorithm": "token_bucket"}
-            ],
+            "limits": [{"key": "tpm", "text": "1000/min"}],
         }
     ]
 

@@ -174,7 +174,7 @@ def test_hundreds_of_random_changes_are_as_many_events(admin_client: Client, tmp
     Resource.objects.create(name="kept")
     with connections["default"].cursor() as cursor:
         cursor.execute("UPDATE limits_app_resource SET description = 'by sql' WHERE name = 'kept'")
-        cursor.execute("UPDATE limits_app_limit SET capacity = 5000 WHERE policy_id = %s", [site.policy.pk])
+        cursor.execute("UPDATE limits_app_limit SET text = '5000/min' WHERE policy_id = %s", [site.policy.pk])
     assert {(one.object_type, str(one).split(" was ")[1]) for one in unrecorded()} == {
         ("resource", "changed without an event"),
         ("policy", "changed without an event"),

@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.db import IntegrityError, connections, transaction
 from django.db.models import F, ProtectedError, Value
+from django.db.models.functions import Concat
 
 from limits_app import CallLimit, limits
 from limits_app.audit import acting, unrecorded, verify
@@ -52,17 +53,17 @@ POLICY = ("update", "policy", "resource api")
 WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, str]]]] = {
     "save": (lambda policy, _: setattr(policy, "reason", "x") or policy.save(), [POLICY]),
     "save_of_one_field": (
-        lambda _, limit: setattr(limit, "capacity", 5) or limit.save(update_fields=["capacity"]),
+        lambda _, limit: setattr(limit, "text", "5/min") or limit.save(update_fields=["text"]),
         [POLICY],
     ),
     "new_limit": (lambda policy, _: rate(policy, "rpm").save(), [POLICY]),
     "update": (lambda *_: Policy.objects.order_by("resource__name").update(reason="x"), [POLICY]),
     "update_of_an_expression": (
-        lambda *_: Limit.objects.filter(member=None).update(capacity=F("capacity") + 1),
+        lambda *_: Limit.objects.filter(member=None).update(text=Concat(F("text"), Value(":soft"))),
         [POLICY],
     ),
     "update_of_nothing": (lambda *_: Policy.objects.filter(pk=0).update(reason="x"), []),
-    "bulk_update": (lambda _, limit: bulk_update([limit], "capacity", 7), [POLICY]),
+    "bulk_update": (lambda _, limit: bulk_update([limit], "text", "7/min"), [POLICY]),
     "bulk_create_of_limits": (
         lambda policy, _: Limit.objects.bulk_create([rate(policy, "a"), rate(policy, "b")]),
         [POLICY],
@@ -86,9 +87,9 @@ WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, st
     ),
     "upsert_of_limits": (
         lambda policy, limit: Limit.objects.bulk_create(
-            [rate(policy, capacity=3, pk=limit.pk)],
+            [rate(policy, text="3/min", pk=limit.pk)],
             update_conflicts=True,
-            update_fields=["capacity"],
+            update_fields=["text"],
             unique_fields=["id"],
         ),
         [POLICY],
@@ -98,7 +99,7 @@ WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, st
         lambda *_: Resource.objects.update_or_create({"description": "x"}, name="api"),
         [("update", "resource", "api")],
     ),
-    "related_manager": (lambda policy, _: policy.limits.create(key="k", kind="resource", capacity=1), [POLICY]),
+    "related_manager": (lambda policy, _: policy.limits.create(key="k", text="1"), [POLICY]),
     "related_clear": (lambda policy, _: policy.resource.policies.clear(), [("update", "policy", "system")]),
     "limit_moved_by_save": (
         lambda _, limit: setattr(limit, "policy", second()) or limit.save(),
@@ -116,7 +117,7 @@ WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, st
     "delete_of_limits": (lambda policy, _: policy.limits.all().delete(), [POLICY]),
     "delete": (lambda policy, _: policy.delete(), [("delete", "policy", "resource api")]),
     "delete_of_a_queryset": (lambda *_: Policy.objects.all().delete(), [("delete", "policy", "resource api")]),
-    "members_limit": (lambda *_: Limit.objects.filter(policy=None).update(capacity=9), [("update", "pool", "pool")]),
+    "members_limit": (lambda *_: Limit.objects.filter(policy=None).update(text="9/min"), [("update", "pool", "pool")]),
     "delete_of_a_member": (lambda *_: PoolMember.objects.get().delete(), [("update", "pool", "pool")]),
     "delete_of_a_pool": (lambda *_: Pool.objects.all().delete(), [("delete", "pool", "pool")]),
     "new_member": (lambda *_: Pool.objects.get().members.create(name="west"), [("update", "pool", "pool")]),

@@ -29,7 +29,11 @@ def full(policy: Policy, user: Entity) -> Policy:
     with acting(actor="ada"):
         policy.entity, policy.reason, policy.rollout_percent = user, "launch", 50
         policy.save()
-        for limit in (rate(policy, capacity="0.001"), permits(policy, max_hold_seconds=30), quota(policy, soft=True)):
+        for limit in (
+            rate(policy, text="0.001/min"),
+            permits(policy, text="10:hold=30s"),
+            quota(policy, text="5/week@UTC:soft"),
+        ):
             limit.save()
     return policy
 
@@ -39,7 +43,7 @@ def test_a_change_is_taken_back_with_its_limits(full: Policy) -> None:
     with acting(actor="bob", reason="oops"):
         Policy.objects.update(reason="worse", rollout_percent=1, entity=None)
         full.limits.filter(key="tpm").delete()
-        full.limits.update(capacity=77)
+        full.limits.update(text="77/h")
     revert(last(), actor="ada", source="shell")
     event = last()
     assert (event.verb, event.actor, event.source) == ("update", "ada", "shell")
@@ -130,13 +134,13 @@ def test_differences_name_fields_and_parts() -> None:
         "reason": "a",
         "extends": False,
         "entity": None,
-        "limits": [{"key": "tpm", "capacity": 1}, {"key": "rpm"}],
+        "limits": [{"key": "tpm", "text": "1/min"}, {"key": "rpm"}],
     }
-    after = {"reason": "b", "extends": False, "entity": "u", "limits": [{"key": "tpm", "capacity": 2}], "tags": [1]}
+    after = {"reason": "b", "extends": False, "entity": "u", "limits": [{"key": "tpm", "text": "2/min"}], "tags": [1]}
     assert differences(before, after) == [
         Difference("reason", Change.CHANGED, "a", "b"),
         Difference("entity", Change.ADDED, None, "u"),
-        Difference("limits tpm: capacity", Change.CHANGED, 1, 2),
+        Difference("limits tpm: text", Change.CHANGED, "1/min", "2/min"),
         Difference("limits rpm: key", Change.REMOVED, "rpm", None),
         Difference("tags", Change.ADDED, None, [1]),
     ]

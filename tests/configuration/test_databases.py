@@ -188,9 +188,7 @@ def test_limits_go_with_the_policy_or_the_member_that_they_are_of() -> None:
     pool = Pool.objects.using(ALIAS).create(name="models")
     member = PoolMember.objects.using(ALIAS).create(pool=pool, name="one")
     for owner in ({"policy": policies[1]}, {"policy": policies[2]}, {"member": member}):
-        Limit.objects.using(ALIAS).create(
-            kind="rate", key="tpm", capacity=1, window_seconds=60, algorithm="token_bucket", **owner
-        )
+        Limit.objects.using(ALIAS).create(key="tpm", text="1/min", **owner)
     policies[0].delete()
     Policy.objects.using(ALIAS).filter(pk=policies[1].pk).delete()
     pool.delete()

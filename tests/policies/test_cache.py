@@ -53,7 +53,7 @@ def test_a_definition_comes_back_as_it_was_set(definition: CallLimit | RateLimit
 def test_a_change_counts_on_the_next_acquire() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
-    Limit.objects.update(capacity=5)
+    Limit.objects.update(text="5/min")
     assert [bool(limits.try_acquire("api")) for _ in range(5)] == [True] * 4 + [False]
 
 

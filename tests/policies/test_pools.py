@@ -112,7 +112,7 @@ def test_a_change_counts_on_the_next_acquire() -> None:
     assert who(named.try_acquire()) == "b"
     PoolMember.objects.filter(name="b").update(enabled=False)
     assert who(named.try_acquire()) == "-"
-    pool.members.get(name="a").limits.update(capacity=2)
+    pool.members.get(name="a").limits.update(text="2/d")
     assert who(named.try_acquire(), named.try_acquire()) == "a-"
     assert len(named) == 1
     PoolMember.objects.filter(name="b").update(enabled=True)

@@ -61,14 +61,14 @@ def edit_member(number: int) -> None:
 
 
 def edit_row(row: Limit, number: int) -> None:
-    row.capacity = FEW + number  # type: ignore[assignment]  # as the form of the admin does
+    row.text = f"{FEW + number}/d"
     match random.randrange(3):
         case 0:
-            Limit.objects.filter(pk=row.pk).update(capacity=row.capacity)
+            Limit.objects.filter(pk=row.pk).update(text=row.text)
         case 1:
             row.save()
         case _:
-            Limit.objects.bulk_update([row], ["capacity"])
+            Limit.objects.bulk_update([row], ["text"])
 
 
 def change_candidate(number: int) -> None:

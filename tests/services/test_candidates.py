@@ -222,7 +222,7 @@ def test_auto_revert(
     limits.roll_up()
     limits.roll_up()
     assert told == (["resource api"] if reverted else [])
-    assert Policy.objects.get().limits.get().capacity == (100 if reverted else 3)
+    assert Policy.objects.get().limits.get().definition().capacity == (100 if reverted else 3)
     if reverted:
         event = AuditEvent.objects.filter(object_type="policy").order_by("-number")[0]
         assert event.source == "auto-revert"
@@ -320,7 +320,7 @@ def test_limits_that_were_changed_after_the_promotion_are_not_reverted_automatic
         assert allowed(2, f"user:{number}") == [True, False]
     limits.set_resource_limits("api", [CallLimit(2, 3600)])
     limits.roll_up()
-    assert (policy.limits.get().capacity, report().state) == (2, "promoted")
+    assert (policy.limits.get().definition().capacity, report().state) == (2, "promoted")
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_store_that_fails_while_a_list_is_made_leaves_its_rows_unknown(stores:
 def test_a_change_counts_in_each_store_also_when_another_process_made_it(tmp_path: Path) -> None:
     assert admitted("far") == 3
     with connection.cursor() as cursor:  # past this process, which is not to know of it
-        cursor.execute("UPDATE limits_app_limit SET capacity = 5")
+        cursor.execute("UPDATE limits_app_limit SET text = '5/min'")
     assert admitted("far") == 0
     told = "from limits_app.stores.process import open_process_store as o; import sys; o(sys.argv[1], map_megabytes=4)"
     subprocess.run([sys.executable, "-c", f"{told}.advance_version()", str(tmp_path)], check=True, timeout=60)

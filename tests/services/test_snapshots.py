@@ -107,7 +107,7 @@ def test_what_a_snapshot_has_of_limits_pools_and_endpoints_is_used_once_and_not_
 
     def change_all() -> None:
         set_to(5)
-        Limit.objects.filter(member=member).update(capacity=5)
+        Limit.objects.filter(member=member).update(text="5/min")
         Endpoint.objects.create(name="new", path="/new/", resource=chat)
 
     with transaction.atomic(ALIAS):

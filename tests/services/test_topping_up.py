@@ -356,7 +356,7 @@ def test_an_outage_fails_the_commit(act: Act, after: float, failing: FailingStor
     def act_and_lose_the_store() -> None:
         with transaction.atomic():
             assert act()
-            Limit.objects.update(capacity=20)
+            Limit.objects.update(text="20/min")
             announced.clear()
             failing.down = True
 

@@ -111,4 +111,4 @@ def test_the_audit_log_tells_the_parts_that_were_written() -> None:
     limits.set_resource_limits("api", [CallLimit(1, 60)])
     limits.set_resource_limits("api", [CallLimit(2, 60)])
     event = AuditEvent.objects.using("default").filter(object_type="policy")[0]
-    assert [told["limits"][0]["capacity"] for told in (event.before, event.after)] == [1, 2]
+    assert [told["limits"][0]["text"] for told in (event.before, event.after)] == ["1/min", "2/min"]

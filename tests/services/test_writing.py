@@ -89,7 +89,7 @@ def test_each_change_leaves_an_event_for_each_object() -> None:
         ("delete", "policy", "cy", "service", "left"),
     ]
     update = AuditEvent.objects.get(verb="update")
-    assert [taken["limits"][0]["capacity"] for taken in (update.before, update.after)] == [10, 20]
+    assert [taken["limits"][0]["text"] for taken in (update.before, update.after)] == ["10/min", "20/min"]
     assert Resource.objects.count() == Entity.objects.count() == 1
 
 
@@ -225,11 +225,8 @@ def test_quotas_and_soft_limits_are_listed_as_they_were_set() -> None:
     limits.set_resource_limits("api", QUOTAS)
     assert limits.list_resources() == {"api": tuple(QUOTAS)}
     assert AuditEvent.objects.get(object_type="policy").after["limits"][1] == {
-        "kind": "quota",
         "key": "session",
-        "capacity": 5,
-        "session_seconds": 18_000,
-        "soft": True,
+        "text": "5/5h:session:soft",
     }
 
 
@@ -247,6 +244,6 @@ def test_status_and_explanation_know_them() -> None:
 
 def test_a_zone_that_is_not_known_is_refused_where_it_is_set_and_where_it_is_read() -> None:
     limits.set_resource_limits("api", QUOTAS)
-    QuerySet.update(Limit.objects.filter(key="daily"), time_zone="Atlantis/Capital")  # as where zones are missing
+    QuerySet.update(Limit.objects.filter(key="daily"), text="10/day@Atlantis/Capital")  # as where zones are missing
     with pytest.raises(Unresolved, match="limit 'daily': time_zone 'Atlantis/Capital' is not known here"):
         limits.try_acquire("api", requested={"daily": 1})

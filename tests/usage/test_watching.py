@@ -254,7 +254,7 @@ def test_every_way_to_acquire_is_watched(seen: Seen, ask: Callable[[], object], 
     has(CallLimit(2, HOUR), resource="reports")
     pool = Pool.objects.create(name="pool")
     member = PoolMember.objects.create(pool=pool, name="eu")
-    member.limits.create(kind="call", key="call_count", capacity=2, window_seconds=HOUR, algorithm="gcra")
+    member.limits.create(key="call_count", text="2/h:gcra")
     ask()
     assert [one if isinstance(one, str) else one[0] for one in seen.all] == expected
 

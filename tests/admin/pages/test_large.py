@@ -40,7 +40,7 @@ PAGES = (
     ("policy", "?q=api/00007"),
     ("policy", "?scope=entity_on_resource"),
     ("policy", "?holds=boosts"),
-    ("policy", "?limits__kind__exact=rate"),
+    ("policy", "?kind=rate"),
     ("policy", "?o=4"),
     ("resource", ""),
     ("overview", ""),

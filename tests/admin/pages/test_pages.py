@@ -392,7 +392,7 @@ def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) ->
     assert "The policy is not enforced" in page
     assert "Concurrency limits cannot be previewed from hourly usage: slots" in page
     limit.refresh_from_db()
-    assert (limit.capacity, policy.limits.count()) == (1000, 1)
+    assert (limit.text, policy.limits.count()) == ("1000/h", 1)
 
 
 def test_a_preview_says_that_nobody_would_be_refused(admin_client: Client) -> None:
