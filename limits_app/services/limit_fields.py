@@ -231,7 +231,7 @@ def _wrong_fields(fields: dict[str, Any]) -> dict[str, Any]:
     kind = LimitKind(fields["kind"])
     if kind is LimitKind.CALL and fields.get("key") == "":
         fields["key"] = CallLimit.key
-    filled = {name for name, value in fields.items() if value not in (None, "", False)}
+    filled = {name for name, value in fields.items() if value not in (None, "") and value is not False}
     given = filled | (FIELDS.keys() - fields.keys())
     wrong = {
         name: gettext("Not allowed for the kind “%(kind)s”: leave it empty, or choose the kind %(fitting)s.")

@@ -345,7 +345,7 @@ def test_an_invalid_candidate_replaces_nothing(policy: Policy, given: dict[str, 
 def test_a_candidate_has_limits_in_every_form(policy: Policy, given: Any) -> None:
     limits.set_candidate(policy, given)
     limits.promote_candidate(policy)
-    assert [one.text() for one in policy.limits.order_by("key")] == ["calls=1/h", "db=3"]
+    assert [one.notation() for one in policy.limits.order_by("key")] == ["calls=1/h", "db=3"]
 
 
 def test_limits_of_an_entity_or_a_plan_are_not_shared() -> None:

@@ -14,6 +14,7 @@ from limits_app.core.notation import Noted
 from limits_app.models import Configuration, Endpoint, Entity, Limit, Policy, Pool, Resource
 from limits_app.services import definitions
 from limits_app.services.definitions import InvalidDefinition, find_or_new, read, read_limits, save
+from limits_app.services.limit_fields import split
 
 pytestmark = pytest.mark.django_db
 
@@ -76,7 +77,7 @@ def test_what_a_partial_definition_leaves_out_stays_as_it_is() -> None:
 def test_numbers_of_limits_can_be_text(capacity: str, window: str, read_as: tuple[object, object]) -> None:
     fields = {"key": "tpm", "kind": "rate", "capacity": capacity, "window_seconds": window}
     (limit,) = read_limits([fields])
-    assert (limit.capacity, limit.window_seconds) == read_as
+    assert (split(limit)["capacity"], split(limit)["window_seconds"]) == read_as
 
 
 def test_members_keep_their_rows_by_name() -> None:
@@ -138,7 +139,11 @@ def test_rows_of_every_other_kind() -> None:
             {"limits": [CALLS | {"capacity": "many", "window_seconds": "soon"}]},
             {"limits[0].capacity": "amount 'many' must be", "limits[0].window_seconds": "time 'soon' must look like"},
         ),
-        (Policy, {"limits": [{"key": "x", "capacity": 0.5, "algorithm": "none"}]}, {"limits[0].algorithm": "choice"}),
+        (
+            Policy,
+            {"limits": [{"key": "x", "capacity": 0.5, "algorithm": "none"}]},
+            {"limits[0].algorithm": "choice", "limits[0].window_seconds": "Enter the length of the window"},
+        ),
         (Entity, {"identifier": "u", "blocked": True, "unlimited": True}, {"blocked": "both unlimited and blocked"}),
         (Entity, {"identifier": "u", "metadata": [1]}, {"metadata": "Must be a JSON object"}),
         (Endpoint, {"name": "e", "path": "/"}, {"limits": "Enter either limits or a resource."}),

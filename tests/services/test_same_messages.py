@@ -15,7 +15,7 @@ from limits_app import InvalidLimit, limits
 from limits_app.core.notation import parse_limit
 from limits_app.models import Entity, Limit, Policy, Resource
 from limits_app.services import limits_file
-from limits_app.services.definitions import FIELDS
+from limits_app.services.limit_fields import split
 from tests.admin.test_exchange import upload
 from tests.api.site import ROOT, as_user
 from tests.commands.running import run_words
@@ -83,11 +83,10 @@ def by_file(policy: dict[str, Any]) -> str:
 
 
 def fields_of(text: str) -> dict[str, Any]:
-    """A limit as the columns of its row."""
+    """A limit as its fields."""
     noted = parse_limit(text)
     row = Limit.from_definition(Policy(), noted.limit, shared=noted.shared)
-    values = {name: getattr(row, name) for name in FIELDS[Limit]}
-    return {name: value for name, value in values.items() if value not in {None, "", False}}
+    return {name: value for name, value in split(row).items() if value not in {None, "", False}}
 
 
 def by_import(policy: dict[str, Any]) -> str:
