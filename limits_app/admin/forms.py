@@ -15,6 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.forms import SplitDateTimeField
 from django.forms.fields import InvalidJSONInput
+from django.utils.html import escape
 from django.utils.timezone import is_naive
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -162,8 +163,9 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
         if self.instance.text:
             self.initial = {**split(self.instance), **self.initial}
         if self.instance.text and self.initial["capacity"] is None and "capacity" in self.fields:
-            problem = _("The stored limit %(limit)s is invalid and has no effect: enter it again.")
-            self.fields["capacity"].help_text = problem % {"limit": self.instance.notation()}
+            problem = gettext("The stored limit %(limit)s is invalid and has no effect: enter it again.")
+            # The admin shows help texts without escaping them.
+            self.fields["capacity"].help_text = problem % {"limit": escape(self.instance.notation())}
 
     def clean(self) -> dict[str, Any] | None:
         """Join the fields; for requests without an algorithm and a burst to a sliding window: it never allows more."""

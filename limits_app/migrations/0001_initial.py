@@ -485,7 +485,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('key', limits_app.models.fields.ExactTextField(blank=True, help_text='What is counted: the key in code, such as “tokens”. Leave empty for requests (“call_count”).', max_length=64, verbose_name='unit')),
-                ('text', limits_app.models.fields.ExactTextField(help_text='Such as “400k/min” or “5M/month@Europe/Berlin”.', max_length=160, verbose_name='limit')),
+                ('text', limits_app.models.fields.ExactTextField(max_length=160, verbose_name='limit')),
                 ('shared', models.BooleanField(default=False, help_text='One counter for all entities instead of one for each entity; each resource is counted separately.', verbose_name='shared by all entities')),
                 ('policy', models.ForeignKey(blank=True, null=True, on_delete=limits_app.models.fields.cascade, related_name='limits', to='limits_app.policy', verbose_name='policy')),
                 ('member', models.ForeignKey(blank=True, null=True, on_delete=limits_app.models.fields.cascade, related_name='limits', to='limits_app.poolmember', verbose_name='pool member')),

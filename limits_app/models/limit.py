@@ -40,7 +40,7 @@ class Limit(Configuration):
         blank=True,
         help_text=_("What is counted: the key in code, such as “tokens”. Leave empty for requests (“call_count”)."),
     )
-    text = ExactTextField(_("limit"), max_length=160, help_text=_("Such as “400k/min” or “5M/month@Europe/Berlin”."))
+    text = ExactTextField(_("limit"), max_length=160)
     shared = models.BooleanField(
         _("shared by all entities"),
         default=False,
