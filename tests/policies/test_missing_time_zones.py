@@ -17,7 +17,6 @@ from limits_app.models.limit_rules import definition_of
 from limits_app.models.own_queries import TIME_ZONE, failures
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import resolver
-from limits_app.policies.chain import _definition_of
 
 ZONE = "America/Lima"
 QUOTA = QuotaLimit.per_week("letters", 9, time_zone=ZONE)

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from limits_app import limits
 from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
-from limits_app.resolver.cache import resolver
+from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
 from limits_app.services.limits_file import export
 from tests.admin.browsing import policy_form
