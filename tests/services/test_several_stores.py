@@ -191,7 +191,7 @@ def test_an_outage_affects_one_store(stores: Stores, clock: FakeClock, down: str
 def test_a_store_that_fails_while_a_list_is_made_leaves_its_rows_unknown(stores: Stores) -> None:
     pairs = [(Resource.objects.get(name=name), None) for name in ("near", "far")]
     version = stores["shared"].version()
-    stores["shared"].version = lambda: setattr(stores["shared"], "down", True) or version  # type: ignore[method-assign]
+    stores["shared"].version = lambda *_: setattr(stores["shared"], "down", True) or version  # type: ignore[method-assign]
     assert [row.known for row in overview(pairs)] == [True, False]
     stores["shared"].down = False
     stores["shared"].version = lambda: version  # type: ignore[method-assign]
