@@ -194,7 +194,7 @@ def test_a_store_that_fails_while_a_list_is_made_leaves_its_rows_unknown(stores:
     stores["shared"].version = lambda *_: setattr(stores["shared"], "down", True) or version  # type: ignore[method-assign]
     assert [row.known for row in overview(pairs)] == [True, False]
     stores["shared"].down = False
-    stores["shared"].version = lambda: version  # type: ignore[method-assign]
+    stores["shared"].version = lambda *_: version  # type: ignore[method-assign]
     peek = stores["shared"].peek
     stores["shared"].peek = lambda claim: peek(claim) or setattr(stores["shared"], "down", True)  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="the store 'shared' is down"):
