@@ -27,7 +27,7 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.base import AuditedAdmin
-from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource, registered
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
@@ -158,8 +158,8 @@ class Resources(Table):
 
     class Meta(Table.Meta):
         model = Resource
-        fields = definitions.FIELDS[Resource]
-        import_id_fields = ("name",)
+        fields = registered(Resource).fields
+        import_id_fields = registered(Resource).identity
 
 
 class Entities(Table):
@@ -171,8 +171,8 @@ class Entities(Table):
 
     class Meta(Table.Meta):
         model = Entity
-        fields = definitions.FIELDS[Entity]
-        import_id_fields = ("identifier",)
+        fields = registered(Entity).fields
+        import_id_fields = registered(Entity).identity
 
 
 class Policies(Table):
@@ -187,8 +187,8 @@ class Policies(Table):
 
     class Meta(Table.Meta):
         model = Policy
-        fields = (*definitions.FIELDS[Policy], "limits")
-        import_id_fields = ("resource", "entity", "plan", "counted", "valid_from", "weekly_hours")
+        fields = (*registered(Policy).fields, "limits")
+        import_id_fields = registered(Policy).identity
 
     def before_import(self, dataset: Any, **options: Any) -> None:
         """Add the columns that files without plans and totals leave out."""
@@ -227,7 +227,7 @@ class Endpoints(Table):
 
     class Meta(Table.Meta):
         model = Endpoint
-        fields = definitions.FIELDS[Endpoint]
+        fields = registered(Endpoint).fields
         import_id_fields = ("name",)
 
 

@@ -21,12 +21,13 @@ from limits_app.models import (
     Pool,
     PoolMember,
     Resource,
+    registered,
 )
 from limits_app.models.audit_log import CONTENT
 from limits_app.models.fields import ExactTextField
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.services import definitions, limit_fields
-from limits_app.services.definitions import FIELDS, MOST_PARTS
+from limits_app.services.definitions import MOST_PARTS
 
 C = TypeVar("C", bound=Configuration)
 
@@ -83,9 +84,16 @@ class _PartSerializer(DefinitionSerializer[C]):
         return data
 
 
-def _meta(model: type[Configuration], *fields: str) -> Any:
+def _options(model: type[Configuration], *fields: str) -> Any:
     """The options of a serializer with these fields; the models validate them."""
     return type("Meta", (), {"model": model, "fields": fields, "validators": ()})
+
+
+def _meta(model: type[Configuration], *more: str) -> Any:
+    """The options of a serializer with the fields of a model, and what follows them."""
+    entry = registered(model)
+    before = ("id", *model.implied) if entry.section else ()
+    return _options(model, *before, *entry.fields, *filter(None, [entry.parts]), *more)
 
 
 def _parts(serializer: Any, **options: Any) -> Any:
@@ -103,13 +111,13 @@ class LimitSerializer(_PartSerializer[Limit]):
         """Represent the fields that the text of the row has."""
         return super().to_representation(limit_fields.split(instance))  # type: ignore[arg-type]  # a mapping serves
 
-    Meta = _meta(Limit, *(name for name in FIELDS[Limit] if name != "shared"))
+    Meta = _options(Limit, *(name for name in limit_fields.FIELDS if name != "shared"))
 
 
 class PolicyLimitSerializer(LimitSerializer):
     """One limit of a policy; it can be shared by all entities."""
 
-    Meta = _meta(Limit, *FIELDS[Limit])
+    Meta = _options(Limit, *limit_fields.FIELDS)
 
 
 class PoolMemberSerializer(_PartSerializer[PoolMember]):
@@ -117,25 +125,25 @@ class PoolMemberSerializer(_PartSerializer[PoolMember]):
 
     limits = _parts(LimitSerializer)
 
-    Meta = _meta(PoolMember, *FIELDS[PoolMember], "limits")
+    Meta = _meta(PoolMember)
 
 
 class ResourceSerializer(DefinitionSerializer[Resource]):
     """A resource that can be limited."""
 
-    Meta = _meta(Resource, "id", *FIELDS[Resource])
+    Meta = _meta(Resource)
 
 
 class PlanSerializer(DefinitionSerializer[Plan]):
     """A plan, such as free or pro."""
 
-    Meta = _meta(Plan, "id", *FIELDS[Plan])
+    Meta = _meta(Plan)
 
 
 class EntitySerializer(DefinitionSerializer[Entity]):
     """A client, user or tenant, or a pattern of them."""
 
-    Meta = _meta(Entity, "id", *FIELDS[Entity])
+    Meta = _meta(Entity)
 
 
 class PolicySerializer(DefinitionSerializer[Policy]):
@@ -144,7 +152,7 @@ class PolicySerializer(DefinitionSerializer[Policy]):
     scope = serializers.ChoiceField(PolicyScope.choices, read_only=True)
     limits = _parts(PolicyLimitSerializer)
 
-    Meta = _meta(Policy, "id", "scope", *FIELDS[Policy], "limits", "created_at", "updated_at")
+    Meta = _meta(Policy, "created_at", "updated_at")
 
 
 class PoolSerializer(DefinitionSerializer[Pool]):
@@ -152,13 +160,13 @@ class PoolSerializer(DefinitionSerializer[Pool]):
 
     members = _parts(PoolMemberSerializer)
 
-    Meta = _meta(Pool, "id", *FIELDS[Pool], "members")
+    Meta = _meta(Pool)
 
 
 class EndpointSerializer(DefinitionSerializer[Endpoint]):
     """A rule for URLs, with limits of its own or with a resource."""
 
-    Meta = _meta(Endpoint, "id", *FIELDS[Endpoint])
+    Meta = _meta(Endpoint)
 
 
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):

@@ -7,16 +7,20 @@ from rest_framework.routers import SimpleRouter
 
 from limits_app.api import live_views, views
 from limits_app.api.base import NotFoundView, SchemaView
+from limits_app.models import registered
 
 app_name = "limits_api"
 
 _router = SimpleRouter(use_regex_path=False)
-_router.register("resources", views.ResourceView)
-_router.register("plans", views.PlanView)
-_router.register("entities", views.EntityView)
-_router.register("policies", views.PolicyView)
-_router.register("pools", views.PoolView)
-_router.register("endpoints", views.EndpointView)
+for _view in (
+    views.ResourceView,
+    views.PlanView,
+    views.EntityView,
+    views.PolicyView,
+    views.PoolView,
+    views.EndpointView,
+):
+    _router.register(registered(_view.queryset.model).section, _view)
 _router.register("audit-events", views.AuditEventView)
 
 _v1 = [

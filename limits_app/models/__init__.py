@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from limits_app.models.alerts import Alert, AlertChannel, AlertKind, AlertRule
 from limits_app.models.audit_log import AuditEvent, AuditHead, Manifest, Verb
 from limits_app.models.base import Configuration
@@ -16,6 +14,7 @@ from limits_app.models.plan import Plan, PlanGroup
 from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope, write_alias
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.pool import CoolDown, LoadBalancing, Pool, PoolMember
+from limits_app.models.registry import CONFIGURATION, REGISTRY, Registered, registered
 from limits_app.models.resource import CodeLimits, Resource, code_limits, note_code_limits
 from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import (
@@ -31,18 +30,3 @@ from limits_app.models.usage import (
     Period,
     UsageSnapshot,
 )
-
-CONFIGURATION: Final[tuple[type[Configuration], ...]] = (
-    Resource,
-    Plan,
-    PlanGroup,
-    Entity,
-    Policy,
-    Pool,
-    PoolMember,
-    Limit,
-    Endpoint,
-    EmergencySwitch,
-    Candidate,
-)
-"""The models whose changes are announced."""

@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
+from limits_app.models.base import Definable
 from limits_app.models.fields import ExactTextField
 from limits_app.models.validators import validate_identifier, validate_resource_name, validate_text
 
@@ -36,7 +37,7 @@ class AlertChannel(models.TextChoices):
 _validate_url: Final = URLValidator(schemes=["http", "https"])
 
 
-class AlertRule(models.Model):
+class AlertRule(Definable):
     """Sends an alert to one target for each event of a kind.
 
     The audit log does not record it, because targets and secrets are confidential.
@@ -99,7 +100,7 @@ class AlertRule(models.Model):
         """The e-mail addresses of the target."""
         return self.target.replace(",", "\n").split()
 
-    def clean(self) -> None:
+    def clean_alone(self) -> None:
         """Reject fields that do not fit the kind or the channel."""
         errors: dict[str, Any] = {}
         is_about_limits = self.kind in {AlertKind.THRESHOLD, AlertKind.REJECTIONS}

@@ -109,8 +109,31 @@ def check_validators(field: Any, value: object) -> None:
         raise IntegrityError(f"{field.name}: {'; '.join(error.messages)}") from error
 
 
-class Configuration(models.Model):
-    """A row of configuration, which administrators set."""
+class Definable(models.Model):
+    """A row that administrators set, and that can be read from a definition."""
+
+    named_by: ClassVar[str] = "name"
+    """The field with its unique name."""
+
+    class Meta:
+        abstract = True
+
+    def clean(self) -> None:
+        """Fill in implied values, and raise ValidationError for inconsistent ones."""
+        super().clean()
+        self.clean_alone()
+
+    def clean_alone(self) -> None:
+        """The part of `clean` that reads no other rows, for checking many rows before saving them."""
+
+
+def name_field(model: type[models.Model]) -> str:
+    """The field with the unique name of a row, of this app or a group of users."""
+    return model.named_by if issubclass(model, Definable) else "name"
+
+
+class Configuration(Definable):
+    """A row of configuration that decides on requests: its changes are recorded and announced."""
 
     part_of: ClassVar[Sequence[str]] = ()
     """Foreign keys to the object that it belongs to; changes are recorded as changes of that object."""
@@ -118,12 +141,10 @@ class Configuration(models.Model):
     """Properties that the audit log stores in addition to the fields."""
     always_validated: ClassVar[Sequence[str]] = ()
     """Fields that are validated on every write, also without a form."""
-    named_by: ClassVar[str] = "name"
-    """The field with its unique name."""
 
     objects: ClassVar[ConfigurationManager[Self]] = ConfigurationManager()
 
-    class Meta:
+    class Meta(Definable.Meta):
         abstract = True
         base_manager_name = "objects"  # related managers write through it
 
@@ -151,14 +172,6 @@ class Configuration(models.Model):
         using = router.db_for_write(type(self), instance=self)
         known = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
         super().clean_fields({*(exclude or ()), *known})
-
-    def clean(self) -> None:
-        """Fill in implied values, and raise ValidationError for inconsistent ones."""
-        super().clean()
-        self.clean_alone()
-
-    def clean_alone(self) -> None:
-        """The part of `clean` that reads no other rows, for checking many rows before saving them."""
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete the row and its nested objects."""

@@ -116,6 +116,14 @@ def plans_by_groups(using: str, users: Collection[str] | None = None, *, most: i
     return {f"{_USER_PREFIX}{key}": plan for key, (_place, plan) in first.items()}
 
 
+def group_names() -> dict[Any, str]:
+    """The names of the groups of users, by primary key; none on a site without them."""
+    if not apps.is_installed("django.contrib.auth"):
+        return {}
+    group = apps.get_model(_GROUP)
+    return dict(group._base_manager.using(router.db_for_write(group)).values_list("pk", "name"))
+
+
 def user_key(identifier: str) -> Any:
     """The primary key of the user that an entity `user:<primary key>` stands for; None for other entities."""
     if not identifier.startswith(_USER_PREFIX):

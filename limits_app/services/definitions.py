@@ -10,57 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import router
+from django.db.models import Model
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import AnyLimit
 from limits_app.core.notation import Noted, parse_limit
-from limits_app.models import (
-    Configuration,
-    Endpoint,
-    Entity,
-    Limit,
-    Plan,
-    Policy,
-    PolicyEffect,
-    Pool,
-    PoolMember,
-    Resource,
-)
-from limits_app.models.snapshots import fields_of
+from limits_app.models import Limit, Policy, PolicyEffect, Pool, PoolMember, registered
+from limits_app.models.base import Definable, name_field
 from limits_app.services import limit_fields
 from limits_app.services.field_values import Find, column_value, nearest
 
 Path = tuple[str | int, ...]
 """Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
-
-FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
-    {
-        model: tuple(field.name for field in fields_of(model) if field.editable)
-        for model in (Pool, PoolMember, Resource, Plan, Entity, Policy, Endpoint)
-    }
-    | {Limit: tuple(limit_fields.FIELDS)}
-)
-"""The fields that a definition of a model can have."""
-
-PARTS: Final[Mapping[type[Configuration], str]] = MappingProxyType(
-    {Pool: "members", PoolMember: "limits", Policy: "limits"}
-)
-"""What a definition has besides: a list of the definitions of its parts."""
-
-_OWNERS: Final[Mapping[type[Configuration], str]] = {Pool: "pool", PoolMember: "member", Policy: "policy"}
-"""The field in which a part refers to the row that it is a part of."""
-
-_REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
-    model: tuple(field.name for field in model._meta.concrete_fields if field.is_relation and field.name in names)
-    for model, names in FIELDS.items()
-}
-"""The fields in which a definition names other rows."""
 
 MOST_PARTS: Final = 100
 """How many limits a policy or a member can have, and how many members a pool."""
@@ -98,16 +64,16 @@ class Definition:
     parts: list[Definition] | None = None
 
 
-def find_stored(model: type[Configuration], name: str) -> Configuration:
+def find_stored(model: type[Model], name: str) -> Model:
     """Return the stored row of a name, from the database that is written to."""
     rows = model._default_manager.using(router.db_for_write(model))
-    row = None if "\0" in name else rows.filter(**{model.named_by: name}).first()
+    row = None if "\0" in name else rows.filter(**{name_field(model): name}).first()
     if row is None:
         raise ValidationError(f"There is no {model._meta.verbose_name} {shown(name)}.")
     return row
 
 
-def check_stored(model: type[Configuration], name: str, path: Path) -> None:
+def check_stored(model: type[Model], name: str, path: Path) -> None:
     """Raise InvalidDefinition, about the value at a path, where no row has a name."""
     try:
         find_stored(model, name)
@@ -115,7 +81,7 @@ def check_stored(model: type[Configuration], name: str, path: Path) -> None:
         raise InvalidDefinition({path: error.messages}) from error
 
 
-def check(row: Configuration, *, validate_unique: bool = True) -> None:
+def check(row: Definable, *, validate_unique: bool = True) -> None:
     """Have the model check a row that is not read from a definition; raises InvalidDefinition."""
     try:
         row.full_clean(validate_unique=validate_unique)
@@ -123,16 +89,16 @@ def check(row: Configuration, *, validate_unique: bool = True) -> None:
         raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
 
 
-def find_or_new(model: type[Configuration], name: str) -> Configuration:
+def find_or_new(model: type[Model], name: str) -> Model:
     """Return the stored row of a name, or else a new one that is checked and saved together with the definition."""
     try:
         return find_stored(model, name)
     except ValidationError:
-        return model(**{model.named_by: name})
+        return model(**{name_field(model): name})
 
 
 def read(
-    row: Configuration, data: object, *, partial: bool = False, find: Find = find_stored, alone: bool = False
+    row: Definable, data: object, *, partial: bool = False, find: Find = find_stored, alone: bool = False
 ) -> Definition:
     """Read the definition of a new or stored row from plain data, and check it; nothing is saved.
 
@@ -168,10 +134,10 @@ def save(definition: Definition) -> None:
         return
     if not is_new:
         kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
-        stored = getattr(row, PARTS[type(row)]).all()
+        stored = getattr(row, registered(type(row)).parts).all()
         (stored.exclude(pk__in=kept) if kept else stored).delete()
     for part in definition.parts:
-        setattr(part.row, _OWNERS[type(row)], row)
+        setattr(part.row, registered(type(row)).owner, row)
         save(part)
 
 
@@ -183,14 +149,14 @@ class _Reader:
         self._find = find
         self._alone = alone
 
-    def read(self, row: Configuration, data: object, path: Path, *, partial: bool = False) -> Definition:
+    def read(self, row: Definable, data: object, path: Path, *, partial: bool = False) -> Definition:
         """Fill a row and its parts from a mapping, and check them."""
+        fields, part_name = registered(type(row)).fields, registered(type(row)).parts
         if not isinstance(data, Mapping):
-            self._wrong(path, f"Must be an object with fields such as “{FIELDS[type(row)][0]}”, not {shown(data)}.")
+            self._wrong(path, f"Must be an object with fields such as “{fields[0]}”, not {shown(data)}.")
             return Definition(row)
-        part_name = PARTS.get(type(row), "")
-        self._check_names(data, [*FIELDS[type(row)], *filter(None, [part_name])], path)
-        columns = {name: row._meta.get_field(name) for name in FIELDS[type(row)]}
+        self._check_names(data, [*fields, *filter(None, [part_name])], path)
+        columns = {name: row._meta.get_field(name) for name in fields}
         values, wrong = self._values(columns, data, path, partial=partial)
         for name, value in values.items():
             setattr(row, name, value)
@@ -234,7 +200,7 @@ class _Reader:
 
     def _limit(self, owner: Policy | PoolMember, data: object, path: Path) -> Definition:
         """A limit from a text, a mapping of fields, a value of the core, or a row."""
-        limit = Limit(**{_OWNERS[type(owner)]: owner})
+        limit = Limit(**{registered(type(owner)).owner: owner})
         with self._noted(path):
             try:
                 noted = self._joined(data, path) if isinstance(data, Mapping) else _noted_limit(data)
@@ -247,7 +213,7 @@ class _Reader:
 
     def _joined(self, data: Mapping[Any, Any], path: Path) -> Noted | None:
         """The limit of a mapping of fields; None if one of them is wrong."""
-        self._check_names(data, FIELDS[Limit], path)
+        self._check_names(data, limit_fields.FIELDS, path)
         values, wrong = self._values(limit_fields.FIELDS, data, path)
         return limit_fields.join({name: value for name, value in values.items() if name not in wrong})
 
@@ -272,13 +238,13 @@ class _Reader:
                 values[name] = column.get_default()
         return values, wrong
 
-    def _check(self, row: Configuration, path: Path, wrong: set[str]) -> None:
+    def _check(self, row: Definable, path: Path, wrong: set[str]) -> None:
         """Have the model check the row; one with fields of a wrong type is checked field by field only."""
         new = {name: found for name, found in _named_rows(row) if found.pk is None}
         for name, found in new.items() if not self._alone else ():
             with self._noted((*path, name)):
                 found.full_clean()
-        exclude = {*new, *wrong, *([_OWNERS[Pool]] if isinstance(row, PoolMember) else ())}
+        exclude = {*new, *wrong, *([registered(Pool).owner] if isinstance(row, PoolMember) else ())}
         with self._noted(path):
             if not (wrong or self._alone):
                 row.full_clean(exclude)
@@ -305,9 +271,9 @@ class _Reader:
         return any(found[: len(path)] == path for found in self.errors)
 
 
-def _named_rows(row: Configuration) -> Iterator[tuple[str, Configuration]]:
+def _named_rows(row: Definable) -> Iterator[tuple[str, Any]]:
     """The rows that a definition names, as far as they are read already."""
-    for name in _REFERENCES[type(row)]:
+    for name in registered(type(row)).references:
         column: Any = row._meta.get_field(name)
         if (found := column.get_cached_value(row, None)) is not None:
             yield name, found

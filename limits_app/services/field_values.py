@@ -15,10 +15,9 @@ from django.utils.dateparse import parse_datetime
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import parse_amount, parse_seconds
-from limits_app.models import Configuration
 from limits_app.models.fields import in_site_time
 
-Find = Callable[[type[Configuration], str], Configuration]
+Find = Callable[[type[models.Model], str], models.Model]
 """Returns the row of a model with a name; raises ValidationError if it does not exist."""
 
 
@@ -41,7 +40,7 @@ def column_value(column: Any, value: Any, find: Find) -> Any:
             return _text(column, value)
 
 
-def _named(model: Any, value: object, find: Find) -> Configuration | None:
+def _named(model: Any, value: object, find: Find) -> models.Model | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):

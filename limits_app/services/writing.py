@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
 from limits_app import audit
@@ -18,7 +18,7 @@ from limits_app.core.keys import Account, check_entity, check_resource, entity_n
 from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, parse_limit, parse_limits
-from limits_app.models import Configuration, Counted, Entity, Policy
+from limits_app.models import Counted, Entity, Policy
 from limits_app.models.policy_rules import weakened
 from limits_app.services import definitions
 from limits_app.services.field_values import moment
@@ -130,9 +130,10 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
     return stored
 
 
-def _entity_or_stored(model: type[Configuration], name: str) -> Configuration:
+def _entity_or_stored(model: type[Model], name: str) -> Model:
     """Return the row of a name; entities are made where they do not exist, plans must exist."""
-    return definitions.find_or_new(model, name) if model is Entity else definitions.find_stored(model, name)
+    find = definitions.find_or_new if model is Entity else definitions.find_stored
+    return find(model, name)
 
 
 def checked_datetime(name: str, value: object) -> datetime:

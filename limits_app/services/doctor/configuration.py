@@ -15,11 +15,10 @@ from django.utils.module_loading import import_string
 from limits_app import conf
 from limits_app.core.errors import InvalidLimit, UnknownTimeZone
 from limits_app.core.notation import parse_limit
-from limits_app.models import Endpoint, Enforcement, PolicyEffect, write_alias
+from limits_app.models import Endpoint, Enforcement, PolicyEffect, registered, write_alias
 from limits_app.models.patterns import is_pattern
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import with_secrets
-from limits_app.services.definitions import FIELDS
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Name, references
 from limits_app.services.limits_file.planning import lines, overlapping
@@ -212,7 +211,7 @@ def _few(code: str, severity: Severity, messages: list[str], *, what: str, advic
 _ID: Final = "limits_app.D019"
 _ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written."
 _TARGET: Final = tuple(
-    name for name in FIELDS[Endpoint] if name not in {"name", "limits", "resource", "amounts", "order"}
+    name for name in registered(Endpoint).fields if name not in {"name", "limits", "resource", "amounts", "order"}
 )
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 

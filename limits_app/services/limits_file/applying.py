@@ -10,9 +10,11 @@ from django.db import IntegrityError
 
 from limits_app import audit
 from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource, write_alias
+from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
 from limits_app.services.definitions import Definition
 from limits_app.services.limits_file.content import (
+    GROUPS,
     LIMITS,
     MEMBERS,
     SECTIONS,
@@ -83,6 +85,7 @@ class _Writer:
 
     def write(self) -> None:
         """Delete what nothing refers to, write section by section, and delete the rest, users before used."""
+        self._give_keys_to_groups()
         for name in _DELETED_FIRST:
             self._delete(SECTIONS[name])
         for section in SECTIONS.values():
@@ -114,10 +117,18 @@ class _Writer:
         for entry in self._content.of(section.name):
             _row(entry).pk = keys.get(entry.key)
 
+    def _give_keys_to_groups(self) -> None:
+        """Give the groups of users that the file names their primary keys; the plan has found them."""
+        rows = {key[0]: row for (name, key), row in self._content.rows.items() if name == GROUPS}
+        for key, name in group_names().items() if rows else ():
+            if name in rows:
+                rows[name].pk = key
+
     def _change(self, section: Section) -> None:
         for batch in batches(self._plan.of(Change.UPDATE, section.name)):
             found = {step.stored.pk: step for step in batch if step.stored}
-            self._unit.touch(self._rows(section.model).filter(pk__in=found))
+            if section.registered.is_audited:
+                self._unit.touch(self._rows(section.model).filter(pk__in=found))
             rows = self._rows(section.model).in_bulk([*found])
             for key, step in found.items():
                 self._save(rows[key], step)

@@ -14,10 +14,22 @@ from django.db import models
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.notation import Noted, parse_limit
-from limits_app.models import Configuration, Counted, Endpoint, Entity, Limit, Plan, Policy, Pool, PoolMember, Resource
+from limits_app.models import (
+    REGISTRY,
+    AlertRule,
+    Counted,
+    Limit,
+    PlanGroup,
+    Pool,
+    PoolMember,
+    Registered,
+    registered,
+)
+from limits_app.models.base import Definable, name_field
 from limits_app.models.fields import aware
 from limits_app.models.limit_rules import row_text
-from limits_app.services.definitions import FIELDS, PARTS, Definition
+from limits_app.models.plan import group_names
+from limits_app.services.definitions import Definition
 
 Key = tuple[Any, ...]
 """The identity of an object in a section; endpoints with the same name and order are numbered."""
@@ -30,36 +42,65 @@ State = Mapping[str, Any]
 UTC, limits as a tuple of texts, and the members of a pool by their names."""
 
 LIMITS: Final = "limits"
+GROUPS: Final = "groups"
+"""The groups of users that objects name; they are no objects of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One kind of object; `identity` are the fields that identify an object.
+    """One kind of object, as the registry has it.
 
     A file has `named` objects in a mapping by their names, and others in a list. Of a `counted` section the identities
     need not differ: the second one is distinguished from the first.
     """
 
     name: str
-    model: type[Configuration]
-    identity: tuple[str, ...]
-    named: bool = True
-    counted: bool = False
+    registered: Registered
+
+    @property
+    def model(self) -> type[Definable]:
+        """The model of its objects."""
+        return self.registered.model
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The fields that identify an object."""
+        return self.registered.identity
+
+    @property
+    def named(self) -> bool:
+        """Whether one name identifies an object."""
+        return len(self.identity) == 1
+
+    @property
+    def counted(self) -> bool:
+        """Whether several objects can have the same identity."""
+        return self.registered.numbered
 
     @property
     def kind(self) -> str:
-        """What one of its objects is called."""
+        """The name of the model, under which manifests have its objects."""
         return self.model._meta.model_name or ""
+
+    @property
+    def label(self) -> str:
+        """What one of its objects is called."""
+        return _LABELS.get(self.model, self.kind)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The fields that an object has in a file, besides the name of a named one."""
+        return self.fields if self.named else self.registered.fields
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields besides the identity."""
-        return tuple(name for name in FIELDS[self.model] if name not in self.identity)
+        return tuple(name for name in self.registered.fields if name not in self.identity)
 
     @property
     def has_limits(self) -> bool:
         """Whether its objects have limits of their own."""
-        return PARTS.get(self.model) == LIMITS
+        return self.registered.parts == LIMITS
 
     @property
     def parts(self) -> Section | None:
@@ -82,20 +123,10 @@ class Section:
         return state | ({self.parts.name: {}} if self.parts else {})
 
 
-_POLICY: Final = ("resource", "entity", "valid_from", "weekly_hours", "plan", "counted")
-MEMBERS: Final = Section("members", PoolMember, ("name",))
+_LABELS: Final[Mapping[type[models.Model], str]] = {PlanGroup: "group", AlertRule: "alert rule"}
+MEMBERS: Final = Section("members", registered(PoolMember))
 SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
-    {
-        section.name: section
-        for section in (
-            Section("pools", Pool, ("name",)),
-            Section("resources", Resource, ("name",)),
-            Section("plans", Plan, ("name",)),
-            Section("entities", Entity, ("identifier",)),
-            Section("policies", Policy, _POLICY, named=False),
-            Section("endpoints", Endpoint, ("name", "order"), named=False, counted=True),
-        )
-    }
+    {entry.section: Section(entry.section, entry) for entry in REGISTRY.values() if entry.section}
 )
 """In an order in which none refers to a later one."""
 
@@ -120,11 +151,11 @@ class Entry:
     def label(self) -> str:
         """What people call it."""
         if self.section.named:
-            return f"{self.section.kind} {self.key[0]}"
+            return f"{self.section.label} {self.key[0]}"
         if self.section.counted:
             name, order, place = self.key
             among = "" if order == self.section.default("order") else f" of order {order}"
-            return f"{self.section.kind} {name}{among}" + (f" ({place + 1})" if place else "")
+            return f"{self.section.label} {name}{among}" + (f" ({place + 1})" if place else "")
         resource, entity, valid_from, hours, plan, counted = self.key
         subject = f"entity {entity}" if entity else f"plan {plan}" if plan else ""
         where = f"on {resource}" if subject and resource else f"resource {resource}" if resource else ""
@@ -134,21 +165,13 @@ class Entry:
         return " ".join(filter(None, ["policy", whom, where, total, when]))
 
 
-_REFERENCES: Final = {
-    "pool": "pools",
-    "resource": "resources",
-    "plan": "plans",
-    "entity": "entities",
-    "parent": "entities",
-}
-
-
 def references(entry: Entry) -> Iterator[Name]:
-    """The objects that an object names."""
+    """The objects that an object names; the groups of users that it names are in no section."""
     said = dict(zip(entry.section.identity, entry.key, strict=False)) | dict(entry.state)
-    for name, section in _REFERENCES.items():
-        if said.get(name):
-            yield section, (said[name],)
+    for name in entry.section.registered.references:
+        model = entry.section.field(name).related_model
+        if said.get(name) and model in REGISTRY:
+            yield registered(model).section, (said[name],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +219,20 @@ def plain_value(field: Any, value: Any) -> Any:
         return "" if value is None else aware(value).astimezone(UTC).isoformat()
     if field.is_relation:
         return "" if value is None else str(value)
+    if isinstance(field, models.JSONField):
+        return _in_order(value)
     return value.value if isinstance(value, models.Choices) else value
+
+
+def _in_order(value: Any) -> Any:
+    """A JSON value with the keys of objects in order, which not every database keeps."""
+    match value:
+        case dict():
+            return {key: _in_order(value[key]) for key in sorted(value)}
+        case list():
+            return [_in_order(item) for item in value]
+        case _:
+            return value
 
 
 def stored_content(using: str) -> dict[Name, Entry]:
@@ -217,7 +253,13 @@ def stored_entries(section: Section, using: str) -> Iterator[Entry]:
         yield Entry(section, key, defaults | state, pk=pk)
 
 
-def _section(section: Section, using: str) -> Iterator[Entry]:
+def _section(section: Section, using: str) -> list[Entry]:
+    """The objects of a section: by their names, whatever the database sorts by, or in the order of rules."""
+    entries = _whole(section, using)
+    return [*entries] if section.counted else sorted(entries, key=lambda entry: entry.key)
+
+
+def _whole(section: Section, using: str) -> Iterator[Entry]:
     limits = _limits("policy", using) if section.has_limits else {}
     members = _members(using) if section.parts is not None else {}
     for entry in stored_entries(section, using):
@@ -233,15 +275,21 @@ _Rows = Iterator[tuple[Any, Key, dict[str, Any]]]
 
 
 def _all(section: Section, using: str) -> Any:
-    """All rows, by identity; endpoints in the order in which they are tried."""
-    order = ["order"] if section.counted else [_column(section, name) for name in section.identity]
-    return section.model._base_manager.using(using).order_by(*order, "pk")
+    """All rows; of a counted section in the order in which they are tried."""
+    return section.model._base_manager.using(using).order_by(*(["order", "pk"] if section.counted else []))
 
 
 def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
+    """The rows with their keys and states, without those of groups of users that do not exist."""
     fields = [section.field(name) for name in names]
     width = len(section.identity)
-    for pk, *values in rows.values_list("pk", *(_column(section, name) for name in names)):
+    elsewhere = [place for place, field in enumerate(fields) if _is_elsewhere(field)]
+    groups = group_names() if elsewhere else {}
+    for pk, *values in rows.values_list("pk", *map(_column, fields)):
+        for place in elsewhere:
+            values[place] = groups.get(values[place])
+        if any(values[place] is None for place in elsewhere):
+            continue
         plain = [plain_value(field, value) for field, value in zip(fields, values, strict=True)]
         yield pk, tuple(plain[:width]), dict(zip(names[width:], plain[width:], strict=True))
 
@@ -273,6 +321,12 @@ def _limits(owner: str, using: str) -> dict[Any, tuple[str, ...]]:
     return found
 
 
-def _column(section: Section, name: str) -> str:
-    field = section.field(name)
-    return f"{name}__{field.related_model.named_by}" if field.is_relation else name
+def _column(field: Any) -> str:
+    if not field.is_relation:
+        return str(field.name)
+    return field.attname if _is_elsewhere(field) else f"{field.name}__{name_field(field.related_model)}"
+
+
+def _is_elsewhere(field: Any) -> bool:
+    """Whether a field refers to groups of users, which may be in another database."""
+    return bool(field.is_relation) and field.related_model not in REGISTRY

@@ -12,7 +12,7 @@ from django.utils.dateparse import parse_datetime
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, create_model, model_validator
 
 from limits_app.core.amounts import shown
-from limits_app.services.definitions import FIELDS, Path
+from limits_app.services.definitions import Path
 from limits_app.services.field_values import nearest
 from limits_app.services.limits_file.content import LIMITS, MEMBERS, SECTIONS, Section
 
@@ -63,7 +63,7 @@ def _type_of(column: Any) -> Any:
 
 def _describe(section: Section, schema: dict[str, Any]) -> None:
     """Add the help texts and choices of the columns."""
-    for name in section.fields if section.named else FIELDS[section.model]:
+    for name in section.written:
         column, described = section.field(name), schema["properties"][name]
         described["description"] = str(column.help_text)
         if column.choices:
@@ -77,10 +77,9 @@ def _describe(section: Section, schema: dict[str, Any]) -> None:
 
 def _model(section: Section) -> type[BaseModel]:
     """The form of the objects of a section, of the columns of their model."""
-    names = section.fields if section.named else FIELDS[section.model]
     fields: dict[str, Any] = {
         name: (kind := _type_of(section.field(name)), section.default(name) if kind is not _MOMENT else None)
-        for name in names
+        for name in section.written
     }
     if section.has_limits:
         fields[LIMITS] = (Limits, [])

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest
+from limits_app.models.plan import group_names, groups_have_plans
 from limits_app.models.policy_rules import Schedule, weakened
 from limits_app.services.limits_file.content import (
     LIMITS,
@@ -96,6 +97,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     }
     owners = {name: others.get((SECTIONS[name[0]].kind, stored[name].pk)) for name in wanted if name in stored}
     problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
+    problems += _without_group(content, using)
     if problems:
         raise InvalidFile(file, problems)
     steps = [_step(entry, stored.get(name)) for name, entry in wanted.items() if entry is not None]
@@ -182,6 +184,19 @@ def _dangling(after: Mapping[Name, Entry], deleted: Mapping[Name, object]) -> It
                 )
             else:
                 yield Problem(f"{entry.label} refers to {key}, which is not in {section}: write it there", entry.line)
+
+
+def _without_group(content: Content, using: str) -> Iterator[Problem]:
+    """Groups of users that are not there, or that cannot have plans."""
+    wanted = [*content.of("plan_groups")]
+    names = {*group_names().values()} if wanted else set()
+    for entry in wanted:
+        if entry.key[0] not in names:
+            yield Problem(f"this site has no {entry.label}: create it first, or remove it here", entry.line)
+        elif not groups_have_plans(using):
+            yield Problem(
+                f"{entry.label} cannot have a plan, because users are in another database: remove it here", entry.line
+            )
 
 
 def lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:

@@ -12,12 +12,15 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
+from django.db.models import Model
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.models import Configuration, Policy
+from limits_app.models import REGISTRY, Policy, registered
+from limits_app.models.base import name_field
 from limits_app.services import definitions
 from limits_app.services.definitions import Definition, InvalidDefinition, Path, path_text
 from limits_app.services.limits_file.content import (
+    GROUPS,
     LIMITS,
     MEMBERS,
     SECTIONS,
@@ -243,17 +246,19 @@ class _Reader:
         key = tuple(plain_value(section.field(name), getattr(row, name)) for name in section.identity)
         return Entry(section, key, _state(section, definition), self._document.lines[path], definition)
 
-    def _find(self, model: type[Configuration], name: str) -> Configuration:
+    def _find(self, model: type[Model], name: str) -> Any:
         """The row of a name, which another part of the file may have, or no part of it."""
-        section = next(one for one in SECTIONS.values() if one.model is model)
-        if (section.name, (name,)) not in self.rows:
+        if isinstance(model, str):  # as Django has a model whose app is not installed
+            raise ValidationError("This site has no groups of users: django.contrib.auth is not in INSTALLED_APPS.")
+        section = registered(model).section if model in REGISTRY else GROUPS
+        if (section, (name,)) not in self.rows:
             try:
-                section.field(model.named_by).clean(name, None)
+                column: Any = model._meta.get_field(name_field(model))
+                column.clean(name, None)
             except ValidationError as error:
                 raise ValidationError(error.messages) from None
-            self.rows[section.name, (name,)] = model(**{model.named_by: name})
-        found: Configuration = self.rows[section.name, (name,)]
-        return found
+            self.rows[section, (name,)] = model(**{name_field(model): name})
+        return self.rows[section, (name,)]
 
 
 def _left_out_dropped(said: Any) -> dict[str, Any]:
