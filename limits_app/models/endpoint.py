@@ -31,6 +31,7 @@ from limits_app.models.validators import (
     validate_methods,
     validate_networks,
     validate_path,
+    validate_resource_name,
     validate_text,
     validate_view_name,
 )
@@ -128,8 +129,15 @@ class Endpoint(Configuration):
             "for them."
         ),
     )
-    limits_resource = ExactTextField(_("resource of the limits"), max_length=64, blank=True, default="", editable=False)
-    """The name of the resource that was made for the limits."""
+    limits_resource = ExactTextField(
+        _("resource of the limits"),
+        max_length=64,
+        blank=True,
+        default="",
+        editable=False,
+        validators=[validate_resource_name],
+        help_text="The name of the resource that is made for the limits.",  # of the schema of limits files
+    )
     resource = models.ForeignKey(
         Resource,
         verbose_name=_("resource"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from django.apps import apps
@@ -94,15 +94,27 @@ def groups_have_plans(using: str) -> bool:
     return memberships() is not None and router.db_for_write(get_user_model()) == using
 
 
-def plans_by_groups(using: str, users: Collection[str] | None = None, *, most: int | None = None) -> dict[str, str]:
+def plans_by_groups(
+    using: str,
+    users: Collection[str] | None = None,
+    *,
+    most: int | None = None,
+    proposed: Iterable[tuple[str, str, int]] = (),
+) -> dict[str, str]:
     """The names of the plans that users have by their groups, by their entities; None: of all users.
 
-    At most so many memberships are read.
+    At most so many memberships are read. `proposed` are names of groups, with plans and their priorities, that they
+    have instead of the stored ones.
     """
     if not groups_have_plans(using):
         return {}
     groups = PlanGroup.objects.using(using).order_by("-plan__priority", "plan__name")
-    order = {group: (place, plan) for place, (group, plan) in enumerate(groups.values_list("group", "plan__name"))}
+    rows = list(groups.values_list("group", "plan__name", "plan__priority"))
+    if instead := {name: (plan, priority) for name, plan, priority in proposed}:
+        changed = {key: instead[name] for key, name in group_names().items() if name in instead}
+        rows = [row for row in rows if row[0] not in changed] + [(key, *plan) for key, plan in changed.items()]
+        rows.sort(key=lambda row: (-row[2], row[1]))
+    order = {group: (place, plan) for place, (group, plan, _priority) in enumerate(rows)}
     if not order:
         return {}
     field = memberships()

@@ -43,6 +43,7 @@ class Registered:
 
     `fields` are what a definition of a row can have, in this order, wherever it is written; `unwritten` says of each
     other field why not. `identity` are the fields that identify a row, of a part among the parts of its row.
+    `only_new` are fields that the app sets, and that a limits file can set for new rows.
     `section` is its name in limits files and in the paths of the REST API. `parts` is the relation with the rows that
     are written together with it, and `owner` the field by which such a part refers back to it. Where rows are
     `numbered`, several have the same identity. `left_out` says of each use that does not have the model why not.
@@ -55,6 +56,7 @@ class Registered:
     parts: str = ""
     owner: str = ""
     numbered: bool = False
+    only_new: tuple[str, ...] = ()
     unwritten: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[Use, str] = field(default_factory=dict)
 
@@ -185,6 +187,7 @@ REGISTRY: Final[Mapping[type[Model], Registered]] = MappingProxyType(
                 ),
                 section="endpoints",
                 numbered=True,
+                only_new=("limits_resource",),
                 unwritten={**_PRIMARY_KEY, "limits_resource": "the resource that is made for the limits"},
             ),
             Registered(
@@ -273,6 +276,9 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         state.WaitingBatch: "the state of a store",
         usage.CollectedBatch: "what was used",
         usage.Denial: "what was rejected",
+        usage.Explain: "a page of the admin",
+        usage.Live: "a page of the admin",
+        usage.Overview: "a page of the admin",
         usage.EvaluatedEntity: "what was evaluated",
         usage.EvaluationCount: "what was evaluated",
         usage.UsageSnapshot: "what was used",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import router
@@ -25,6 +25,7 @@ from limits_app.models.base import Definable, name_field
 from limits_app.services import limit_fields
 from limits_app.services.field_values import Find, column_value, nearest
 
+M = TypeVar("M", bound=Model)
 Path = tuple[str | int, ...]
 """Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
 
@@ -64,7 +65,7 @@ class Definition:
     parts: list[Definition] | None = None
 
 
-def find_stored(model: type[Model], name: str) -> Model:
+def find_stored(model: type[M], name: str) -> M:
     """Return the stored row of a name, from the database that is written to."""
     rows = model._default_manager.using(router.db_for_write(model))
     row = None if "\0" in name else rows.filter(**{name_field(model): name}).first()
@@ -89,7 +90,7 @@ def check(row: Definable, *, validate_unique: bool = True) -> None:
         raise InvalidDefinition({(name,): said for name, said in error.message_dict.items()}) from error
 
 
-def find_or_new(model: type[Model], name: str) -> Model:
+def find_or_new(model: type[M], name: str) -> M:
     """Return the stored row of a name, or else a new one that is checked and saved together with the definition."""
     try:
         return find_stored(model, name)

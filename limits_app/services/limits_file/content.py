@@ -90,12 +90,13 @@ class Section:
     @property
     def written(self) -> tuple[str, ...]:
         """The fields that an object has in a file, besides the name of a named one."""
-        return self.fields if self.named else self.registered.fields
+        return self.fields if self.named else (*self.registered.fields, *self.registered.only_new)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields besides the identity."""
-        return tuple(name for name in self.registered.fields if name not in self.identity)
+        names = (*self.registered.fields, *self.registered.only_new)
+        return tuple(name for name in names if name not in self.identity)
 
     @property
     def has_limits(self) -> bool:

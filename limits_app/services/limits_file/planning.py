@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
-from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest
+from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Counted, Manifest, Resource
 from limits_app.models.plan import group_names, groups_have_plans
 from limits_app.models.policy_rules import Schedule, weakened
 from limits_app.services.limits_file.content import (
@@ -91,13 +91,14 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     mine, others = managed(content.name, using)
     own = {name for name, one in stored.items() if one.pk in mine.get(SECTIONS[name[0]].kind, ())}
     wanted = _with_implied(content, stored.keys() - own)
+    warnings = [*_kept(wanted, stored)]
     deleted = {name: stored[name] for name in stored if name in own and name not in wanted}
     after = {name: entry for name, entry in stored.items() if name not in deleted} | {
         name: entry for name, entry in wanted.items() if entry is not None
     }
     owners = {name: others.get((SECTIONS[name[0]].kind, stored[name].pk)) for name in wanted if name in stored}
     problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
-    problems += _without_group(content, using)
+    problems += [*_without_group(content, using), *_taken(after, using)]
     if problems:
         raise InvalidFile(file, problems)
     steps = [_step(entry, stored.get(name)) for name, entry in wanted.items() if entry is not None]
@@ -106,7 +107,7 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     for name, entry in wanted.items():
         if name in stored and entry is not None:
             adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
-    return Plan(content.name, tuple(steps), tuple(_warnings(steps, after, using)), adopted)
+    return Plan(content.name, tuple(steps), (*warnings, *_warnings(steps, after, using)), adopted)
 
 
 def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
@@ -184,6 +185,38 @@ def _dangling(after: Mapping[Name, Entry], deleted: Mapping[Name, object]) -> It
                 )
             else:
                 yield Problem(f"{entry.label} refers to {key}, which is not in {section}: write it there", entry.line)
+
+
+def _kept(wanted: dict[Name, Entry | None], stored: Mapping[Name, Entry]) -> Iterator[str]:
+    """Let objects keep the fields that a file sets for new ones only; say where they differ."""
+    for name, entry in wanted.items():
+        there = stored.get(name)
+        if entry is None or there is None:
+            continue
+        kept = {one: value for one in entry.section.registered.only_new if (value := there.state[one])}
+        for one, value in kept.items():
+            if entry.state[one] not in ("", value):
+                yield f"{entry.label} keeps the {one} {value}, and does not get {entry.state[one]}"
+        wanted[name] = replace(entry, state={**entry.state, **kept})
+
+
+def _taken(after: Mapping[Name, Entry], using: str) -> Iterator[Problem]:
+    """Rules whose limits would replace those of another rule, or of a resource that was not made for a rule."""
+    made = {*Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True)}
+    rules: dict[str, Entry] = {}
+    for (section, _), entry in after.items():
+        if section != "endpoints" or not entry.state["limits"] or not (resource := entry.state["limits_resource"]):
+            continue
+        other = rules.setdefault(resource, entry)
+        policy = after.get(("policies", (resource, "", "", "", "", Counted.EACH.value)))
+        if other is entry and policy and (policy.line or resource not in made):
+            other = policy
+        if other is not entry:
+            yield Problem(
+                f"{entry.label} cannot have limits on {resource}, because {other.label} has: write another "
+                "limits_resource, or leave it out",
+                entry.line,
+            )
 
 
 def _without_group(content: Content, using: str) -> Iterator[Problem]:

@@ -47,9 +47,10 @@ def proposed_collector(
 ) -> Collector:
     """The collector of policies and entities that replace those of a database; policies are numbered from 1 on.
 
-    Groups of users, and the limits that code sets, are not in files, and are those of the database.
+    Users and the limits that code sets are those of the database, and so are the plans of groups that are not among the
+    objects.
     """
-    policies, entities = [], {}
+    policies, entities, priorities, groups = [], {}, {}, {}
     for number, entry in enumerate(entries, 1):
         if entry.section.name == "policies":
             place, policy = proposed_policy(entry, number)
@@ -59,8 +60,14 @@ def proposed_collector(
             state = entry.state
             row = EntityRow(state["blocked"], state["unlimited"], state["cascade"], state["parent"], state["plan"])
             entities[entry.key[0]] = row
-    by_groups, code_limits = plans_by_groups(using), stored_code_limits(using)
-    return Collector(policies, entities, plans_by_groups=by_groups, code_limits=code_limits)
+        elif entry.section.name == "plans":
+            priorities[entry.key[0]] = entry.state["priority"]
+        elif entry.section.name == "plan_groups":
+            groups[entry.key[0]] = entry.state["plan"]
+    by_groups = plans_by_groups(
+        using, proposed=[(name, plan, priorities.get(plan, 0)) for name, plan in groups.items()]
+    )
+    return Collector(policies, entities, plans_by_groups=by_groups, code_limits=stored_code_limits(using))
 
 
 def dropped_limits(entries: Iterable[Entry], changed: Iterable[Entry], using: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.models import REGISTRY, Policy, registered
+from limits_app.models import REGISTRY, Endpoint, Policy, registered
 from limits_app.models.base import name_field
 from limits_app.services import definitions
 from limits_app.services.definitions import Definition, InvalidDefinition, Path, path_text
@@ -168,6 +168,7 @@ def _line(where: Any) -> int:
     return int(where.start_mark.line) + 1
 
 
+_WITHOUT_LIMITS: Final = "Only a rule with limits has this: remove it, or write limits instead of a resource."
 _END_ALONE: Final = "Write “valid_from” too, so that applying the file again changes nothing."
 
 
@@ -236,6 +237,8 @@ class _Reader:
         row = self.rows.setdefault((section.name, (path[1],)), section.model()) if section.named else section.model()
         if section.model is Policy and "valid_until" in fields and "valid_from" not in fields:
             self.wrong(path, _END_ALONE)
+        for name in section.registered.only_new:
+            setattr(row, name, fields.pop(name, ""))
         try:
             definition = definitions.read(row, fields, find=self._find, alone=True)
         except InvalidDefinition as error:
@@ -243,6 +246,8 @@ class _Reader:
                 for message in messages:
                     self.wrong(_in_file(section, path, fields, inner), message)
             return None
+        if section.model is Endpoint and row.limits_resource and not row.limits:
+            self.wrong((*path, "limits_resource"), _WITHOUT_LIMITS)
         key = tuple(plain_value(section.field(name), getattr(row, name)) for name in section.identity)
         return Entry(section, key, _state(section, definition), self._document.lines[path], definition)
 
