@@ -13,7 +13,7 @@ from typing import Any, Final
 from limits_app.management.limits.arguments import AGES, age, argument, limit, positive, resource_name
 from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
-from limits_app.models import CandidateState
+from limits_app.models import AlertRule, CandidateState
 from limits_app.services import candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 from limits_app.services.safe_text import json_text
@@ -52,16 +52,22 @@ def _content_of(path: str) -> Content:
 )
 def apply(options: Namespace, out: Output) -> ExitCode:
     """Apply a limits file, or show what that would change."""
-    content = _content_of(options.file)
-    planned = limits_file.plan(content, file=options.file)
-    if options.dry_run or options.check:
+    with out.working(f"Reading {options.file}"):
+        content = _content_of(options.file)
+    planned = None
+    if options.dry_run or options.check or not options.yes:
+        with out.working(f"Comparing {len(content.entries)} objects"):
+            planned = limits_file.plan(content, file=options.file)
+    if planned and (options.dry_run or options.check):
         _show(planned, out)
         return ExitCode.NO if options.check and planned.drift else ExitCode.OK
-    if planned.of(Change.DELETE) and not options.yes:
+    if planned and planned.of(Change.DELETE):
         _show(planned, out)
         out.confirm(f"Delete {len(planned.of(Change.DELETE))} and apply the rest?", yes=False)
-    said = {"file": options.file, "actor": actor(), "reason": options.reason}
-    _show(limits_file.apply(content, **said, expected=planned), out)
+    with out.working(f"Applying {len(content.entries)} objects"):
+        said = {"file": options.file, "actor": actor(), "reason": options.reason}
+        applied = limits_file.apply(content, **said, expected=planned)
+    _show(applied, out)
     return ExitCode.OK
 
 
@@ -128,6 +134,8 @@ def export(options: Namespace, out: Output) -> None:
         out.note(f"Omitted: {count} objects of the file {name!r}; export them with --name {quote(name)}.")
     if any(one.state == CandidateState.TESTING for one in candidates()):
         out.note("Omitted: the candidates of policies; `limits candidates list` shows them.")
+    if AlertRule.objects.exclude(secret="").exists():
+        out.note("Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.")
 
 
 _REFUSALS: Final = ("resource", "entity", "key", "refused", "first", "last", "never")
