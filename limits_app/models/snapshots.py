@@ -45,7 +45,7 @@ def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[An
     """Return snapshots of the existing objects with these primary keys."""
     found = {}
     for batch in batches(keys):
-        for item in _whole(model).using(using).filter(pk__in=batch):
+        for item in _whole(model).using(using).filter(pk__in=batch).order_by():
             found[item.pk] = Taken(str(item), _described(item))
     return found
 

@@ -68,7 +68,7 @@ class Definition:
 def find_stored(model: type[M], name: str) -> M:
     """Return the stored row of a name, from the database that is written to."""
     rows = model._default_manager.using(router.db_for_write(model))
-    row = None if "\0" in name else rows.filter(**{name_field(model): name}).first()
+    row = None if "\0" in name else rows.filter(**{name_field(model): name}).order_by("pk").first()
     if row is None:
         raise ValidationError(f"There is no {model._meta.verbose_name} {shown(name)}.")
     return row

@@ -160,7 +160,7 @@ def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Pol
     with audit.acting(actor=actor, source="service"):
         policies = scope.policies(str(fields.get("counted", Counted.EACH)))
         there = policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
-        stored = there.first() or Policy(rollout_percent=0)
+        stored = there.order_by("pk").first() or Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
         found = definitions.read(stored, fields, find=definitions.find_or_new)
         definitions.save(found)

@@ -246,7 +246,7 @@ class _Reader:
                 for message in messages:
                     self.wrong(_in_file(section, path, fields, inner), message)
             return None
-        if section.model is Endpoint and row.limits_resource and not row.limits:
+        if isinstance(row, Endpoint) and row.limits_resource and not row.limits:
             self.wrong((*path, "limits_resource"), _WITHOUT_LIMITS)
         key = tuple(plain_value(section.field(name), getattr(row, name)) for name in section.identity)
         return Entry(section, key, _state(section, definition), self._document.lines[path], definition)
