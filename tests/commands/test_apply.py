@@ -23,9 +23,20 @@ from hypothesis import strategies as st
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Manifest, Policy, Pool, PoolMember, Resource
+from limits_app.models import (
+    AlertRule,
+    AuditEvent,
+    Endpoint,
+    Entity,
+    Limit,
+    Manifest,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+)
 from limits_app.services import limits_file
-from limits_app.services.limits_file import Change, InvalidFile
+from limits_app.services.limits_file import Change, InvalidFile, planning
 from limits_app.services.limits_file.reading import read_document
 from tests.commands.running import Ran, migrated_database, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
@@ -475,6 +486,31 @@ def test_candidates_are_not_in_files_and_are_named() -> None:
     ):
         plan = limits_file.plan(limits_file.read_content(f"version: 1\nresources: {{alpha: {{}}}}\n{text}"))
         assert [*plan.warnings] == [f"policy resource alpha: {one}" for one in says]
+
+
+def test_secrets_of_alert_rules_are_not_in_files_and_are_named() -> None:
+    rule = AlertRule.objects.create(name="a", kind="store", channel="webhook", target="https://example.com/")
+    assert run("export").err == ""
+    rule.secret = "geheim"
+    rule.save()
+    ran = run("export")
+    assert ran.err == "Omitted: the secrets of webhooks of alert rules; enter them in the admin of another site.\n"
+    assert "geheim" not in ran.out
+
+
+def test_a_confirmed_file_is_compared_with_the_site_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    plan_of = planning.plan_of
+
+    def note(*args: Any, **options: Any) -> limits_file.Plan:
+        compared.append(plan_of(*args, **options))
+        return compared[-1]
+
+    monkeypatch.setattr("limits_app.services.limits_file.applying.plan_of", note)
+    ran = given_file(tmp_path, "policies: [{limits: [calls=1/s]}]", "--yes")
+    assert (ran.code, ran.err, len(compared)) == (0, "1 create, 0 change, 0 delete, 0 unchanged\n", 1)
+    assert given_file(tmp_path, "policies: []", "--yes").code == 0
+    assert (len(compared), Policy.objects.count()) == (2, 0)
 
 
 def test_what_is_gone_is_not_left_out() -> None:

@@ -285,8 +285,9 @@ def _rows(section: Section, names: tuple[str, ...], rows: Any) -> _Rows:
     fields = [section.field(name) for name in names]
     width = len(section.identity)
     elsewhere = [place for place, field in enumerate(fields) if _is_elsewhere(field)]
-    groups = group_names() if elsewhere else {}
-    for pk, *values in rows.values_list("pk", *map(_column, fields)):
+    found = rows.values_list("pk", *map(_column, fields))
+    groups = group_names() if elsewhere and found else {}
+    for pk, *values in found:
         for place in elsewhere:
             values[place] = groups.get(values[place])
         if any(values[place] is None for place in elsewhere):

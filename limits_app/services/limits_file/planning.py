@@ -215,7 +215,7 @@ def _taken(after: Mapping[Name, Entry], using: str) -> Iterator[Problem]:
             yield Problem(
                 f"{entry.label} cannot have limits on {resource}, because {other.label} has: write another "
                 "limits_resource, or leave it out",
-                entry.line,
+                entry.line or other.line,
             )
 
 
