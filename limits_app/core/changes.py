@@ -27,11 +27,12 @@ _RESERVED: Final = bytes(DIGEST_LENGTH - 1)
 
 
 class ChangeKind(Enum):
-    """What a change concerns: one client, rows of many clients, or anything else."""
+    """What a change concerns: one client, rows of many clients, anything else, or also which identifiers have rows."""
 
     CLIENT = "client"
     ROWS = "rows"
     ALL = "all"
+    EVERYTHING = "everything"
 
 
 class Change(NamedTuple):
@@ -49,23 +50,29 @@ class Change(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the 8 bytes by which logs keep the change."""
-        return self.digest or (_ROWS if self.kind is ChangeKind.ROWS else _ALL)
+        return self.digest or _CODES[self.kind]
 
     @classmethod
     def decode(cls, encoded: bytes) -> Change:
         """Return a change from its 8 bytes; one of a kind that is unknown here is ALL."""
         if not encoded.startswith(_RESERVED):
             return cls(ChangeKind.CLIENT, encoded)
-        return ROWS if encoded == _ROWS else ALL
+        return next((cls(kind) for kind, code in _CODES.items() if code == encoded), ALL)
 
 
+EVERYTHING: Final = Change(ChangeKind.EVERYTHING)
+"""Anything may have changed, and rows that are not the latest may have new identifiers."""
 ALL: Final = Change(ChangeKind.ALL)
-"""Anything may have changed."""
+"""Anything may have changed; new identifiers are those of the latest rows."""
 ROWS: Final = Change(ChangeKind.ROWS)
-"""Rows of many clients have changed, and no more than that."""
+"""Rows of many clients have changed, and no more than that; new identifiers are those of the latest rows."""
 
 _ALL: Final = _RESERVED + b"\0"
-_ROWS: Final = _RESERVED + b"\1"
+_CODES: Final = {
+    ChangeKind.ALL: _ALL,
+    ChangeKind.ROWS: _RESERVED + b"\1",
+    ChangeKind.EVERYTHING: _RESERVED + b"\2",
+}
 
 Changes = tuple[Change, ...]
 
@@ -73,13 +80,16 @@ Changes = tuple[Change, ...]
 def announced(changes: Collection[Change]) -> Changes:
     """Return changes as they are announced together: each once, ALL in place of all, ROWS in place of many clients.
 
+    EVERYTHING takes the place of all others.
+
     Raises ValueError when there are none.
     """
     distinct = tuple(dict.fromkeys(changes))
     if not distinct:
         raise ValueError("an announcement must have at least one change; got none: pass ALL where it is unknown")
-    if ALL in distinct:
-        return (ALL,)
+    for change in (EVERYTHING, ALL):
+        if change in distinct:
+            return (change,)
     return distinct if len(distinct) - (ROWS in distinct) <= MOST_CLIENTS else (ROWS,)
 
 

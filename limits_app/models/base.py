@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, NotSupportedError, connections, models, router
 
+from limits_app.models.changes import Touched
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
@@ -162,6 +163,11 @@ class Configuration(Definable):
 
         `before` has their states before the change by primary key; those of new rows are empty.
         """
+
+    @classmethod
+    def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
+        """What a change of a row concerns: the limits of some clients, or anything; a state that is empty is none."""
+        return Touched.anything()
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for invalid fields.

@@ -5,13 +5,16 @@ It also returns whether configuration that was read may be cached, and whether a
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import DatabaseError, InterfaceError, connections, models, transaction
 
 from limits_app import signals
+from limits_app.core.changes import ALL, EVERYTHING, MOST_CLIENTS, ROWS, Change, Changes
 
 _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
@@ -20,34 +23,116 @@ _ISOLATION: Final = {
 """The level is the last column of the result. The variable has different names in MySQL and MariaDB."""
 
 
+_PERSON: Final = b"limits_app"
+
+
+def identifier_digest(identifier: str) -> bytes:
+    """The digest of an identifier in announcements, the same in every process and release."""
+    return blake2b(identifier.encode("utf-8", "surrogatepass"), digest_size=8, person=_PERSON).digest()
+
+
+@dataclass(slots=True)
+class Touched:
+    """What the changes of a transaction concern, so that processes drop that and nothing else.
+
+    `clients` are the identifiers whose limits have changed, and those among them that are `named` had no row or no
+    plan of a group before, except for the rows that were `created`, by model. `is_many` says that any client may be
+    one of them, `is_all` that something changed that belongs to no single client, and `is_everything` that identifiers
+    which are not known here have rows now.
+    """
+
+    clients: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
+    created: dict[type[models.Model], set[Any]] = field(default_factory=dict)
+    is_many: bool = False
+    is_all: bool = False
+    is_everything: bool = False
+
+    @classmethod
+    def of(cls, clients: Iterable[str] = (), *, named: Iterable[str] = ()) -> Touched:
+        """The limits of some clients, and of others that had no row or no plan of a group before."""
+        names = set(named)
+        return cls(clients={*clients} | names, named=names)
+
+    @classmethod
+    def anything(cls) -> Touched:
+        """Something that belongs to no single client."""
+        return cls(is_all=True)
+
+    def add(self, other: Touched) -> None:
+        """Add what another one concerns."""
+        self.clients |= other.clients
+        self.named |= other.named
+        for model, keys in other.created.items():
+            self.created.setdefault(model, set()).update(keys)
+        self.is_many = self.is_many or other.is_many
+        self.is_all = self.is_all or other.is_all
+        self.is_everything = self.is_everything or other.is_everything
+
+    def changes(self, using: str) -> Changes:
+        """What is announced; it may query the database for the rows that were created."""
+        is_many = self.is_many or len(self.clients) > MOST_CLIENTS
+        if self.is_everything or (is_many and len(self.named) > MOST_CLIENTS) or (self.is_all and self.named):
+            return (EVERYTHING,)
+        if is_many or self.is_all:
+            if not all(_are_latest(model, keys, using) for model, keys in self.created.items()):
+                return (EVERYTHING,)
+            return (ALL,) if self.is_all else (ROWS, *_of_clients(self.named))
+        return _of_clients(self.clients) or (ALL,)
+
+
+def _of_clients(identifiers: Iterable[str]) -> Changes:
+    return tuple([Change.of_client(identifier_digest(identifier)) for identifier in sorted(identifiers)])
+
+
+def _are_latest(model: type[models.Model], keys: Collection[Any], using: str) -> bool:
+    """Whether rows have the highest primary keys; False where that is unknown."""
+    rows = model._base_manager.using(using).filter(pk__gte=min(keys)).order_by()
+    try:
+        return rows.count() == len(keys)
+    except (DatabaseError, InterfaceError):
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Announcement:
     """The callback after the commit; its type distinguishes it from other callbacks of the transaction."""
 
     using: str
+    touched: Touched
 
     def __call__(self) -> None:
-        signals.limits_changed.send_robust(sender=None, using=self.using)
+        changes = self.touched.changes(self.using)
+        signals.limits_changed.send_robust(sender=None, using=self.using, changes=changes)
 
 
-def announce(using: str) -> None:
+def announce(using: str, touched: Touched) -> None:
     """Send `limits_changed` when the current transaction on `using` is committed, or immediately without a transaction.
 
-    A transaction is announced once, however much it changes, and not at all when it is rolled back.
+    A transaction is announced once, with what all its changes concern, and not at all when it is rolled back.
     It runs before all other callbacks of the commit, because a failing callback prevents those after it.
     A receiver that fails is logged and does not stop the others.
     """
-    if pending(using):
+    waiting = _pending(using)
+    if waiting is not None:
+        waiting.touched.add(touched)
         return
-    transaction.on_commit(_Announcement(using), using=using)
+    announcement = _Announcement(using, Touched())
+    announcement.touched.add(touched)
+    transaction.on_commit(announcement, using=using)
     if pending(using):
-        waiting = connections[using].run_on_commit
-        waiting.insert(0, waiting.pop())
+        hooks = connections[using].run_on_commit
+        hooks.insert(0, hooks.pop())
 
 
 def pending(using: str) -> bool:
     """Whether the current transaction on `using` has announced a change that is not committed yet."""
-    return any(isinstance(hook[1], _Announcement) for hook in connections[using].run_on_commit)
+    return _pending(using) is not None
+
+
+def _pending(using: str) -> _Announcement | None:
+    hooks = [hook[1] for hook in connections[using].run_on_commit]
+    return next((hook for hook in hooks if isinstance(hook, _Announcement)), None)
 
 
 def may_be_kept(using: str) -> bool:

@@ -11,10 +11,11 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration, Written
+from limits_app.models.changes import Touched
 from limits_app.models.fields import ExactTextField
 from limits_app.models.patterns import is_pattern
 from limits_app.models.plan import Plan
-from limits_app.models.snapshots import batches
+from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
 
 _UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
@@ -147,6 +148,19 @@ class Entity(Configuration):
             by_levels.setdefault(len(_ancestors(key, parents)), []).append(key)
         if any(above and _are_too_deep(keys, above, using) for above, keys in by_levels.items()):
             raise IntegrityError(f"an entity is its own ancestor, or more than {MAX_LEVELS} levels deep")
+
+    @classmethod
+    def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
+        """Itself under its old and its new identifier; a pattern concerns other clients."""
+        identifiers = [state["identifier"] for state in (before, now) if state]
+        is_renamed = len({*identifiers}) > 1
+        if any(map(is_pattern, identifiers)):
+            touched = Touched(is_all=True, is_everything=is_renamed)
+        else:
+            touched = Touched.of(identifiers, named=identifiers if is_renamed else ())
+        if now and not before:
+            touched.created[cls] = {key}
+        return touched
 
 
 def _ancestors(key: Any, parents: Mapping[Any, Any]) -> list[Any]:

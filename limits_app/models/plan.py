@@ -13,9 +13,10 @@ from django.db.models.signals import m2m_changed, pre_delete
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
-from limits_app.models.changes import announce
+from limits_app.models.changes import Touched, announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import read
+from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
@@ -53,6 +54,11 @@ class Plan(Configuration):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
+        """Anything; the members of another group are other clients that are not known."""
+        return Touched(is_all=True, is_everything=before.get("groups", []) != now.get("groups", []))
 
 
 class PlanGroup(Configuration):
@@ -138,12 +144,22 @@ def group_names() -> dict[Any, str]:
 
 def user_key(identifier: str) -> Any:
     """The primary key of the user that an entity `user:<primary key>` stands for; None for other entities."""
-    if not identifier.startswith(_USER_PREFIX):
+    if not is_user(identifier):
         return None
     try:
         return get_user_model()._meta.pk.clean(identifier.removeprefix(_USER_PREFIX), None)
     except ValidationError:
         return None
+
+
+def user_identifier(key: object) -> str:
+    """The identifier of the entity that stands for a user, by the primary key."""
+    return f"{_USER_PREFIX}{key}"
+
+
+def is_user(identifier: str) -> bool:
+    """Whether an entity may stand for a user."""
+    return identifier.startswith(_USER_PREFIX)
 
 
 def watch_groups() -> None:
@@ -159,8 +175,14 @@ def _group_deleted(*, instance: models.Model, using: str, **details: object) -> 
         rows.delete()
 
 
-def _groups_changed(*, action: str, using: str, **details: object) -> None:
+def _groups_changed(
+    *, action: str, using: str, instance: models.Model, reverse: bool, pk_set: set[Any] | None, **details: object
+) -> None:
     if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
         return
     if read(using, PlanGroup.objects.using(using).exists, False):
-        announce(using)
+        users = (pk_set or ()) if reverse else [instance.pk]
+        identifiers = [user_identifier(user) for user in users]
+        touched = Touched.of(identifiers, named=identifiers if action == "post_add" else ())
+        touched.is_many = reverse and pk_set is None  # a group has lost all its users
+        announce(using, touched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator
@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
 from limits_app.models.base import Configuration, Written
+from limits_app.models.changes import Touched
 from limits_app.models.entity import Entity
 from limits_app.models.patterns import is_pattern, patterns_in
 from limits_app.models.plan import Plan
@@ -32,6 +33,7 @@ from limits_app.models.policy_rules import (
     has,
 )
 from limits_app.models.resource import Resource
+from limits_app.models.snapshots import Snapshot
 from limits_app.models.validators import validate_hours, validate_text, validate_zone
 
 if TYPE_CHECKING:
@@ -252,6 +254,14 @@ class Policy(Configuration):
             check_limits(before, now)
         moved = [key for key, (before, now) in written.items() if any(before.get(name) != now[name] for name in _SPAN)]
         check_spans([key for key in moved if written[key][1]["valid_from"]], using)
+
+    @classmethod
+    def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
+        """The entity that it is for; one of another level concerns many clients."""
+        identifiers = [state["entity"] for state in (before, now) if state]
+        if any(identifier is None or is_pattern(identifier) for identifier in identifiers):
+            return Touched.anything()
+        return Touched.of(identifiers)
 
     @property
     def scope(self) -> PolicyScope:

@@ -12,7 +12,7 @@ from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Verb
-from limits_app.models.changes import announce
+from limits_app.models.changes import Touched, announce
 from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Unit:
             author = _author.get() or _CODE
             for key in keys:
                 self._before.setdefault((model, key), (None, author))
-                announce(self._using)
+                announce(self._using, Touched())
 
     def record_state(self, verb: Verb, change: Snapshot, *, idempotency_key: str | None) -> None:
         """Append the event of a reset or top-up immediately."""
@@ -176,6 +176,11 @@ class Unit:
         keys = self._keys()
         after = {model: snapshots(model, there, self._using) for model, there in keys.items()}
         self._check(after)
+        touched = Touched()
+        for (model, key), (before, _) in self._before.items():
+            touched.add(model.touched_by(key, _state(before) or {}, _state(after[model].get(key)) or {}))
+        if self._before:
+            announce(self._using, touched)
         events = [
             _event(model, key, before, after[model].get(key), author=author)
             for (model, key), (before, author) in self._before.items()
@@ -201,7 +206,7 @@ class Unit:
     def _remember(self, model: Model, keys: Iterable[Any]) -> None:
         known = [key for key in keys if key is not None]
         if known:
-            announce(self._using)
+            announce(self._using, Touched())  # what they concern follows when their new states are known
         unknown = [key for key in known if (model, key) not in self._before]
         found = snapshots(model, unknown, self._using)
         author = _author.get() or _CODE

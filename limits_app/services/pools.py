@@ -68,7 +68,7 @@ def _cool_resource(resource: str, seconds: float) -> None:
     until, length = ceil(now + seconds) * 1_000_000, ceil(ceil(now + seconds) * 1_000_000 - now * 1_000_000)
     try:
         if keep_cool_down(resource, "", Cooling(until, length if seconds else 0)):
-            changes.announce(write_alias())
+            changes.announce(write_alias(), changes.Touched.anything())
     except DATABASE_ERRORS as error:
         logger.warning("%s does not cool down, because the database is unavailable: %s", resource, error)
 

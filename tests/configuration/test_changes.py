@@ -10,7 +10,7 @@ from django.db import transaction
 
 from limits_app import signals
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, Resource
-from limits_app.models.changes import announce, in_transaction, pending
+from limits_app.models.changes import Touched, announce, in_transaction, pending
 from tests.configuration.rows import rate
 
 
@@ -145,7 +145,7 @@ def test_a_failing_receiver_affects_no_other(announced: list[str], caplog: pytes
 
     signals.limits_changed.connect(fail)
     try:
-        announce("default")
+        announce("default", Touched.anything())
     finally:
         signals.limits_changed.disconnect(fail)
     assert announced == ["default"]

@@ -1,0 +1,201 @@
+"""What an announcement says: which clients a change concerns, or that it concerns more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.utils import timezone
+
+from limits_app import CallLimit, limits, signals
+from limits_app.core.changes import ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.models import Candidate, Entity, Plan, Policy, Resource
+from limits_app.models.changes import identifier_digest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def changes() -> Iterator[list[Changes]]:
+    """The changes of each announcement, in order."""
+    heard: list[Changes] = []
+
+    def hear(changes: Changes, **details: Any) -> None:
+        heard.append(changes)
+
+    signals.limits_changed.connect(hear)
+    yield heard
+    signals.limits_changed.disconnect(hear)
+
+
+def of(*identifiers: str) -> Changes:
+    """The changes of some clients."""
+    return tuple(Change.of_client(identifier_digest(identifier)) for identifier in sorted(identifiers))
+
+
+@pytest.fixture
+def rows() -> None:
+    """A tenant with a user, a plan, a resource, and a policy of the user."""
+    plan = Plan.objects.create(name="pro")
+    tenant = Entity.objects.create(identifier="tenant:acme")
+    user = Entity.objects.create(identifier="user:1", parent=tenant)
+    api = Resource.objects.create(name="api")
+    limits.set_entity_limits(user.identifier, [CallLimit(5, 60)], resource="api")
+    Policy.objects.create(resource=api, plan=plan)
+    Policy.objects.create(resource=api)
+    Entity.objects.create(identifier="key:*")
+
+
+def _policy(**fields: Any) -> Policy:
+    return Policy.objects.get(**fields)
+
+
+def _rename(identifier: str, new: str) -> None:
+    Entity.objects.filter(identifier=identifier).update(identifier=new)
+
+
+ONE_CLIENT: dict[str, Callable[[], object]] = {
+    "blocked": lambda: Entity.objects.filter(identifier="user:1").update(blocked=True),
+    "plan": lambda: Entity.objects.filter(identifier="user:1").update(plan=Plan.objects.get()),
+    "parent": lambda: Entity.objects.filter(identifier="user:1").update(parent=None),
+    "policy": lambda: _policy(entity__identifier="user:1").save(),
+    "limit": lambda: limits.set_entity_limits("user:1", [CallLimit(7, 60)], resource="api"),
+    "removed limits": lambda: _policy(entity__identifier="user:1").limits.all().delete(),
+    "candidate": lambda: Candidate.objects.create(policy=_policy(entity__identifier="user:1"), limits="9/min"),
+    "boost": lambda: Policy.objects.create(
+        resource=Resource.objects.get(),
+        entity=Entity.objects.get(identifier="user:1"),
+        valid_from=timezone.now(),
+        valid_until=timezone.now() + timedelta(hours=1),
+    ),
+    "deleted policy": lambda: _policy(entity__identifier="user:1").delete(),
+}
+
+
+@pytest.mark.parametrize("change", ONE_CLIENT)
+def test_change_of_client_names_it(change: str, rows: None, changes: list[Changes]) -> None:
+    ONE_CLIENT[change]()
+    assert changes == [of("user:1")]
+
+
+def test_new_and_deleted_clients_are_named(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.create(identifier="user:2")
+    Entity.objects.get(identifier="user:2").delete()
+    limits.set_entity_limits("user:3", [CallLimit(1, 60)], resource="api")
+    assert changes == [of("user:2"), of("user:2"), of("user:3")]
+
+
+def test_renamed_client_has_both_identifiers(rows: None, changes: list[Changes]) -> None:
+    _rename("tenant:acme", "tenant:other")
+    assert changes == [of("tenant:acme", "tenant:other")]
+
+
+def test_parent_is_the_client_that_changes(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.filter(identifier="tenant:acme").update(plan=Plan.objects.get())
+    assert changes == [of("tenant:acme")]
+
+
+NO_SINGLE_CLIENT: dict[str, Callable[[], object]] = {
+    "resource": lambda: Resource.objects.update(description="an API"),
+    "policy of a resource": lambda: _policy(entity=None, plan=None).save(),
+    "policy of a plan": lambda: _policy(plan__name="pro").delete(),
+    "plan": lambda: Plan.objects.update(priority=3),
+    "pattern": lambda: Entity.objects.create(identifier="user:eu-*"),
+    "network": lambda: Entity.objects.create(identifier="ip:10.0.0.0/8"),
+    "policy of a pattern": lambda: Policy.objects.create(entity=Entity.objects.get(identifier="key:*")),
+    "policy that leaves a client": lambda: Policy.objects.filter(entity__identifier="user:1").update(
+        entity=Entity.objects.get(identifier="key:*")
+    ),
+    "switch": lambda: limits.set_emergency("off", reason="a test"),
+}
+
+
+@pytest.mark.parametrize("change", NO_SINGLE_CLIENT)
+def test_change_of_no_single_client_is_announced_as_all(change: str, rows: None, changes: list[Changes]) -> None:
+    NO_SINGLE_CLIENT[change]()
+    assert changes == [(ALL,)]
+
+
+def test_row_that_becomes_a_pattern_is_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.create(identifier="user:2")
+    _rename("user:2", "user:*")
+    assert changes == [of("user:2"), (EVERYTHING,)]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(64, None), (65, (ROWS,))])
+def test_many_clients_are_announced_as_rows(
+    number: int, expected: Changes | None, rows: None, changes: list[Changes]
+) -> None:
+    names = [f"user:{number}" for number in range(100, 100 + number)]
+    Entity.objects.bulk_create([Entity(identifier=name) for name in names])
+    Entity.objects.filter(identifier__in=names).update(blocked=True)
+    assert changes == [expected or of(*names)] * 2
+
+
+def test_many_rows_below_others_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.bulk_create([Entity(pk=10**9, identifier="user:latest")])
+    Entity.objects.bulk_create([Entity(pk=10**6 + number, identifier=f"user:{number}") for number in range(5, 105)])
+    assert changes == [of("user:latest"), (EVERYTHING,)]
+
+
+def test_many_renamed_clients_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(100, 140)])
+    changed = list(Entity.objects.filter(identifier__startswith="user:1", parent=None))
+    for entity in changed:
+        entity.identifier += "-old"
+    Entity.objects.bulk_update(changed, ["identifier"])
+    assert changes[1:] == [(EVERYTHING,)]
+
+
+def test_renamed_client_in_a_larger_change_is_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    with transaction.atomic():
+        _rename("user:1", "user:9")
+        Resource.objects.update(description="an API")
+    assert changes == [(EVERYTHING,)]
+
+
+def test_transaction_announces_all_its_clients_once(rows: None, changes: list[Changes]) -> None:
+    with transaction.atomic():
+        limits.set_entity_limits("user:7", [CallLimit(1, 60)], resource="api")
+        Entity.objects.filter(identifier="user:1").update(blocked=True)
+    assert changes == [of("user:1", "user:7")]
+
+
+def test_rolled_back_savepoint_announces_nothing(rows: None, changes: list[Changes]) -> None:
+    with transaction.atomic():
+        with transaction.atomic():
+            Resource.objects.update(description="an API")
+            transaction.set_rollback(True)
+        Entity.objects.filter(identifier="user:1").update(blocked=True)
+    assert changes == [of("user:1")]
+
+
+def test_members_of_groups_are_named(rows: None, changes: list[Changes]) -> None:
+    group, others = Group.objects.create(name="staff"), Group.objects.create(name="others")
+    plan = Plan.objects.get()
+    plan.groups.create(group=group)
+    users = [User.objects.create(username=f"user {number}") for number in range(70)]
+    first, second = f"user:{users[0].pk}", f"user:{users[1].pk}"
+    changes.clear()
+    users[0].groups.add(group, others)
+    group.user_set.add(users[1])
+    group.user_set.remove(users[1])
+    users[0].groups.clear()
+    assert changes == [of(first), of(second), of(second), of(first)]
+    changes.clear()
+    group.user_set.add(*users)
+    group.user_set.remove(*users)
+    group.user_set.clear()
+    assert changes == [(EVERYTHING,), (ROWS,), (ROWS,)]
+
+
+def test_groups_of_plans_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    group = Group.objects.create(name="staff")
+    Plan.objects.get().groups.create(group=group)
+    Plan.objects.update(priority=4)
+    group.delete()
+    assert changes == [(EVERYTHING,), (ALL,), (EVERYTHING,)]
