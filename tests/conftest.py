@@ -17,6 +17,7 @@ from pytest_django import DjangoDbBlocker
 from limits_app import signals
 from limits_app.conf import test_runner
 from limits_app.forgetting import forget_use
+from limits_app.policies import read_in_background
 from limits_app.stores import registry
 from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
@@ -95,6 +96,7 @@ def _quick_passwords() -> Iterator[None]:
 def _nothing_remembered() -> Iterator[None]:
     """Whose turn it is in a pool, what was refused, that a store was down: what one test did is no other test's."""
     write_in_background(False)
+    read_in_background(False)
     yield
     forget_use()
     registry._OPENED.clear()

@@ -63,9 +63,10 @@ ENTITY_OF_REQUEST: Final = Key[str | OfRequest](
 )
 """Takes a request and returns the identifier of its entity, or None for the site itself."""
 RESOLVER_TTL_SECONDS: Final = Key[float]("RESOLVER_TTL_SECONDS", 60, "limits_app.E016", parsers.seconds)
-"""Maximum age of a cached limit set, in seconds, before it is loaded from the database again."""
+"""Maximum age of cached limits, in seconds, before they are loaded from the database again; also how often a process
+looks for changes that no store has announced."""
 RESOLVER_MAX_ENTRIES: Final = Key("RESOLVER_MAX_ENTRIES", 10_000, "limits_app.E017", parsers.whole_number(1, 10**9))
-"""Maximum number of cached limit sets per process; 10,000 take 70 to 110 MB."""
+"""Maximum number of cached limit sets per process, of clients with rows; clients without rows share a few."""
 ON_UNAVAILABLE: Final = Key("ON_UNAVAILABLE", OnUnavailable.BLOCK, "limits_app.E030", parsers.one_of(OnUnavailable))
 """What happens while the store is unavailable, unless the policy sets it: 'block' fails closed, 'allow' fails open,
 'local' counts in each process."""

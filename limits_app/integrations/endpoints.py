@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import lru_cache
 from math import inf
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
@@ -19,23 +19,22 @@ from django.urls import Resolver404, resolve
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested, shown
-from limits_app.core.errors import StoreUnavailable, Unresolved
+from limits_app.core.errors import Unresolved
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.store import Store
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import read
+from limits_app.policies import configuration
 from limits_app.services.unavailable import without_limits
-from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
 
 logger = logging.getLogger("limits_app")
 
 _RETRY_SECONDS: Final = 1.0
-"""How long endpoints are used without another attempt while the store or the database is unavailable."""
+"""How long endpoints are used without another attempt while the database is unavailable."""
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
 """The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
@@ -45,24 +44,15 @@ class OutdatedEndpoints(Exception):
     """The configuration may have changed since the endpoints were read; nothing was charged."""
 
 
-class ConfigurationVersion(NamedTuple):
-    """A version of the configuration, and the store that has it."""
-
-    store: Store
-    version: int
-
-
 class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
-    `version` is that of the configuration, read before the endpoints; None while the store is unavailable.
+    `generation` is that of the configuration, read before the endpoints; None is for a table that is always current.
     The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
     """
 
-    def __init__(
-        self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None, seconds: float = inf
-    ) -> None:
-        self._version = version
+    def __init__(self, rows: Iterable[Endpoint], generation: int | None = None, seconds: float = inf) -> None:
+        self._generation = generation
         self.keep(seconds)
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
@@ -107,28 +97,22 @@ class EndpointTable:
         return [self._rules[number] for number in numbers]
 
     def is_current(self) -> bool:
-        """Whether nothing has changed, as far as the store knows; queries it."""
-        try:
-            return self._version is None or self._version.store.version() == self._version.version
-        except StoreUnavailable:
-            return True
-
-    def is_current_here(self) -> bool:
-        """`is_current` where the store that knows it is in this process, or on this machine; otherwise False."""
-        return self._version is not None and not self._version.store.remote and self.is_current()
+        """Whether nothing that endpoints depend on has changed, as far as this process knows."""
+        return self._generation is None or self._generation == configuration.generation
 
     def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
-        """Return a function of the effective limits that returns the amounts of a rule, if both have the same version.
+        """Return a function of the effective limits that returns the amounts of a rule, if the rule is as current.
 
-        The store compares that version when it charges, so no query for it is needed before. For limits of another
-        version the function raises OutdatedEndpoints.
+        When it is called the limits were looked up, and they are not charged yet. The store compares their version
+        when it charges, so no query for it is needed before: what is known to have changed until then has changed the
+        generation. For an outdated rule the function raises OutdatedEndpoints.
         """
-        store, version = self._version or (None, None)
+        generation = self._generation
 
         def amounts_if_current(found: LimitSet) -> Requested:
-            is_other = found.store is not store or found.version != version
             # The limits that decide in place of an unavailable store are in another kind of store.
-            if is_other and isinstance(found.store, ResilientStore):
+            is_outdated = generation not in {None, configuration.generation}
+            if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones
 
@@ -154,7 +138,8 @@ class Endpoints:
         """Returns the endpoints in a database; tests replace it."""
 
     def current(self) -> EndpointTable:
-        """Return the present endpoints; queries the store, and the database once when something has changed."""
+        """Return the present endpoints, which are read when something has changed; see `KeptConfiguration.follow`."""
+        configuration.follow()
         table = self.cached()
         return table if table is not None and table.is_current() else self._load()
 
@@ -170,14 +155,14 @@ class Endpoints:
 
     def _load(self) -> EndpointTable:
         # Before the query: after a change in between, the endpoints are read once more.
-        version, seconds = _configuration_version()
+        generation = configuration.generation
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
             is_empty = is_empty_in_test(Endpoint, using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
         except Unresolved as error:
             return self._last_known(error)
-        table = EndpointTable(rows, version, seconds)
+        table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS))
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = table
         return table
@@ -189,15 +174,6 @@ class Endpoints:
             return EndpointTable(())
         self._kept.keep(_RETRY_SECONDS)
         return self._kept
-
-
-def _configuration_version() -> tuple[ConfigurationVersion | None, float]:
-    """Return the present version, None while the store is unavailable, and how many seconds to cache the endpoints."""
-    try:
-        store = resilient_store().open()
-        return ConfigurationVersion(store, store.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
-    except StoreUnavailable:
-        return None, _RETRY_SECONDS
 
 
 def _enabled(using: str) -> Iterable[Endpoint]:

@@ -17,6 +17,7 @@ from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
+from limits_app.policies import configuration
 from limits_app.services.site_views import answers_options, renders_json
 
 EXEMPT: Final = "limits_exempt"
@@ -127,7 +128,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     limits.enforced = True
     table = endpoints.cached()
     rules = () if table is None else table.find(request)
-    if _is_exempt(request) or (table is not None and not rules and table.is_current_here()):
+    if _is_exempt(request) or (table is not None and not rules and table.is_current() and configuration.is_followed()):
         return None
     if limits.charges or len(rules) != 1 or not rules[0].is_plain:
         return await sync_to_async(_enforce)(request)

@@ -5,7 +5,7 @@ the members of a pool where one serves the resource, and `cache` keeps the resul
 """
 
 from limits_app.policies.balancing import balancers
-from limits_app.policies.cache import Key, advance_version, pool_resolver, resolver
+from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
 from limits_app.policies.choose import (
     CODE,
@@ -21,8 +21,10 @@ from limits_app.policies.choose import (
 )
 from limits_app.policies.collector import Client, Collector, EntityRow, Place
 from limits_app.policies.dropped import OF_CODE, DroppedKey, Dropping, always_applies, dropped_by_each, dropped_keys
+from limits_app.policies.kept import Aged, Kept
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
 from limits_app.policies.query import policies_for
+from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
     Limits,
     Pair,
@@ -36,7 +38,7 @@ from limits_app.policies.resolution import (
     switch_in_force,
     total_scopes,
 )
-from limits_app.policies.resolved_set import Resolution, ResolvedSet, compiled
+from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet, compiled
 from limits_app.policies.stored import stored_code_limits
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
@@ -45,6 +47,7 @@ __all__ = [
     "ENTITY_FLAGS",
     "MEMBER_LEVEL",
     "OF_CODE",
+    "Aged",
     "Choice",
     "Client",
     "Collector",
@@ -53,6 +56,8 @@ __all__ = [
     "EffectiveLimit",
     "EntityPolicies",
     "EntityRow",
+    "Evaluated",
+    "Kept",
     "Key",
     "Limits",
     "MemberSet",
@@ -78,6 +83,7 @@ __all__ = [
     "checked_defaults",
     "choose_each",
     "compiled",
+    "configuration",
     "dropped_by_each",
     "dropped_keys",
     "group_of",
@@ -87,6 +93,7 @@ __all__ = [
     "policy_source",
     "policy_value",
     "pool_resolver",
+    "read_in_background",
     "resolve",
     "resolver",
     "resource_scopes",

@@ -1,23 +1,45 @@
-"""The cache of resolved sets of this process."""
+"""What this process keeps of the configuration: templates, the limits of clients with rows, and which have rows."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from itertools import islice
-from threading import Lock, RLock
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
 from time import monotonic, time
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 from limits_app import conf
+from limits_app.core.changes import ALL, Changes
+from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable, Unresolved
-from limits_app.core.runtime import on_fork
+from limits_app.core.keys import MAX_ENTITY_LENGTH
 from limits_app.models import changes, note_code_limits, write_alias
+from limits_app.models.changes import identifier_digest
 from limits_app.policies.balancing import balancers
-from limits_app.policies.pools import pool_cache
-from limits_app.policies.resolution import Limits, check_names, check_plan, checked_defaults, resolve, resolve_pool
-from limits_app.policies.resolved_set import ResolvedSet
+from limits_app.policies.chain import PolicyChain, Subject
+from limits_app.policies.identifiers import KnownIdentifiers, identifiers_read
+from limits_app.policies.kept import Age, Aged, Kept, KeyLocks
+from limits_app.policies.pools import PooledSet, pool_cache
+from limits_app.policies.query import can_be_stored
+from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
+from limits_app.policies.resolution import (
+    Limits,
+    check_names,
+    check_plan,
+    checked_defaults,
+    policy_source,
+    read_policies,
+    resolution_of,
+    resolve_pool,
+)
+from limits_app.policies.resolved_set import Resolution, ResolvedSet
+from limits_app.policies.stores import DISABLED, StoreVersions
+from limits_app.policies.sync import Seen, Sync
+from limits_app.policies.template import Template, Templates, is_of_no_client
 from limits_app.stores.registry import aliases, resilient_store
 
 logger = logging.getLogger("limits_app")
@@ -25,8 +47,15 @@ logger = logging.getLogger("limits_app")
 Key = tuple[str, str | None, Limits, str | None]
 """A resource, an entity, the `default_limits` of the call, and the name of the plan of the request."""
 
+General = tuple[str, tuple[str, ...], Limits, str | None]
+"""What the limits of a client without rows depend on: the key with the patterns that match it instead of its name."""
+
 _DATABASE_RETRY_SECONDS: Final = 1.0
-"""How long an expired set is used again after the database failed."""
+"""How long expired limits are used again after the database failed."""
+_VERSION_SECONDS: Final = 1.0
+"""How old the version of a store on another machine may be for requests that charge nothing."""
+_MOST_BOUND: Final = 256
+"""How many clients without rows are kept by name, for those that send several requests in a row."""
 _MOST_NOTED: Final = 1000
 """How many resources and limits of code are known to be in the database; after that, all are written again."""
 
@@ -39,91 +68,168 @@ class ResolverInfo(NamedTuple):
     size: int
 
 
-class _Entry(NamedTuple):
-    """A resolved set; it is kept for `seconds` by the monotonic clock, and until `changes_at` by the system's clock.
+class KeptConfiguration:
+    """The configuration of the site as far as this process knows it: what is kept of it, and until which version.
 
-    `pool` is the name of the pool that serves it, whose cool-downs have to be read from time to time.
+    `generation` is another number after each change that belongs to no single client. See `Sync` for the order.
     """
-
-    resolved: ResolvedSet
-    kept_at: float
-    seconds: float
-    changes_at: float | None
-    pool: str | None
-
-
-class _KeyLock:
-    """The lock under which one thread resolves a key, while other threads wait for its result."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.known = KnownIdentifiers(entities, members_of_groups)
+        self.clients: Kept[Key, ResolvedSet] = Kept()
+        self.templates: Kept[General, Templates] = Kept()
+        self.generation = 0
+        self._bound: dict[Key, ResolvedSet] = {}
+        self._reader = IdentifierReader(self.known)
+        self.sync = Sync(self)
+        self._forget_times()
+
+    def _forget_times(self) -> None:
+        self.due_at = -inf
+        """When the changes of all stores are read again, by the monotonic clock."""
+        self._looked_at = -inf
+        """When the version of the default store was read, if it is on another machine."""
+
+    def refresh(self) -> None:
+        """Apply what no store has told a request: every RESOLVER_TTL_SECONDS, and for stores that were unavailable.
+
+        Begins to read which identifiers have rows, unless that is done.
+        """
+        is_due = monotonic() >= self.due_at
+        if is_due:
+            self.due_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
+        if conf.get(conf.ENABLED):
+            seen = self.sync.seen
+            for alias in conf.get(conf.STORES):
+                if is_due or alias not in seen:
+                    self._catch_up(alias, seen.get(alias))
+        if is_due:
+            with suppress(Unresolved):
+                self.known.read_latest()
+                self.known.read_latest_members()
+        self._reader.start()
+
+    def postpone(self, seconds: float) -> None:
+        """Refresh nothing for so long, since the database cannot be read."""
+        self.due_at = max(self.due_at, monotonic() + seconds)
+
+    def catch_up(self, stale: ResolvedSet | None) -> None:
+        """Apply the changes that have made a set stale; nothing while its store is unavailable."""
+        if stale is not None and stale.available:
+            self._catch_up(stale.alias, stale.limit_set.version)
+
+    def follow(self) -> None:
+        """Apply the changes of the default store, for a request that charges nothing.
+
+        Of a store on another machine they are at most a second old.
+        """
+        if self.is_followed():
+            return
+        self.refresh()
+        alias = conf.get(conf.STORE)
+        self._looked_at = monotonic()
+        self._catch_up(alias, self.sync.seen.get(alias))
+
+    def is_followed(self) -> bool:
+        """Whether `follow` has nothing to do; calls no other machine."""
+        alias, is_fresh = conf.get(conf.STORE), monotonic() < self.due_at
+        try:
+            store, seen = resilient_store(alias).open(), self.sync.seen.get(alias)
+            if store.remote:
+                return is_fresh and lasts(self._looked_at, _VERSION_SECONDS, monotonic())
+            return is_fresh and seen is not None and store.version() == seen
+        except StoreUnavailable:
+            return True
+
+    def bound(self, key: Key, template: Template, version: int) -> ResolvedSet:
+        """The limits of a client without rows; those that were requested last are kept."""
+        bound = self._bound.get(key)
+        if bound is None or bound.template is not template.resolved or bound.limit_set.version != version:
+            bound = template.bind(key[1], version)
+            if len(self._bound) >= _MOST_BOUND:
+                self._bound = {}
+            self._bound[key] = bound
+        return bound
+
+    def keep(self, seen: Seen, keep: Callable[[], object]) -> None:
+        """See `Sync.keep`; nothing is kept of a transaction that may be rolled back, or reads an older snapshot."""
+        if changes.may_be_kept(write_alias()):
+            self.sync.keep(seen, keep)
+
+    def apply(self, announced: Changes) -> None:
+        """See `Sync.apply`."""
+        self.sync.apply(announced)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.sync.forget()
+        self._forget_times()
+
+    def _catch_up(self, alias: str, seen: int | None) -> None:
+        with suppress(StoreUnavailable):
+            self.sync.catch_up(alias, resilient_store(alias).open(), seen)
+
+    # ------------------------------------------------------------------------------------------ for `Sync`
+
+    def add_identifiers(self, digests: Collection[bytes]) -> None:
+        """See `ChangeTarget`."""
+        self.known.add(digests)
+
+    def read_latest(self) -> None:
+        """See `ChangeTarget`; all are read again where that fails."""
+        try:
+            self.known.read_latest()
+        except Unresolved:
+            self.known.restart()
+
+    def read_again(self) -> None:
+        """See `ChangeTarget`."""
+        self.known.restart()
+
+    def drop(self, digests: Collection[bytes]) -> None:
+        """See `ChangeTarget`."""
+        self.clients.drop(lambda aged: not aged.digests.isdisjoint(digests))
+
+    def drop_clients(self) -> None:
+        """See `ChangeTarget`."""
+        self.clients.clear()
+
+    def drop_all(self) -> None:
+        """See `ChangeTarget`."""
+        self.generation += 1
+        self.clients.clear()
+        self.templates.clear()
+        self._bound = {}
+        pool_cache.clear()
 
 
-class Resolver:
-    """Caches resolved sets, at most RESOLVER_MAX_ENTRIES, each for RESOLVER_TTL_SECONDS.
+class _Source(ABC):
+    """Resolves the limits of keys, of which threads that need the same read the database once."""
 
-    A store rejects a set that is older than the configuration; the caller then calls `forget`.
-    A set is resolved again when a date or an hour of its policies comes, by `clock`, in seconds since 1970.
-    """
-
-    def __init__(self, *, clock: Callable[[], float] = time) -> None:
+    def __init__(self, configuration: KeptConfiguration, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
-        self._entries: dict[Key, _Entry] = {}
-        self._noted: set[tuple[str, Limits]] = set()
+        """Returns seconds since 1970. Limits are resolved again when a date or an hour of their policies comes."""
+        self.configuration = configuration
+        self._locks = KeyLocks()
         self._hits = 0
         self._misses = 0
-        self.after_fork()
-        on_fork(self)
-
-    def after_fork(self) -> None:
-        """Make new locks in a child process, which keeps the cached sets."""
-        self._lock = Lock()
-        self._key_locks: WeakValueDictionary[Key, _KeyLock] = WeakValueDictionary()  # as long as threads use them
-
-    def cached(self, key: Key) -> ResolvedSet | None:
-        """The cached set; None where it is missing, outdated, or its store may be available again.
-
-        Also None where the cool-downs of its pool have to be read, which `get` does.
-        """
-        try:
-            entry = self._entries.get(key)
-        except TypeError:  # an unhashable argument: `get` raises the error for it
-            return None
-        if entry is None:
-            return None
-        resolved, kept_at, seconds, changes_at, pool = entry
-        # `lasts`, without a call for each request.
-        if not 0 <= monotonic() - kept_at < seconds or (changes_at is not None and changes_at <= self.clock()):
-            return None
-        if not resolved.available and _can_open(resolved.alias):
-            return None
-        if pool is not None and balancers.must_read(pool):
-            return None
-        self._hits += 1
-        return resolved
 
     def get(self, key: Key) -> ResolvedSet:
-        """The cached set, else a new one; threads that need the same set read the database once.
+        """The limits of a key, which are read if they are not kept.
 
-        The set is not `available` while its store is down. A result is not cached while a transaction of this thread
-        has uncommitted changes of the configuration, or reads an older snapshot. While the database cannot be read the
-        last set is used, even if expired; Unresolved where there is none.
-        Raises InvalidLimit for invalid arguments.
+        They are not `available` while their store is down. While the database cannot be read the last ones are used,
+        even if expired; Unresolved where there are none. Raises InvalidLimit for invalid arguments.
         """
         found = self.cached(key)
         if found is not None:
             return found
-        resource, entity, default_limits, plan = key
-        check_names(resource, entity)
-        check_plan(plan)
-        key = resource, entity, checked_defaults(default_limits), plan
-        with self._lock:
-            key_lock = self._key_locks.setdefault(key, _KeyLock())
-        with key_lock.lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry.pool is not None:
-                balancers.read_cool_downs(entry.pool)
-            # Another thread may have resolved it in the meantime.
+        key = self._checked(key)
+        self.configuration.refresh()
+        with self._locks.locked(self._shared(key)):
+            last = self._last(key)
+            if last is not None and last[0].members is not None:
+                balancers.read_cool_downs(last[0].members.name)
+            # Another thread may have resolved them in the meantime.
             return self.cached(key) or self._resolved(key)
 
     def latest(self, key: Key) -> ResolvedSet:
@@ -133,70 +239,235 @@ class Resolver:
             limit_set = found.in_store()
             if limit_set.version == limit_set.store.version():
                 return found
-            self.forget(key, found)
+            self.catch_up(key, found)
 
-    def forget(self, key: Key, stale: ResolvedSet | None = None) -> None:
-        """Drop a set from the cache, unless it was resolved again since `stale`."""
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and stale in {None, entry.resolved}:
-                del self._entries[key]
-
-    def clear(self) -> None:
-        """Drop all sets."""
-        with self._lock:
-            dropped, self._entries = self._entries, {}
-            self._noted.clear()
-        del dropped  # outside the lock, since finalizers may run
-        pool_cache.clear()
-        if self is resolver:
-            pool_resolver.clear()
-
-    def info(self) -> ResolverInfo:
-        """Hits, misses and size."""
-        return ResolverInfo(self._hits, self._misses, len(self._entries))
+    def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:  # noqa: ARG002 - other sources need the key
+        """Apply the changes that have made the limits of a key stale."""
+        self.configuration.catch_up(stale)
 
     def _resolved(self, key: Key) -> ResolvedSet:
         self._misses += 1
         try:
-            resolved = self._resolve(key)
+            return self._read(key, self.configuration.sync.seen)
         except Unresolved:
-            last = self._entries.get(key)
+            last = self._last(key)
             if last is None:
                 raise
-            self._add(key, _Entry(last.resolved, monotonic(), _DATABASE_RETRY_SECONDS, None, last.pool))
-            return last.resolved
-        if changes.may_be_kept(write_alias()):
-            seconds = conf.get(conf.RESOLVER_TTL_SECONDS)
-            pool = None if resolved.members is None else resolved.members.name
-            self._add(key, _Entry(resolved, monotonic(), seconds, resolved.limit_set.changes_at, pool))
-        return resolved
+            last[1].keep(_DATABASE_RETRY_SECONDS, outlasts_dates=True)
+            self.configuration.postpone(_DATABASE_RETRY_SECONDS)
+            found = self.cached(key)
+            if found is None:
+                raise
+            return found
 
-    def _resolve(self, key: Key) -> ResolvedSet:
-        resolution = resolve(*key, now=self.clock())
-        if key[2] and (key[0], key[2]) not in self._noted and resolution.choices[0].uses_code:
-            if len(self._noted) >= _MOST_NOTED:
-                self._noted.clear()
-            note_code_limits(key[0], key[2], self._noted)
+    def _usable_version(self, resolved: ResolvedSet, age: Age, seen: Seen) -> int | None:
+        """The version for which limits that are kept may be requested; None where they have to be resolved again."""
+        limit_set = resolved.limit_set
+        # `lasts`, without a call for each request.
+        if not 0 <= monotonic() - age.kept_at < age.seconds:
+            return None
+        changes_at = limit_set.changes_at
+        if changes_at is not None and not age.outlasts_dates and changes_at <= self.clock():
+            return None
+        if isinstance(limit_set, PooledSet) and balancers.must_read(limit_set.members.name):
+            return None
+        if not resolved.available:
+            return None if _can_open(resolved.alias) else limit_set.version
+        return limit_set.version if limit_set.store is DISABLED else seen.get(resolved.alias)
+
+    @abstractmethod
+    def cached(self, key: Key) -> ResolvedSet | None:
+        """The limits of a key, if they are kept; None where they are missing, outdated, or need a query.
+
+        That is also where the store may be available again, and where the cool-downs of a pool have to be read.
+        """
+
+    @abstractmethod
+    def _checked(self, key: Key) -> Key:
+        """The key as it is kept; InvalidLimit for an invalid one."""
+
+    @abstractmethod
+    def _shared(self, key: Key) -> Hashable:
+        """What is the same for all keys whose limits are read together."""
+
+    @abstractmethod
+    def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
+        """The limits of a key that were kept last, even if they are outdated."""
+
+    @abstractmethod
+    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
+        """Read the limits of a key, and keep them for the versions that were seen before."""
+
+
+class Resolver(_Source):
+    """The limits of clients: of those without rows by templates, of others by a query, at most RESOLVER_MAX_ENTRIES.
+
+    All are read again after RESOLVER_TTL_SECONDS. A store rejects limits that are older than the configuration; the
+    caller then calls `catch_up`, and asks again.
+    """
+
+    def __init__(self, configuration: KeptConfiguration | None = None, *, clock: Callable[[], float] = time) -> None:
+        super().__init__(configuration or KeptConfiguration(), clock=clock)
+        self._noted: set[tuple[str, Limits]] = set()
+
+    def cached(self, key: Key) -> ResolvedSet | None:
+        """See `_Source.cached`."""
+        configuration = self.configuration
+        seen = configuration.sync.seen  # before anything is looked up
+        if monotonic() >= configuration.due_at:
+            return None
+        try:
+            aged = configuration.clients.values.get(key)
+        except TypeError:  # an unhashable argument: `get` raises the error for it
+            return None
+        if aged is None:
+            return self._of_template(key, seen)
+        version = self._usable_version(aged.value, aged, seen)
+        if version is None:
+            return None
+        aged.is_used = True
+        if aged.value.limit_set.version != version:
+            aged.value = aged.value.at_version(version)
+        self._hits += 1
+        return aged.value
+
+    def _of_template(self, key: Key, seen: Seen) -> ResolvedSet | None:
+        general = self._general(key)
+        templates = None if general is None else self.configuration.templates.get(general)
+        template = None if templates is None else templates.value.find(key[1])
+        if templates is None or template is None:
+            return None
+        version = self._usable_version(template.resolved, templates, seen)
+        if version is None:
+            return None
+        self._hits += 1
+        return self.configuration.bound(key, template, version)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.configuration.clear()
+        self._noted.clear()
+
+    def info(self) -> ResolverInfo:
+        """Hits, misses and size."""
+        return ResolverInfo(
+            self._hits, self._misses, len(self.configuration.clients) + len(self.configuration.templates)
+        )
+
+    def _checked(self, key: Key) -> Key:
+        resource, entity, default_limits, plan = key
+        check_names(resource, entity)
+        check_plan(plan)
+        return resource, entity, checked_defaults(default_limits), plan
+
+    def _shared(self, key: Key) -> Hashable:
+        return self._general(key) or key
+
+    def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
+        aged = self.configuration.clients.get(key)
+        if aged is not None:
+            return aged.value, aged
+        general = self._general(key)
+        templates = None if general is None else self.configuration.templates.get(general)
+        template = None if templates is None else templates.value.find(key[1])
+        return None if templates is None or template is None else (template.resolved, templates)
+
+    def _general(self, key: Key) -> General | None:
+        """What the limits of a client depend on; None where it may have rows."""
+        resource, entity, default_limits, plan = key
+        if not policy_source.is_database:
+            return None
+        if entity is None:
+            return resource, (), default_limits, plan
+        known = self.configuration.known
+        if not isinstance(entity, str) or not 0 < len(entity) <= MAX_ENTITY_LENGTH or not can_be_stored(entity):
+            return None
+        if known.may_have_rows(entity):
+            return None
+        return resource, known.patterns.matching(entity), default_limits, plan
+
+    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
+        resource, entity, default_limits, plan = key
+        configuration, now = self.configuration, self.clock()
+        general, seconds = self._general(key), conf.get(conf.RESOLVER_TTL_SECONDS)
+        kept = None if general is None else configuration.templates.get(general)
+        if kept is not None and kept.value.find(entity) is None and lasts(kept.kept_at, kept.seconds, monotonic()):
+            # Read for clients whom a rollout includes, or for others.
+            template, resolution = kept.value.compiled(entity, now)
+            version = self._usable_version(template.resolved, kept, seen)
+            if version is not None:
+                self._note(key, resolution)
+                return configuration.bound(key, template, version)
+        at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(seen=seen)
+        reading = read_policies(Subject(resource, entity, plan), at, versions, configuration.generation)
+        if general is not None and is_of_no_client(reading.chain, plan, general[1]):
+            templates = Templates(reading, resource, default_limits)
+            resolution = templates.compiled(entity, now)[1]
+            keep = partial(configuration.templates.add, general, Aged(templates, seconds), most=_most())
+        else:
+            resolution = resolution_of(reading, resource, default_limits, at)
+            aged = Aged(resolution.resolved, seconds, _digests(entity, reading.chain))
+            keep = partial(configuration.clients.add, key, aged, most=_most())
+        configuration.keep(seen, keep)
+        self._note(key, resolution)
         return resolution.resolved
 
-    def _add(self, key: Key, entry: _Entry) -> None:
-        most = conf.get(conf.RESOLVER_MAX_ENTRIES)
-        with self._lock:
-            self._entries.pop(key, None)
-            self._entries[key] = entry
-            for oldest in list(islice(self._entries, max(len(self._entries) - most, 0))):
-                del self._entries[oldest]
+    def _note(self, key: Key, resolution: Resolution) -> None:
+        resource, _, default_limits, _ = key
+        if default_limits and (resource, default_limits) not in self._noted and resolution.choices[0].uses_code:
+            if len(self._noted) >= _MOST_NOTED:
+                self._noted.clear()
+            note_code_limits(resource, default_limits, self._noted)
 
 
-class PoolResolver(Resolver):
-    """A resolver of pools by name, without the limits of any resource.
+class PoolResolver(_Source):
+    """The limits of pools by name, without those of any resource.
 
     A key has the name of the pool, and the alias of a store (None: the default one) in place of an entity.
     """
 
-    def _resolve(self, key: Key) -> ResolvedSet:
-        return resolve_pool(*key[:2])
+    def __init__(self, configuration: KeptConfiguration, *, clock: Callable[[], float] = time) -> None:
+        super().__init__(configuration, clock=clock)
+        self._pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
+        """With the generation that each was read in."""
+
+    def _checked(self, key: Key) -> Key:
+        return key
+
+    def _shared(self, key: Key) -> Hashable:
+        return key
+
+    def cached(self, key: Key) -> ResolvedSet | None:
+        """See `_Source.cached`."""
+        seen = self.configuration.sync.seen
+        last = None if monotonic() >= self.configuration.due_at else self._last(key)
+        version = None if last is None else self._usable_version(*last, seen)
+        if last is None or version is None:
+            return None
+        return last[0] if last[0].limit_set.version == version else last[0].at_version(version)
+
+    def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
+        aged = self._pools.get(key)
+        if aged is None or aged.value[0] != self.configuration.generation:
+            return None
+        return aged.value[1], aged
+
+    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
+        generation = self.configuration.generation
+        resolved = resolve_pool(*key[:2], seen=seen, generation=generation)
+        aged = Aged((generation, resolved), conf.get(conf.RESOLVER_TTL_SECONDS))
+        self.configuration.keep(seen, partial(self._pools.add, key, aged, most=_most()))
+        return resolved
+
+
+def _digests(entity: str | None, chain: PolicyChain) -> frozenset[bytes]:
+    """The digests of the identifiers that a chain was read from."""
+    names = {link.entity for link in chain.links} | {*chain.above, *(identifiers_read(entity) if entity else ())}
+    return frozenset([identifier_digest(name) for name in names if name is not None])
+
+
+def _most() -> int:
+    return conf.get(conf.RESOLVER_MAX_ENTRIES)
 
 
 def _can_open(alias: str) -> bool:
@@ -207,22 +478,23 @@ def _can_open(alias: str) -> bool:
     return True
 
 
-resolver: Final = Resolver()
-pool_resolver: Final = PoolResolver()
+configuration: Final = KeptConfiguration()
+resolver: Final = Resolver(configuration)
+pool_resolver: Final = PoolResolver(configuration)
 
 
-def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of a signal
-    """Make all sets that were resolved before stale, in every process that shares a store.
+def advance_version(*, changes: Changes = (ALL,), **details: object) -> None:  # noqa: ARG001 - a receiver of a signal
+    """Announce changes to every process that shares a store, which makes what they concern stale.
 
-    A store that is unavailable receives the new version when it is back. Until then this process resolves again, and
-    others use their sets until these expire.
+    A store that is unavailable receives them when it is back. Until then this process applies them by itself, and
+    others use what they have kept until it expires.
     """
     if not conf.get(conf.ENABLED):
-        resolver.clear()
+        configuration.apply(changes)
     for alias in aliases():
         store = resilient_store(alias)
         try:
-            store.open().advance_version()
+            store.open().advance_version(changes)
         except StoreUnavailable as error:
             logger.warning(
                 "the store %r does not know yet that limits have changed, and other processes apply the change within "
@@ -230,5 +502,5 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
                 alias,
                 error,
             )
-            store.advance_version_later()
-            resolver.clear()
+            store.advance_version_later(changes)
+            configuration.apply(changes)

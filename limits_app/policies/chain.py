@@ -29,6 +29,8 @@ logger = logging.getLogger("limits_app")
 
 EVERYBODY: Final = -1
 """The level of rows that apply to all entities."""
+ABOVE: Final = -2
+"""The level of entities that are above the entity and not charged."""
 ENTITY_FLAGS: Final = "entity_row"
 """The level of the flags `blocked` and `unlimited` of an entity."""
 
@@ -74,7 +76,8 @@ class PolicyChain:
     """The entities that are charged, the entity itself first, the name of the pool that serves the resource (None: no
     pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
     the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling` is the
-    cool-down of the resource, if there is one.
+    cool-down of the resource, if there is one. `above` are the identifiers of entities above that are not charged; the
+    plan of one of them may apply.
     """
 
     links: list[EntityPolicies]
@@ -83,6 +86,7 @@ class PolicyChain:
     known: bool = True
     emergency: Emergency = ENFORCED
     cooling: Cooling | None = None
+    above: tuple[str, ...] = ()
 
 
 class Subject(NamedTuple):
@@ -145,6 +149,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     for row in rows:
         levels.setdefault(row.level, []).append(row)
     everybody = _policy_values(levels.pop(EVERYBODY), connection)
+    above = tuple({row.identifier for row in levels.pop(ABOVE, ()) if row.identifier is not None})
     links = []
     for level, found in sorted(levels.items()):
         own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
@@ -154,7 +159,7 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
-    return PolicyChain(links, first.pool, first.store or None, first.store is not None, switch, cooling)
+    return PolicyChain(links, first.pool, first.store or None, first.store is not None, switch, cooling, above)
 
 
 def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:

@@ -30,7 +30,7 @@ from limits_app.models import changes
 from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.validators import MEMBER_KEY, is_secret_reference
 from limits_app.policies.balancing import balancers
-from limits_app.policies.stores import StoreVersion, schemas_of
+from limits_app.policies.stores import schemas_of
 
 MEMBER_LEVEL: Final = "pool_member"
 """The level of the limits of a pool's member."""
@@ -96,13 +96,13 @@ class PoolMembers:
 
 class _CachedPool(NamedTuple):
     members: PoolMembers
-    version: int
+    generation: int
     kept_at: float
     seconds: float
 
-    def is_current(self, version: int) -> bool:
-        """Whether it is of a version of the configuration, and was read recently."""
-        return self.version == version and lasts(self.kept_at, self.seconds, monotonic())
+    def is_current(self, generation: int | None) -> bool:
+        """Whether it is of a generation of the configuration, and was read recently."""
+        return self.generation == generation and lasts(self.kept_at, self.seconds, monotonic())
 
 
 class PoolCache:
@@ -113,24 +113,23 @@ class PoolCache:
         self._cached: dict[tuple[str, Store], _CachedPool] = {}
         self._lock = Lock()
 
-    def members(self, pool: str, using: str, store_version: StoreVersion) -> PoolMembers:
-        """Return the members of a pool in a store's version of the configuration; UnknownPool for an unknown name.
+    def members(self, pool: str, using: str, store: Store, generation: int | None = None) -> PoolMembers:
+        """Return the members of a pool, compiled for a store; UnknownPool for an unknown name.
 
+        `generation` is that of the configuration, read before anything that depends on it; None reads the pool again.
         A result is not cached while a transaction of this thread has uncommitted changes of the configuration, or reads
         an older snapshot.
         """
-        key = pool, store_version.store
+        key = pool, store
         cached = self._cached.get(key)
-        is_current = cached is not None and cached.is_current(store_version.version)
-        if cached is not None and is_current and not changes.pending(using):
+        if cached is not None and cached.is_current(generation) and not changes.pending(using):
             return cached.members
         definition = pool_definition(pool, using)
         if definition is None:
             raise UnknownPool(f"the pool {pool!r} does not exist: create it in the admin or with manage.py limits pool")
-        members = PoolMembers.of(definition, store_version.store)
-        if changes.may_be_kept(using):
-            kept = monotonic(), conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._add(key, _CachedPool(members, store_version.version, *kept))
+        members = PoolMembers.of(definition, store)
+        if generation is not None and changes.may_be_kept(using):
+            self._add(key, _CachedPool(members, generation, monotonic(), conf.get(conf.RESOLVER_TTL_SECONDS)))
         return members
 
     def clear(self) -> None:
@@ -181,7 +180,7 @@ class PooledSet(LimitSet):
 
     members: PoolMembers
     pool: LimitPool
-    _own: int
+    own_number: int
     _common: frozenset[str]
 
     @classmethod
@@ -199,7 +198,7 @@ class PooledSet(LimitSet):
         member_names = list(members.scoped)
         of_members = dict.fromkeys([one for some in members.scoped.values() for one in some])
         pooled = cls.composed((*scopes, *of_members), store, version=version, **names)
-        pooled.members, pooled._own = members, len(scopes)
+        pooled.members, pooled.own_number = members, len(scopes)
         keys = {name: _keys(some) for name, some in members.scoped.items()}
         of_any_member = frozenset.union(*keys.values())
         pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - of_any_member)
@@ -219,10 +218,10 @@ class PooledSet(LimitSet):
     def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
         """See `LimitSet.bound`; the scopes of the members are the same for all clients."""
         bound = super().bound(scopes, version=version, identity=identity)
-        bound.members, bound._own, bound._common = self.members, self._own, self._common
-        own, sets = tuple(scopes[: self._own]), []
+        bound.members, bound.own_number, bound._common = self.members, self.own_number, self._common
+        own, sets = tuple(scopes[: self.own_number]), []
         for one in self.pool:
-            of_member = one.scopes if scopes is self.scopes else (*own, *one.scopes[self._own :])
+            of_member = one.scopes if scopes is self.scopes else (*own, *one.scopes[self.own_number :])
             sets.append(one.bound(of_member, version=version, identity=identity))
         bound.pool = self.pool.bound(sets)
         return bound
@@ -230,7 +229,7 @@ class PooledSet(LimitSet):
     @property
     def own(self) -> Scopes:
         """The limits of the resource, without those of the members."""
-        return self.scoped[: self._own]
+        return self.scoped[: self.own_number]
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.own, self.members, self.store, self.version)

@@ -23,7 +23,7 @@ from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, membershi
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
-from limits_app.policies.chain import EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
+from limits_app.policies.chain import ABOVE, EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
 
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
@@ -53,7 +53,7 @@ _QUERY: Final = """
         SELECT number, level, identifier, size - 1 FROM prefix WHERE size > 1
     ), subject (number, level, entity_id, plan_id) AS (
         SELECT number, {everybody}, 0, 0 FROM request
-        UNION ALL SELECT number, level, id, 0 FROM chain WHERE is_charged
+        UNION ALL SELECT number, CASE WHEN is_charged THEN level ELSE {above} END, id, 0 FROM chain
         UNION ALL SELECT number, level, 0, plan_id FROM client
         UNION ALL SELECT x.number, x.level, (SELECT e.id FROM {entity} e WHERE e.identifier = {pattern}), 0
         FROM prefix x WHERE SUBSTR(x.identifier, x.size, 1) IN ({separators})
@@ -75,7 +75,7 @@ _QUERY: Final = """
     LEFT JOIN {emergencyswitch} x ON x.id = 1
     LEFT JOIN {entity} e ON e.id = s.entity_id
     LEFT JOIN {plan} n ON n.id = s.plan_id
-    LEFT JOIN {policy} p ON {about} AND (p.valid_until IS NULL OR p.valid_until > %s)
+    LEFT JOIN {policy} p ON {about} AND s.level <> {above} AND (p.valid_until IS NULL OR p.valid_until > %s)
     LEFT JOIN {candidate} d ON d.policy_id = p.id AND d.state <> 'reverted'
     LEFT JOIN {limit} l ON l.policy_id = p.id
     WHERE s.entity_id IS NOT NULL AND s.plan_id IS NOT NULL
@@ -84,7 +84,8 @@ _QUERY: Final = """
 
 A request is one of several: its number, its resource, the entity as a row (NULL where it can have none) and as text,
 the name of the plan that the request has, and the primary key of the user. The chain has the entity with all above it,
-which may have its plan, and of which some are charged. Patterns are found by each prefix after a separator.
+which may have its plan, and of which some are charged; of the others, only the identifiers are returned. Patterns are
+found by each prefix after a separator.
 """
 
 _NETWORKS: Final = "UNION ALL SELECT {number}, 0, e.id, 0 FROM {entity} e WHERE e.identifier IN ({identifiers})"
@@ -110,10 +111,10 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
     networks = [other_networks_of(one.entity or "") for one in subjects]
     parameters: list[Any] = []
     for resource, entity, plan in subjects:
-        client = entity if entity is not None and _can_be_stored(entity) else None
+        client = entity if entity is not None and can_be_stored(entity) else None
         person = user_key(client) if has_groups and client else None
         exact = None if client and is_pattern(client) else client
-        parameters += [resource, exact, client, plan if plan is not None and _can_be_stored(plan) else None]
+        parameters += [resource, exact, client, plan if plan is not None and can_be_stored(plan) else None]
         if has_groups:
             parameters.append(get_user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
@@ -135,8 +136,10 @@ def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> l
         return [Row._make(columns) for columns in cursor.fetchall()]
 
 
-def _can_be_stored(name: str) -> bool:
+def can_be_stored(name: str) -> bool:
     """Whether a row can have this name: databases store neither NUL nor half a surrogate pair."""
+    if name.isascii():
+        return "\0" not in name
     return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -175,6 +178,7 @@ def _composed(vendor: str, networks: tuple[int, ...], person_type: str | None, *
         about=" AND ".join(_is_about(column, owner, is_mysql=is_mysql) for column, owner in _ABOUT),
         most=MAX_LEVELS - 1,
         everybody=EVERYBODY,
+        above=ABOVE,
     )
 
 

@@ -5,12 +5,12 @@ For lists, the policies of many entities on many resources are read together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import time
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from limits_app import conf
 from limits_app.core.amounts import shown
@@ -72,6 +72,11 @@ class PolicySource:
         self.read: Callable[[Subject, str, datetime], PolicyChain] = policies_for
         self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
 
+    @property
+    def is_database(self) -> bool:
+        """Whether policies are those of the database, so that clients without rows have the same ones."""
+        return self.read is policies_for
+
 
 policy_source: Final = PolicySource()
 
@@ -99,9 +104,23 @@ def resolve(
     check_names(resource, entity)
     check_plan(plan)
     default_limits = checked_defaults(default_limits)
-    versions = StoreVersions(store)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
-    found, members, store_version = _read(Subject(resource, entity, plan), at, versions)
+    reading = read_policies(Subject(resource, entity, plan), at, StoreVersions(store))
+    return resolution_of(reading, resource, default_limits, at)
+
+
+class Reading(NamedTuple):
+    """The policies that may apply to an entity on a resource, the members of its pool, and its store."""
+
+    chain: PolicyChain
+    members: PoolMembers | None
+    store_version: StoreVersion
+
+
+def resolution_of(reading: Reading, resource: str, default_limits: Limits, at: datetime) -> Resolution:
+    """Judge policies that were read, and compile those that apply at a time."""
+    found, members, store_version = reading
+    entity = found.links[0].entity
     cooling_us = 0 if found.cooling is None else found.cooling.left_us(round(at.timestamp() * 1_000_000))
     links = [without_others(link, at) for link in found.links]
     if default_limits:
@@ -126,14 +145,17 @@ def resolve(
     return Resolution(resource, entity, choices, shadows, resolved, found.known, switch)
 
 
-def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
+def resolve_pool(
+    pool: str, alias: str | None = None, *, seen: Mapping[str, int] | None = None, generation: int | None = None
+) -> ResolvedSet:
     """Read a pool, and compile it for the store of an alias, without the limits of any resource.
 
+    `seen` are versions as in `StoreVersions`, and `generation` is that of `PoolCache`.
     Raises UnknownPool for an unknown name, and InvalidLimit for an invalid one.
     """
     check_resource(pool)
-    store_version = StoreVersions().of(alias)
-    members = pool_cache.members(pool, write_alias(), store_version)
+    store_version = StoreVersions(seen=seen).of(alias)
+    members = pool_cache.members(pool, write_alias(), store_version.store, generation)
     switch = switch_in_force(datetime.now(UTC))
     is_lifted = switch.mode != Enforcement.ENFORCE
     members = members.without_limits() if is_lifted else members
@@ -172,22 +194,25 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
     return checked_limits(limits, "default_limits=[limit]")
 
 
-def _read(
-    subject: Subject, at: datetime, versions: StoreVersions
-) -> tuple[PolicyChain, PoolMembers | None, StoreVersion]:
-    """Read the policies of all entities that are charged, the members of the pool of the resource, and the store."""
+def read_policies(subject: Subject, at: datetime, versions: StoreVersions, generation: int | None = None) -> Reading:
+    """Read the policies of all entities that are charged, the members of the pool of the resource, and the store.
+
+    `generation` is that of `PoolCache`.
+    """
     missing = None
     while True:
         found = policy_source.read(subject, write_alias(), at)
         store_version = versions.of(found.store)
+        members = None
         try:
-            members = None if found.pool is None else pool_cache.members(found.pool, write_alias(), store_version)
+            if found.pool is not None:
+                members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
         except UnknownPool:
             if found.pool == missing:
                 raise
             missing = found.pool  # it may have been renamed between the two queries
         else:
-            return found, members, store_version
+            return Reading(found, members, store_version)
 
 
 def _chosen(

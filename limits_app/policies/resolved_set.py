@@ -51,6 +51,8 @@ class ResolvedSet:
     that of the settings. `shadow` are the limits of policies in shadow mode. `available` is False where the store was
     unavailable when the limits were resolved. `fallbacks` caches the sets that decide in place of
     this one while the store is unavailable. `evaluated` has the policies whose decisions are counted, by scope and key.
+    `template` is the set from which this one was made by changing names or the version; the scopes of both are in the
+    same order.
     """
 
     limit_set: LimitSet
@@ -60,6 +62,7 @@ class ResolvedSet:
     available: bool = True
     evaluated: Mapping[tuple[str, str], Evaluated] = field(default_factory=dict)
     fallbacks: dict[object, LimitSet] = field(default_factory=dict)
+    template: ResolvedSet | None = None
 
     @classmethod
     def of(
@@ -111,9 +114,24 @@ class ResolvedSet:
         return self.limit_set.own if isinstance(self.limit_set, PooledSet) else self.limit_set.scoped
 
     @property
+    def own_scopes(self) -> tuple[Scope, ...]:
+        """The scopes of `own`, without their limits."""
+        limits = self.limit_set
+        return limits.scopes[: limits.own_number] if isinstance(limits, PooledSet) else limits.scopes
+
+    @property
     def members(self) -> PoolMembers | None:
         """The members of the pool that serves the resource; None without a pool."""
         return self.limit_set.members if isinstance(self.limit_set, PooledSet) else None
+
+    def at_version(self, version: int) -> ResolvedSet:
+        """The same set for another version of the configuration, which has left it as it is."""
+        return replace(
+            self,
+            limit_set=self.limit_set.at_version(version),
+            shadow=None if self.shadow is None else self.shadow.at_version(version),
+            template=self.template or self,
+        )
 
     def with_scopes(self, scoped: Iterable[ScopedLimits]) -> LimitSet:
         """The limit set with the limits of more scopes."""

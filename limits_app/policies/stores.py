@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
@@ -47,15 +47,17 @@ class StoreVersion(NamedTuple):
 class StoreVersions:
     """The version of each store, read before the database: only the database knows in which store a resource is.
 
-    A change between the two reads makes the result stale, never wrong. `replacement` takes the place of every store,
-    and so does DISABLED where `LIMITS["ENABLED"]` is False.
+    A change between the two reads makes the result stale, never wrong. `seen` are versions that were read before, by
+    alias; a store that is missing in it is not available. `replacement` takes the place of every store, and so does
+    DISABLED where `LIMITS["ENABLED"]` is False.
     """
 
-    def __init__(self, replacement: Store | None = None) -> None:
+    def __init__(self, replacement: Store | None = None, seen: Mapping[str, int] | None = None) -> None:
         self._default = conf.get(conf.STORE)
         self._replacement = replacement if conf.get(conf.ENABLED) else DISABLED
+        self._seen = seen
         self._versions: dict[str, StoreVersion] = {}
-        for alias in conf.get(conf.STORES) if self._replacement is None else ():
+        for alias in conf.get(conf.STORES) if self._replacement is None and seen is None else ():
             self._read(alias)
 
     def of(self, alias: str | None = None) -> StoreVersion:
@@ -63,16 +65,18 @@ class StoreVersions:
         name = alias or self._default
         if self._replacement is not None:
             return StoreVersion(name, self._replacement, self._replacement.version())
-        if name not in conf.get(conf.STORES):
+        if self._seen is not None or name not in conf.get(conf.STORES):
             self._read(name)
         return self._versions.get(name) or StoreVersion(name, UNAVAILABLE, UNAVAILABLE.version())
 
     def _read(self, alias: str) -> None:
         try:
             store = resilient_store(alias).open()
-            self._versions[alias] = StoreVersion(alias, store, store.version())
+            version = store.version() if self._seen is None else self._seen.get(alias)
         except StoreUnavailable:  # an error only for requests that are counted in this store
             return
+        if version is not None:
+            self._versions[alias] = StoreVersion(alias, store, version)
 
 
 def schemas_of(store: Store, *, counts_usage: bool = True) -> Callable[[tuple[AnyLimit, ...]], Schema]:

@@ -41,13 +41,13 @@ _IN_A_COROUTINE: Final = (
 
 
 class Source(Protocol):
-    """Resolves the effective limits of a key, and drops stale ones from its cache."""
+    """Resolves the effective limits of a key, and applies the changes that have made limits stale."""
 
     def cached(self, key: Key, /) -> ResolvedSet | None: ...
 
     def get(self, key: Key, /) -> ResolvedSet: ...
 
-    def forget(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
+    def catch_up(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
 
 
 class Request:
@@ -102,7 +102,7 @@ class Request:
 
     def latest(self, stale: LimitSet) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the limits that apply now."""
-        self._recover(StaleConfiguration())  # forgets the limits that were resolved before
+        self._recover(StaleConfiguration())  # the limits that were resolved before are outdated
         return _of_same_member(self._use(lambda limits, _: limits), stale)
 
     async def alatest(self, stale: LimitSet) -> LimitSet:
@@ -111,7 +111,7 @@ class Request:
         async def found(limits: LimitSet, _: Requested) -> LimitSet:
             return limits
 
-        self._recover(StaleConfiguration())
+        await self._arecover(StaleConfiguration())
         return _of_same_member(await self._ause(found), stale)
 
     def report(self, extension: Acquisition, *, in_task: bool) -> None:
@@ -151,13 +151,13 @@ class Request:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
                     limits, requested = self._limits(resolved)
             except _RECOVERABLE as error:
-                self._recover(error)
+                await self._arecover(error)
                 continue
             amounts = amounts_for(limits, requested)
             try:
                 return await use(limits, amounts)
             except _RECOVERABLE as error:
-                self._recover(error)
+                await self._arecover(error)
 
     def _limits(self, resolved: ResolvedSet) -> tuple[LimitSet, RequestedAmounts]:
         """Note what the next attempt uses, and return its limits, and the amounts that it requests of them.
@@ -171,7 +171,7 @@ class Request:
         """Prepare the next try after an error; raise where another try cannot help."""
         fallback, self._fallback, self._shadowed = self._fallback, None, None
         if isinstance(error, StaleConfiguration):
-            self._source.forget(self._key, self._resolved)
+            self._source.catch_up(self._key, self._resolved)
         elif isinstance(error, LimitExceeded):
             if fallback is not None and self._resolved is not None:
                 check_exceeds_limits(error, self._resolved)
@@ -185,6 +185,13 @@ class Request:
             self._resolved, self._fallback = None, without_limits(error)
         else:
             self._fallback = fallback_of(cast("ResolvedSet", self._resolved))
+
+    async def _arecover(self, error: Exception) -> None:
+        """`_recover` for asyncio: a thread reads what has changed."""
+        if isinstance(error, StaleConfiguration):
+            await sync_to_async(self._recover)(error)
+        else:
+            self._recover(error)
 
     def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         return limits.try_acquire(amounts)

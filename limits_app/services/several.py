@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
@@ -12,16 +12,20 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
-from limits_app.core.keys import EntityName, check_resource
+from limits_app.core.keys import EntityName, Scope, check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
-from limits_app.policies import Key, Limits, PoolMembers, ResolvedSet, resolver
+from limits_app.policies import Aged, Evaluated, Kept, Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 """The policies from the strictest to the least strict; the strictest one of all shares applies."""
+
+_MOST_JOINED: Final = 256
+_JOINED: Final[Kept[object, ResolvedSet]] = Kept()
+"""Sets of several shares, by the templates of the shares."""
 
 
 class Share(NamedTuple):
@@ -117,7 +121,8 @@ class SharesSource:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
         sets = tuple([resolver.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
-            self.forget(_key)
+            for share, resolved in zip(self.shares, sets, strict=True):
+                resolver.catch_up(share.key, resolved)
             sets = tuple([resolver.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):
             where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
@@ -130,10 +135,9 @@ class SharesSource:
             raise StaleConfiguration("the shares of a request are of different configurations")
         return _joined(sets, self._prefixes)
 
-    def forget(self, _key: Key, _stale: object = None) -> None:
-        """Drop the limits of all shares from the cache."""
-        for share, resolved in zip(self.shares, self._sets or [None] * len(self.shares), strict=True):
-            resolver.forget(share.key, resolved)
+    def catch_up(self, _key: Key, stale: ResolvedSet | None) -> None:
+        """Apply the changes of the store of the shares that have made their limits stale."""
+        resolver.catch_up(_key, stale)
         self._sets = ()
 
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
@@ -173,9 +177,45 @@ def prefixes_of(resources: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-@lru_cache(maxsize=1024)
 def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
-    """The limits of all shares as one set, compiled once for the same resolved sets."""
+    """The limits of all shares as one set, compiled once for clients with the same limits.
+
+    These are other sets where other shares have a scope in common, such as a total of their entity.
+    """
+    own = [scope for one in sets for scope in one.own_scopes]
+    in_shadow = [scope for one in sets if one.shadow is not None for scope in one.shadow.scopes]
+    form = tuple([one.template or one for one in sets]), prefixes, _repeated(own), _repeated(in_shadow)
+    aged = _JOINED.get(form)
+    if aged is None:
+        joined = _compiled(sets, prefixes)
+        _JOINED.add(form, Aged(joined), most=_MOST_JOINED)
+        return joined
+    joined = aged.value
+    scopes = tuple({scope.key: scope for scope in own}.values())
+    version, shadow = sets[0].limit_set.version, joined.shadow
+    limit_set = joined.limit_set.bound(
+        (*scopes, *joined.limit_set.scopes[len(scopes) :]), version=version, identity=_identity(sets)
+    )
+    if shadow is not None:
+        shadow = shadow.bound(tuple({scope.key: scope for scope in in_shadow}.values()), version=version)
+    return replace(joined, limit_set=limit_set, shadow=shadow, evaluated=_evaluated(sets), template=joined)
+
+
+def _repeated(scopes: Sequence[Scope]) -> tuple[int, ...]:
+    """Where each scope comes first."""
+    keys = [scope.key for scope in scopes]
+    return tuple(map(keys.index, keys))
+
+
+def _identity(sets: Sequence[ResolvedSet]) -> Hashable:
+    return tuple([one.limit_set.identity for one in sets])
+
+
+def _evaluated(sets: Sequence[ResolvedSet]) -> dict[tuple[str, str], Evaluated]:
+    return {place: one for resolved in sets for place, one in resolved.evaluated.items()}
+
+
+def _compiled(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> ResolvedSet:
     first = next((one for one in sets if not one.available), sets[0])
     shadow = _unique([() if one.shadow is None else one.shadow.scoped for one in sets], prefixes)
     policies = {one.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for one in sets}
@@ -184,12 +224,12 @@ def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> Resolve
         first.store_version,
         _members(sets, prefixes),
         resource=sets[0].limit_set.resource,
-        identity=tuple([one.limit_set.identity for one in sets]),
+        identity=_identity(sets),
         on_unavailable=min(policies, key=_STRICTNESS.index),
         shadow=LimitSet.composed(shadow, first.store_version.store, version=first.store_version.version)
         if shadow
         else None,
-        evaluated={place: one for resolved in sets for place, one in resolved.evaluated.items()},
+        evaluated=_evaluated(sets),
         accepts_all=any(one.limit_set.accepts_all for one in sets),
     )
 

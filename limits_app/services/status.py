@@ -96,7 +96,7 @@ def _read(
             members = limits.member_stats() if isinstance(limits, PooledSet) else {}
             return found.alias, _with_slices(found.alias, limits), members
         except StaleConfiguration:
-            resolver.forget(key, found)
+            resolver.catch_up(key, found)
 
 
 def in_slices(alias: str, scoped: Iterable[ScopedLimits]) -> Iterator[tuple[ScopedLimits, int, Amount]]:

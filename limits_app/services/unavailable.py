@@ -85,19 +85,19 @@ def _in_store(
 ) -> LimitSet:
     """The limits of a resolved set, each replaced by the result of `change`, in another store.
 
-    The last result is cached.
+    The last result is cached; all clients of a template have it under their own names.
     """
 
     def changed(one: ScopedLimits) -> ScopedLimits:
         schema = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
         return replace(one, schema=schema, degraded=degraded)
 
-    key = store, store.version()
-    found = resolved.fallbacks.get(key)
+    key, own = (store, store.version()), resolved.template or resolved
+    found = own.fallbacks.get(key)
     if found is None:
-        resolved.fallbacks.clear()
-        found = resolved.fallbacks[key] = resolved.moved(changed, store)
-    return found
+        own.fallbacks.clear()
+        found = own.fallbacks[key] = own.moved(changed, store)
+    return found if own is resolved else found.bound(resolved.limit_set.scopes, version=found.version)
 
 
 def _unchanged(limit: AnyLimit) -> AnyLimit:

@@ -28,6 +28,7 @@ from limits_app.policies import (
     Subject,
     balancers,
     policy_source,
+    read_in_background,
     resolver,
 )
 from limits_app.stores import registry
@@ -90,6 +91,7 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
     def enable(self) -> Any:
         """Begin."""
         write_in_background(False)
+        read_in_background(False)
         with ExitStack() as block:
             block.callback(forget_use)
             _BLOCKS.append(self)

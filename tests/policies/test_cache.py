@@ -7,6 +7,7 @@ import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Collection, Iterator
+from inspect import unwrap
 from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -24,6 +25,8 @@ from limits_app.core.limits import Blocked
 from limits_app.models import Entity, Limit, Plan, Policy
 from limits_app.policies import ResolvedSet, advance_version, cache, resolve, resolver
 from limits_app.policies.cache import Resolver
+from limits_app.policies.kept import KeyLocks
+from limits_app.policies.resolution import read_policies
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import default_process_store
@@ -111,19 +114,6 @@ def test_a_call_may_bring_a_block() -> None:
     assert limits.try_acquire("api")
 
 
-@pytest.mark.parametrize("forgotten", [1, 2])
-def test_what_is_forgotten_is_asked_anew_and_nothing_else(forgotten: int) -> None:
-    own, brought = Resolver(), {number: (CallLimit(number, 60),) for number in (1, 2)}
-    for default_limits in brought.values():
-        own.get(("api", "user:1", default_limits, None))
-    own.forget(("api", "user:1", brought[forgotten], None))
-    assert own.info() == (0, 2, 1)
-    own.get(("api", "user:1", brought[3 - forgotten], None))
-    assert own.info() == (1, 2, 1)
-    own.get(("api", "user:1", brought[forgotten], None))
-    assert own.info() == (1, 3, 2)
-
-
 def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_queries: DjangoAssertNumQueries) -> None:
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_TTL_SECONDS": 1e-9}
     own = Resolver()
@@ -201,14 +191,14 @@ class SlowResolving:
         self.count += 1
         self.begun.set()
         assert self.may_end.wait(20)
-        return resolve(*key, **options)
+        return read_policies(*key, **options)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowResolving]:
     """The database takes its time."""
     slow = SlowResolving()
-    monkeypatch.setattr(cache, "resolve", slow)
+    monkeypatch.setattr(cache, "read_policies", slow)
     yield slow
     slow.may_end.set()
 
@@ -227,8 +217,11 @@ def in_threads(number: int, do: Callable[[], object]) -> list[Thread]:
     return threads
 
 
+_WAITING = unwrap(KeyLocks.locked).__code__
+
+
 def passengers() -> int:
-    return sum(frame.f_code is Resolver.get.__code__ for frame in sys._current_frames().values())
+    return sum(frame.f_code is _WAITING for frame in sys._current_frames().values())
 
 
 def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
@@ -243,7 +236,7 @@ def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
         thread.join(20)
     assert slow.count == 1
     assert len(set(map(id, found))) == 1
-    assert not own._key_locks
+    assert not own._locks
 
 
 def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: SlowResolving) -> None:
@@ -256,22 +249,11 @@ def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: Slo
     assert slow.count == 2
 
 
-def test_whoever_finds_out_late_forgets_nothing_that_is_fresh() -> None:
-    limits.set_resource_limits("api", [CallLimit(1, 60)])
-    stale = resolver.get(("api", None, (), None))
-    resolver.forget(("api", None, (), None), stale)
-    fresh = resolver.get(("api", None, (), None))
-    resolver.forget(("api", None, (), None), stale)
-    assert resolver.cached(("api", None, (), None)) is fresh
-    resolver.forget(("api", None, (), None))
-    assert resolver.cached(("api", None, (), None)) is None
-
-
 def test_a_child_does_not_wait_for_key_locks_of_its_parent(slow: SlowResolving) -> None:
     own = Resolver()
     [thread] = in_threads(1, lambda: own.get(("api", None, (), None)))
     assert slow.begun.wait(20)
-    assert exit_code_of_child(lambda: len(own._key_locks)) == 0
+    assert exit_code_of_child(lambda: len(own._locks)) == 0
     slow.may_end.set()
     thread.join(20)
 
@@ -283,7 +265,7 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     layouts = {id(own.get(("api", f"user:{number}", (), None)).limit_set.scoped[0].schema) for number in range(500)}
     assert len(layouts) == 1
     assert own.info().size == 50
-    assert not own._key_locks
+    assert not own._locks
 
 
 def test_memory_stays_where_it_was_however_many_entities_come(settings: Settings) -> None:
@@ -355,4 +337,4 @@ def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
     with pytest.raises(InvalidLimit):
         own.get((name, None, (), None))
     assert own.info().size == 0
-    assert not own._key_locks
+    assert not own._locks

@@ -33,7 +33,7 @@ from limits_app.core.errors import (
 from limits_app.core.keys import EntityScopes
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
-from limits_app.policies import PolicyChain, StoreVersion, balancers, policy_source, resolver
+from limits_app.policies import PolicyChain, balancers, policy_source, resolver
 from limits_app.policies.balancing import Balancers
 from limits_app.policies.pools import PoolCache
 from limits_app.services.explain_pool import MemberStanding
@@ -391,12 +391,12 @@ def test_a_pool_that_was_renamed_meanwhile_is_looked_for_again(monkeypatch: pyte
 
 
 def test_only_so_many_pools_are_kept() -> None:
-    cache, found, place = PoolCache(most=2), Balancers(most=2), StoreVersion("default", MemoryStore(), 0)
+    cache, found, store = PoolCache(most=2), Balancers(most=2), MemoryStore()
     for name in ("one", "two", "three"):
         make_pool({"a": [CALLS]}, name=name)
-        found.find(cache.members(name, "default", place).name, "random", (1,))
+        found.find(cache.members(name, "default", store, 1).name, "random", (1,))
     with CaptureQueriesContext(connection) as queries:
-        three, two, one = [cache.members(name, "default", place) for name in ("three", "two", "one")]
+        three, two, one = [cache.members(name, "default", store, 1) for name in ("three", "two", "one")]
     assert len(queries) == 1
     first = [found.find(members.name, "random", (1,)) for members in (two, three)]
     assert [found.find(members.name, "random", (1,)) for members in (two, three)] == first

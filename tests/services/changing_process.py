@@ -1,7 +1,8 @@
 """One process of a site: makes changes of one kind, or acquires and checks that the last committed change counts.
 
 The first byte of a file that all processes map has the number of the last committed change, and the second byte its
-kind. A byte is written in one piece. `traffic` acquires as often as it is asked.
+kind. A byte is written in one piece. `traffic` acquires as often as it is asked. Variables of the environment name
+other stores and another database than those of the site.
 """
 
 from __future__ import annotations
@@ -16,18 +17,25 @@ from time import sleep
 
 import django
 
+from project import settings
+
 os.environ["DJANGO_SETTINGS_MODULE"] = "project.settings"
+settings.LIMITS["STORES"] = json.loads(os.environ.get("LIMITS_TEST_STORES", '{"default": {"KIND": "process"}}'))
+if "LIMITS_TEST_DATABASE" in os.environ:
+    settings.DATABASES["default"] = json.loads(os.environ["LIMITS_TEST_DATABASE"])
 django.setup()
 
+from django.contrib.auth.models import Group, User  # noqa: E402 - only once Django is set up
 from django.core.management import call_command  # noqa: E402 - only once Django is set up
 
 from limits_app import limits  # noqa: E402 - the same
 from limits_app.core.limits import CallLimit  # noqa: E402 - the same
 from limits_app.models import Entity, Limit, Plan, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
+from limits_app.policies import configuration  # noqa: E402 - the same
 from limits_app.usage.evaluation_counter import evaluations  # noqa: E402 - the same
 
 FEW, MANY, CANDIDATE = 10**9, 2 * 10**9, 300
-EDIT, MEMBER, SWITCH, OTHER, ENDED = range(5)
+EDIT, MEMBER, SWITCH, OTHER, CLIENT, GROUP, PATTERN, SYSTEM, ENDED = range(9)
 CHANGING = 255
 """In place of the number while a change is made."""
 
@@ -44,6 +52,11 @@ def prepare() -> str:
     pool = Pool.objects.create(name="bedrock")
     Limit.from_definition(PoolMember.objects.create(pool=pool, name="a"), CallLimit(FEW, 86_400)).save()
     Resource.objects.create(name="chat", pool=pool)
+    group = Group.objects.create(name="paying")
+    Plan.objects.get().groups.create(group=group)
+    for number in range(3):
+        User.objects.create(username=f"user {number}")
+    limits.set_system_limits([CallLimit(FEW, 86_400)])
     return "done"
 
 
@@ -93,7 +106,37 @@ def change_plan(number: int) -> None:
     entity.save()
 
 
+def change_client(number: int) -> None:
+    """Set the limit of a client, which has no row at first."""
+    limits.set_entity_limits("user:2", [CallLimit(FEW + number, 86_400)], resource="api")
+
+
+def change_membership(number: int) -> None:
+    """Add a user to a group with a plan, or remove it."""
+    groups = User.objects.get(pk=3).groups
+    groups.set([Group.objects.get()] if number % 2 else [])
+
+
+def change_pattern(number: int) -> None:
+    """Set the limit of a pattern, which has no row at first."""
+    limits.set_entity_limits("key:*", [CallLimit(FEW + number, 86_400)], resource="api")
+
+
+def change_system(number: int) -> None:
+    """Set the limit of the system."""
+    limits.set_system_limits([CallLimit(FEW + number, 86_400)])
+
+
+CLIENTS = {CLIENT: "user:2", GROUP: "user:3", PATTERN: "key:1"}
+"""Who acquires after a change; `user:1` after others."""
+RESOURCES = {MEMBER: "chat", SYSTEM: "other"}
+"""Of what; `api` after other changes."""
+
 KINDS = {
+    "client": (CLIENT, change_client),
+    "group": (GROUP, change_membership),
+    "pattern": (PATTERN, change_pattern),
+    "system": (SYSTEM, change_system),
     "edit": (EDIT, edit),
     "member": (MEMBER, edit_member),
     "switch": (SWITCH, switch),
@@ -104,7 +147,7 @@ KINDS = {
 
 def capacities(number: int, kind: int) -> list[int]:
     """The limits that apply after a change; an odd switch lifts all of them."""
-    if kind in {EDIT, MEMBER}:
+    if kind in {EDIT, MEMBER, CLIENT, PATTERN, SYSTEM}:
         return [FEW + number]
     return [] if number % 2 and kind == SWITCH else [MANY if number % 2 else FEW]
 
@@ -112,11 +155,15 @@ def capacities(number: int, kind: int) -> list[int]:
 def load(shared: mmap.mmap) -> str:
     """Acquire until the changes end; returns the number of decisions, of changes, and the decisions that were stale."""
     decisions, seen, stale = 0, set[int](), []
+    while not configuration.known.is_complete:  # a background thread reads which identifiers have rows
+        limits.acquire("api", entity="user:9")
+        sleep(0.05)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while shared[1] != ENDED:
         number, kind = shared[:2]
-        outcome = limits.acquire("chat" if kind == MEMBER else "api", entity="user:1").outcome
+        entity, resource = CLIENTS.get(kind, "user:1"), RESOURCES.get(kind, "api")
+        outcome = limits.acquire(resource, entity=entity).outcome
         if shared[0] != number or number == CHANGING:
             continue  # a change was being made
         decisions += 1

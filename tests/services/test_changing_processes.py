@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.servers.postgres import postgres_server
+from tests.servers.redis import redis_server
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -17,19 +21,26 @@ EDITS = int(os.environ.get("LIMITS_TEST_EDITS", "50"))
 """A thousand take minutes."""
 
 
-def started(folder: Path, *command: str) -> subprocess.Popen[str]:
+Environment = dict[str, str]
+
+
+def started(folder: Path, *command: str, environment: Environment | None = None) -> subprocess.Popen[str]:
     """A process of the site."""
-    environment = os.environ | {
-        "LIMITS_DEMO_DATABASE": str(folder / "site.sqlite3"),
-        "LIMITS_DEMO_STATE_DIR": str(folder / "state"),
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = (
+        os.environ
+        | {
+            "LIMITS_DEMO_DATABASE": str(folder / "site.sqlite3"),
+            "LIMITS_DEMO_STATE_DIR": str(folder / "state"),
+            "PYTHONPATH": str(ROOT),
+        }
+        | (environment or {})
+    )
     return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True)
 
 
-def follow(folder: Path, verb: str, number: int = 0) -> subprocess.Popen[str]:
+def follow(folder: Path, verb: str, number: int = 0, environment: Environment | None = None) -> subprocess.Popen[str]:
     script = str(Path(__file__).with_name("changing_process.py"))
-    return started(folder, script, verb, str(number), str(folder / "committed"))
+    return started(folder, script, verb, str(number), str(folder / "committed"), environment=environment)
 
 
 def told(process: subprocess.Popen[str]) -> str:
@@ -46,16 +57,12 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
-@pytest.mark.release
-@pytest.mark.parametrize(
-    ("verb", "number"), [("edit", EDITS), ("member", EDITS), ("plan", 200), ("candidate", 200), ("switch", 200)]
-)
-def test_each_change_counts_on_the_next_acquire_of_all_processes(verb: str, number: int, site: Path) -> None:
-    loaded = [follow(site, "load") for _ in range(PROCESSES)]
+def check_changes(verb: str, number: int, folder: Path, environment: Environment | None = None) -> None:
+    """Make changes while processes acquire, and check that none decided by limits that were replaced."""
+    loaded = [follow(folder, "load", environment=environment) for _ in range(PROCESSES)]
     try:
         assert [process.stdout.readline() for process in loaded if process.stdout] == ["ready\n"] * PROCESSES
-        assert told(follow(site, verb, number)) == "done"
+        assert told(follow(folder, verb, number, environment)) == "done"
         for line in map(told, loaded):
             decisions, changes, stale = json.loads(line)
             assert decisions > changes > 2
@@ -64,6 +71,40 @@ def test_each_change_counts_on_the_next_acquire_of_all_processes(verb: str, numb
         for process in loaded:
             process.kill()
             process.communicate(timeout=20)  # which also closes the pipe
+
+
+VERBS = ("client", "group", "pattern", "system", "plan", "candidate", "switch")
+
+
+@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.parametrize(("verb", "number"), [("edit", EDITS), ("member", EDITS), *[(verb, 200) for verb in VERBS]])
+def test_each_change_counts_on_the_next_acquire_of_all_processes(verb: str, number: int, site: Path) -> None:
+    check_changes(verb, number, site)
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Environment]:
+    """The variables of a site whose limits, or whose limits and rows, are on a server."""
+    if request.param == "redis":
+        with redis_server() as server:
+            yield {"LIMITS_TEST_STORES": json.dumps({"default": {"KIND": "redis", "URL": server.url}})}
+    else:
+        with postgres_server() as postgres:
+            yield {
+                "LIMITS_TEST_STORES": json.dumps({"default": {"KIND": "database"}}),
+                "LIMITS_TEST_DATABASE": json.dumps({key: str(value) for key, value in postgres.settings.items()}),
+            }
+
+
+@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.parametrize("servers", ["redis", "postgres"], indirect=True)
+@pytest.mark.parametrize("verb", ["edit", *VERBS])
+def test_each_change_counts_on_the_next_acquire_on_servers(verb: str, tmp_path: Path, servers: Environment) -> None:
+    (tmp_path / "committed").write_bytes(bytes(2))
+    assert told(follow(tmp_path, "prepare", environment=servers)) == "done"
+    check_changes(verb, EDITS, tmp_path, servers)
 
 
 @pytest.mark.slow

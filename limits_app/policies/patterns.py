@@ -1,0 +1,98 @@
+"""The patterns that exist, by their form: those that match a client are found without going through all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+from limits_app import conf
+from limits_app.models.patterns import SEPARATORS, is_pattern
+
+_ADDRESS = "ip:"
+
+Network = IPv4Network | IPv6Network
+_Form = tuple[int, int]
+"""The version of a network, and how many bits of an address it fixes."""
+
+
+class PatternIndex:
+    """An immutable set of patterns.
+
+    It finds what the query for policies finds: prefixes that end with a separator, and networks in their usual form.
+    """
+
+    __slots__ = ("_lengths", "_networks", "_prefixes", "identifiers")
+
+    def __init__(self, identifiers: frozenset[str] = frozenset()) -> None:
+        self.identifiers = identifiers
+        prefixes = [identifier[:-1] for identifier in identifiers if identifier.endswith("*")]
+        self._prefixes = frozenset([prefix for prefix in prefixes if prefix.endswith(tuple(SEPARATORS))])
+        self._lengths = sorted({len(prefix) for prefix in self._prefixes})
+        self._networks: Mapping[_Form, Mapping[int, str]] = _networks(identifiers)
+
+    def __len__(self) -> int:
+        return len(self.identifiers)
+
+    def with_added(self, identifiers: Iterable[str]) -> PatternIndex:
+        """The same set with the patterns among some identifiers."""
+        added = {identifier for identifier in identifiers if identifier not in self.identifiers}
+        patterns = [identifier for identifier in added if _may_be_pattern(identifier) and is_pattern(identifier)]
+        return PatternIndex(self.identifiers.union(patterns)) if patterns else self
+
+    def matching(self, identifier: str) -> tuple[str, ...]:
+        """The patterns that match the identifier of a client, always in the same order."""
+        found = []
+        for length in self._lengths:
+            if length > len(identifier):
+                break
+            if identifier[:length] in self._prefixes:
+                found.append(f"{identifier[:length]}*")
+        if self._networks and identifier.startswith(_ADDRESS):
+            found += self._matching_networks(identifier)
+        return tuple(found)
+
+    def _matching_networks(self, identifier: str) -> list[str]:
+        network = network_of(identifier)
+        if network is None:
+            return []
+        address, bits = int(network.network_address), network.max_prefixlen
+        return [
+            networks[address >> (bits - length)]
+            for (version, length), networks in self._networks.items()
+            if version == network.version and length <= network.prefixlen and address >> (bits - length) in networks
+        ]
+
+
+def network_of(identifier: str) -> Network | None:
+    """The network, or the address as a network, that an identifier such as `ip:10.0.0.1` stands for."""
+    try:
+        return ip_network(identifier.removeprefix(_ADDRESS)) if identifier.startswith(_ADDRESS) else None
+    except ValueError:
+        return None
+
+
+def client_network(identifier: str) -> str | None:
+    """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
+    bits = conf.get(conf.IPV6_PREFIX)
+    if ":" not in identifier.removeprefix(_ADDRESS) or identifier.endswith(f"/{bits}"):
+        return None
+    network = network_of(identifier)
+    if not isinstance(network, IPv6Network) or network.prefixlen <= bits:
+        return None
+    return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
+
+
+def _may_be_pattern(identifier: str) -> bool:
+    """Whether an identifier has the form of a pattern; most have not, which costs little to see."""
+    return identifier.endswith("*") or (identifier.startswith(_ADDRESS) and "/" in identifier)
+
+
+def _networks(identifiers: Iterable[str]) -> dict[_Form, dict[int, str]]:
+    found: dict[_Form, dict[int, str]] = {}
+    for identifier in sorted(identifiers):
+        network = None if identifier.endswith("*") else network_of(identifier)
+        if network is not None and identifier == f"{_ADDRESS}{network}":
+            length = network.prefixlen
+            address = int(network.network_address) >> (network.max_prefixlen - length)
+            found.setdefault((network.version, length), {})[address] = identifier
+    return dict(sorted(found.items()))

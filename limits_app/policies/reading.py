@@ -1,0 +1,82 @@
+"""Reads in the background which identifiers have rows: all entities, and all users in groups with plans."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+
+from django.db import connections
+
+from limits_app.conf import test_runner
+from limits_app.core.clock import Clock, monotonic_us
+from limits_app.core.errors import Unresolved
+from limits_app.models import Entity, PlanGroup, write_alias
+from limits_app.models.own_queries import read
+from limits_app.models.plan import groups_have_plans, memberships, user_identifier
+from limits_app.policies.identifiers import KnownIdentifiers
+from limits_app.stores.background import BackgroundTask
+
+logger = logging.getLogger("limits_app")
+
+_SECOND: Final = 1_000_000
+_SHARE: Final = 4
+"""How many times as long as a page took the next one waits: requests lose at most a fifth of the processor."""
+
+_enabled = True
+
+
+def read_in_background(enabled: bool) -> None:
+    """Start threads that read identifiers, or start none, as in tests: there every client may have rows."""
+    global _enabled  # noqa: PLW0603 - one switch for all readers of the process
+    _enabled = enabled
+
+
+def entities(above: Any, most: int) -> Sequence[tuple[Any, str]]:
+    """A page of entities; see `identifiers.Read`."""
+    using = write_alias()
+    rows = Entity.objects.using(using).order_by("pk")
+    if above is not None:
+        rows = rows.filter(pk__gt=above)
+    return read(using, lambda: [*rows.values_list("pk", "identifier")[:most]], [])
+
+
+def members_of_groups(above: Any, most: int) -> Sequence[tuple[Any, str]]:
+    """A page of users in groups with plans; see `identifiers.Read`."""
+    using = write_alias()
+    if not groups_have_plans(using):
+        return ()
+    field = memberships()
+    user, group = field.m2m_field_name(), field.m2m_reverse_field_name()
+    groups = PlanGroup.objects.using(using).values("group_id")
+    rows = field.remote_field.through._default_manager.using(using).filter(**{f"{group}__in": groups}).order_by("pk")
+    if above is not None:
+        rows = rows.filter(pk__gt=above)
+    page: list[tuple[Any, Any]] = read(using, lambda: [*rows.values_list("pk", f"{user}_id")[:most]], [])
+    return [(key, user_identifier(person)) for key, person in page]
+
+
+class IdentifierReader:
+    """Reads identifiers page by page in a background thread, until all were read."""
+
+    def __init__(self, known: KnownIdentifiers) -> None:
+        self._known = known
+        self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
+
+    def start(self) -> None:
+        """Read soon what was not read yet; in tests nothing."""
+        if _enabled and not self._known.is_complete and test_runner.current_test() is None:
+            self._task.start()
+
+    def _step(self) -> int | None:
+        """Read a page; returns in how many microseconds to read the next one, None after the last."""
+        started = perf_counter()
+        try:
+            if self._known.read_page():
+                return round((perf_counter() - started) * _SHARE * _SECOND) or 1
+        except Unresolved as error:
+            logger.debug("the identifiers that have rows are not known yet: %s", error)
+            return _SECOND
+        connections.close_all()
+        return None

@@ -1,0 +1,117 @@
+"""The order in which changes of the configuration are applied, so that no request uses limits that were replaced.
+
+A request reads `seen` first, then looks up what is kept, and sends the version that it has seen with its claim; the
+store rejects another version than its own. On that rejection one thread reads the changes since, adds identifiers,
+drops what was read from them, and publishes the new version last: a request that looked up something older sends an
+older version. What a request has read from the database is kept only if `seen` is still what it was before the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from threading import RLock
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from limits_app.core.changes import ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.core.runtime import on_fork
+
+Seen = Mapping[str, int]
+"""Of each store, by its alias, the version up to which this process has applied changes."""
+
+_NOTHING: Final[Seen] = MappingProxyType({})
+
+
+class Versioned(Protocol):
+    """A store, as far as it keeps the version of the configuration."""
+
+    def version(self) -> int: ...
+
+    def changes_since(self, version: int) -> tuple[int, Changes] | None: ...
+
+
+class ChangeTarget(Protocol):
+    """What a process keeps of the configuration; see `Sync` for the order of the calls."""
+
+    def add_identifiers(self, digests: Collection[bytes], /) -> None:
+        """Note that identifiers may have rows from now on."""
+
+    def read_latest(self) -> None:
+        """Read the identifiers of the latest rows."""
+
+    def read_again(self) -> None:
+        """Forget which identifiers have rows, until all are read again."""
+
+    def drop(self, digests: Collection[bytes], /) -> None:
+        """Drop the limits of clients that were read from one of these identifiers."""
+
+    def drop_clients(self) -> None:
+        """Drop the limits of all clients with rows."""
+
+    def drop_all(self) -> None:
+        """Drop all limits, and whatever else was read of the configuration."""
+
+
+class Sync:
+    """Applies the changes in the logs of stores to what a process keeps, one thread at a time."""
+
+    def __init__(self, kept: ChangeTarget) -> None:
+        self._kept = kept
+        self.seen: Seen = _NOTHING
+        """Another object after each change that was applied."""
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock in a child process, which keeps what was read."""
+        self._lock = RLock()  # reentrant, because a query may run code of the site
+
+    def catch_up(self, alias: str, store: Versioned, seen: int | None) -> None:
+        """Apply the changes of a store since a version; nothing where another thread has done so meanwhile.
+
+        Without a version, or where the changes are unknown, everything is read again.
+        """
+        with self._lock:
+            if self.seen.get(alias) != seen:
+                return
+            found = None if seen is None else store.changes_since(seen)
+            version, changes = (store.version(), (EVERYTHING,)) if found is None else found
+            if version != seen:
+                self._apply(changes)
+                self.seen = MappingProxyType({**self.seen, alias: version})
+
+    def apply(self, changes: Collection[Change]) -> None:
+        """Apply changes that no store can announce now, such as those of this process while a store is unavailable."""
+        with self._lock:
+            self._apply(changes)
+            self.seen = MappingProxyType(dict(self.seen))
+
+    def forget(self) -> None:
+        """Begin as a new process does."""
+        with self._lock:
+            self._apply((EVERYTHING,))
+            self.seen = MappingProxyType({})
+
+    def keep(self, seen: Seen, keep: Callable[[], object]) -> bool:
+        """Call `keep` if no change was applied since `seen` was read; returns whether it was called."""
+        with self._lock:
+            if self.seen is not seen:
+                return False
+            keep()
+            return True
+
+    def _apply(self, changes: Collection[Change]) -> None:
+        kept = self._kept
+        digests = frozenset([change.digest for change in changes if change.digest])
+        if EVERYTHING in changes:
+            kept.read_again()
+        else:
+            kept.add_identifiers(digests)
+            if ALL in changes or ROWS in changes:
+                kept.read_latest()
+        if ALL in changes or EVERYTHING in changes:
+            kept.drop_all()
+        elif ROWS in changes:
+            kept.drop_clients()
+        else:
+            kept.drop(digests)

@@ -1,0 +1,119 @@
+"""Templates: the compiled limits of clients without rows, which each of them has under its own names."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from limits_app.core.keys import EntityScopes, Scope
+from limits_app.models import PolicyScope
+from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain
+from limits_app.policies.choose import rollout_position
+from limits_app.policies.resolution import Limits, Reading, resolution_of
+from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
+
+_OF_A_CLIENT: Final = frozenset(
+    {ENTITY_FLAGS, PolicyScope.ENTITY_ON_RESOURCE, PolicyScope.ENTITY, PolicyScope.ENTITY_TOTAL}
+)
+_OF_A_PLAN: Final = frozenset({PolicyScope.PLAN_ON_RESOURCE, PolicyScope.PLAN, PolicyScope.PLAN_TOTAL})
+_OF_A_PATTERN: Final = frozenset({PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL})
+
+
+class Template:
+    """The limits of one client without rows, which others have under their own names."""
+
+    __slots__ = ("_limits", "_resource", "_shadow", "resolved")
+
+    def __init__(self, resolved: ResolvedSet, resource: str, entity: str | None) -> None:
+        self.resolved = resolved
+        self._resource = resource
+        self._limits = EntityScopes(resolved.limit_set.scopes, entity)
+        self._shadow = None if resolved.shadow is None else EntityScopes(resolved.shadow.scopes, entity)
+
+    def bind(self, entity: str | None, version: int) -> ResolvedSet:
+        """The limits of a client without rows, for a version of the configuration."""
+        own = self.resolved
+        scopes = self._limits.of(entity)
+        limit_set = own.limit_set.bound(scopes, version=version, identity=(self._resource, entity))
+        shadow, evaluated = own.shadow, own.evaluated
+        if shadow is not None and self._shadow is not None:
+            shadow = shadow.bound(self._shadow.of(entity), version=version)
+            scopes = (*scopes, *shadow.scopes)
+        if evaluated:
+            evaluated = _moved(evaluated, self._scopes(), scopes)
+        return ResolvedSet(
+            limit_set=limit_set,
+            alias=own.alias,
+            on_unavailable=own.on_unavailable,
+            shadow=shadow,
+            available=own.available,
+            evaluated=evaluated,
+            template=own,
+        )
+
+    def _scopes(self) -> Sequence[Scope]:
+        shadow = self.resolved.shadow
+        return (*self.resolved.limit_set.scopes, *(() if shadow is None else shadow.scopes))
+
+
+def _moved(
+    evaluated: Mapping[tuple[str, str], Evaluated], before: Sequence[Scope], now: Sequence[Scope]
+) -> dict[tuple[str, str], Evaluated]:
+    keys = {one.key: other.key for one, other in zip(before, now, strict=True)}
+    return {(keys[scope], key): policy for (scope, key), policy in evaluated.items()}
+
+
+class Templates:
+    """The templates of clients without rows that the same policies apply to, as far as a rollout includes them.
+
+    A rollout includes the positions below its percentage, so the clients between two percentages share a template.
+    `reading` was made for any one of these clients.
+    """
+
+    def __init__(self, reading: Reading, resource: str, default_limits: Limits) -> None:
+        self._reading = reading
+        self._resource = resource
+        self._default_limits = default_limits
+        [link] = reading.chain.links
+        percents = {policy.rollout_percent for policy in link.policies}
+        percents |= {policy.candidate.percent for policy in link.policies if policy.candidate is not None}
+        self._percents = sorted(percents - {0, 100})
+        self._by_class: dict[int, Template] = {}
+
+    def find(self, entity: str | None) -> Template | None:
+        """The template of a client; None where it was not compiled."""
+        return self._by_class.get(self._class_of(entity))
+
+    def compiled(self, entity: str | None, now: float) -> tuple[Template, Resolution]:
+        """Compile the template of a client, at a time in seconds of the system's clock."""
+        chain = self._reading.chain
+        links = [replace(chain.links[0], entity=entity)]
+        reading = self._reading._replace(chain=replace(chain, links=links))
+        at = datetime.fromtimestamp(now, UTC)
+        resolution = resolution_of(reading, self._resource, self._default_limits, at)
+        template = Template(resolution.resolved, self._resource, entity)
+        self._by_class[self._class_of(entity)] = template
+        return template, resolution
+
+    def _class_of(self, entity: str | None) -> int:
+        return bisect_right(self._percents, rollout_position(entity)) if self._percents else 0
+
+
+def is_of_no_client(chain: PolicyChain, plan: str | None, patterns: Collection[str]) -> bool:
+    """Whether a chain has nothing but what all clients without rows have that send a plan and match some patterns.
+
+    A row may have been added since the identifiers, or the patterns, were looked up.
+    """
+    if len(chain.links) > 1 or chain.above:
+        return False
+    for policy in chain.links[0].policies:
+        if policy.level in _OF_A_CLIENT:
+            return False
+        if policy.level in _OF_A_PLAN and policy.subject != plan:
+            return False
+        if policy.level in _OF_A_PATTERN and policy.subject not in patterns:
+            return False
+    return True

@@ -1,0 +1,174 @@
+"""Which identifiers have rows: what is read, what is added, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from limits_app.models.changes import identifier_digest
+from limits_app.policies.identifiers import READ_AGAIN, KnownIdentifiers
+from tests.forking import exit_code_of_child
+
+Rows = list[tuple[int, str]]
+
+
+class Table:
+    """Rows by primary key, read page by page; `reads` are the keys above which it was read."""
+
+    def __init__(self, *identifiers: str) -> None:
+        self.rows: dict[int, str] = {}
+        self.reads: list[Any] = []
+        self.add(*identifiers)
+
+    def add(self, *identifiers: str, key: int | None = None) -> None:
+        """Insert rows, after the last one or from a key on."""
+        first = max(self.rows, default=0) + 1 if key is None else key
+        self.rows |= {first + number: identifier for number, identifier in enumerate(identifiers)}
+
+    def read(self, above: Any, most: int) -> Sequence[tuple[int, str]]:
+        """A page."""
+        self.reads.append(above)
+        return [(key, self.rows[key]) for key in sorted(self.rows) if key > (above or 0)][:most]
+
+
+def known(table: Table, members: Table | None = None, *, page_size: int = 10) -> KnownIdentifiers:
+    """Identifiers of which nothing was read yet."""
+    return KnownIdentifiers(table.read, (members or Table()).read, page_size=page_size)
+
+
+def complete(identifiers: KnownIdentifiers) -> KnownIdentifiers:
+    """The same, with everything read."""
+    while identifiers.read_page():
+        pass
+    return identifiers
+
+
+def has(identifiers: KnownIdentifiers, *names: str) -> list[bool]:
+    """Whether identifiers may have rows."""
+    return [identifiers.may_have_rows(name) for name in names]
+
+
+def test_all_may_have_rows_until_they_were_read() -> None:
+    identifiers = known(Table(*[f"key:{number}" for number in range(35)]))
+    pages = 0
+    while identifiers.read_page():
+        pages += 1
+        assert not identifiers.is_complete
+        assert has(identifiers, "key:1", "user:1") == [True, True]
+    assert pages == 4
+    assert has(identifiers, *[f"key:{number}" for number in range(35)]) == [True] * 35
+    assert has(identifiers, *[f"ip:{number}" for number in range(35)]) == [False] * 35
+
+
+@pytest.mark.parametrize("number", [0, 1, 9, 10, 11, 20])
+def test_pages_end_with_the_last_row(number: int) -> None:
+    table, members = Table(*[f"key:{key}" for key in range(number)]), Table("user:7")
+    identifiers = complete(known(table, members))
+    assert len(identifiers) == number + 1
+    assert has(identifiers, "user:7", "user:8", "key:x") == [True, False, False]
+
+
+def test_users_may_have_rows_until_members_of_groups_were_read() -> None:
+    identifiers = known(Table("key:1"), Table("user:1", "user:2"), page_size=2)
+    identifiers.read_page()
+    assert has(identifiers, "user:9", "key:9", "key:1") == [True, False, True]
+    complete(identifiers)
+    assert has(identifiers, "user:9", "user:1", "user:2") == [False, True, True]
+
+
+def test_added_identifiers_are_known_while_rows_are_read() -> None:
+    table = Table(*[f"key:{number}" for number in range(30)])
+    identifiers = known(table)
+    identifiers.read_page()
+    identifiers.add([identifier_digest("key:new")])
+    complete(identifiers)
+    assert has(identifiers, "key:new", "key:29", "key:other") == [True, True, False]
+
+
+def test_many_added_identifiers_are_merged_and_known() -> None:
+    identifiers = complete(known(Table(*[f"key:{number}" for number in range(5)])))
+    names = [f"tenant:{number}" for number in range(20_000)]
+    for first in range(0, len(names), 5_000):
+        identifiers.add(map(identifier_digest, names[first : first + 5_000]))
+    assert all(has(identifiers, *names, "key:0", "key:4"))
+    assert sum(has(identifiers, *[f"ip:{number}" for number in range(10_000)])) < 50
+
+
+def test_rows_above_a_key_are_added_whatever_was_read() -> None:
+    table = Table("key:1", "key:2")
+    identifiers = complete(known(table))
+    table.add(*[f"new:{number}" for number in range(25)])
+    identifiers.read_latest()
+    assert all(has(identifiers, "new:0", "new:24"))
+    table.add("late:1", key=2 * READ_AGAIN)
+    table.add("late:0", key=READ_AGAIN + 50)
+    identifiers.read_latest()
+    table.add("early:0", key=READ_AGAIN - 1)
+    table.add("late:2", key=READ_AGAIN + 1)
+    identifiers.read_latest()
+    assert has(identifiers, "late:0", "late:1", "late:2", "early:0") == [True, True, True, False]
+
+
+def test_latest_rows_are_not_read_before_the_first_ones() -> None:
+    table = Table(*[f"key:{number}" for number in range(25)])
+    identifiers = known(table)
+    identifiers.read_page()
+    identifiers.read_latest()
+    assert table.reads == [None]
+
+
+def test_page_that_was_read_before_a_restart_is_dropped() -> None:
+    reading, restarted = Event(), Event()
+
+    class Slow(Table):
+        def read(self, above: Any, most: int) -> Rows:
+            page = [*super().read(above, most)]
+            reading.set()
+            restarted.wait(10)
+            return page
+
+    table = Slow("key:1")
+    identifiers = known(table)
+    thread = Thread(target=identifiers.read_page)
+    thread.start()
+    assert reading.wait(10)
+    table.add("key:2")
+    identifiers.restart()
+    restarted.set()
+    thread.join()
+    assert not identifiers.is_complete
+    assert has(complete(identifiers), "key:2") == [True]
+
+
+def test_patterns_are_those_of_all_rows() -> None:
+    table = Table("key:1", "key:*", "ip:10.0.0.0/8", "ip:10.0.0.1", "ip:2001:db8::/64")
+    identifiers = complete(known(table, page_size=2))
+    assert identifiers.patterns.identifiers == {"key:*", "ip:10.0.0.0/8"}
+    table.add("user:eu-*")
+    identifiers.read_latest()
+    assert "user:eu-*" in identifiers.patterns.identifiers
+    identifiers.restart()
+    assert not identifiers.patterns.identifiers
+
+
+def test_a_row_takes_two_bytes() -> None:
+    identifiers = known(Table())
+    names = (f"user:{number}" for number in range(600_000))
+    identifiers.add(map(identifier_digest, names))
+    assert len(identifiers) >= 599_900
+    assert identifiers.size <= 2.5 * len(identifiers)
+
+
+def test_child_process_keeps_what_was_read_and_can_add() -> None:
+    identifiers = complete(known(Table("key:1")))
+
+    def child() -> int:
+        identifiers.add([identifier_digest("key:2")])
+        return 0 if has(identifiers, "key:1", "key:2", "key:3") == [True, True, False] else 1
+
+    with identifiers._lock:  # as if another thread held it during the fork
+        assert exit_code_of_child(child) == 0
+    assert has(identifiers, "key:2") == [False]

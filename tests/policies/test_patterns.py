@@ -1,0 +1,51 @@
+"""Patterns in memory match what the query for policies matches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits_app.models.patterns import is_pattern, patterns_of
+from limits_app.policies.patterns import PatternIndex
+
+PATTERNS = (
+    "key:*", "key:eu-*", "key:eu-1/*", "user:*", "a_*", "@*", "no*", "*",
+    "ip:*", "ip:10.*", "ip:10.0.0.0/8", "ip:10.1.0.0/16", "ip:10.1.2.3/32", "ip:0.0.0.0/0", "ip:10.1.2.3/8",
+    "ip:2001:db8::/32", "ip:2001:db8::/128", "ip:::/0", "ip:2001:*", "ip:x/8",
+)  # fmt: skip
+CLIENTS = (
+    "key:1", "key:eu-1", "key:eu-1/a", "key:", "key", "a_", "@", "no", "nothing", "", "user:1", "üser:1",
+    "ip:10.1.2.3", "ip:10.255.0.1", "ip:11.0.0.1", "ip:10.1.2.3/32", "ip:10.1.0.0/16", "ip:10.1.2.3/16",
+    "ip:2001:db8::/64", "ip:2001:db8::1", "ip:2001:db9::/64", "ip:::ffff:10.1.2.3", "ip:none", "ip:",
+)  # fmt: skip
+
+
+def matched(patterns: frozenset[str], client: str) -> set[str]:
+    """The patterns that the query finds by the identifiers that it looks for."""
+    return {one for one in patterns_of(client) if one in patterns and is_pattern(one)}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_patterns_match_as_in_the_query(client: str) -> None:
+    patterns = frozenset(PATTERNS)
+    assert set(PatternIndex(patterns).matching(client)) == matched(patterns, client)
+
+
+@given(st.frozensets(st.sampled_from(PATTERNS)), st.sampled_from(CLIENTS))
+def test_some_patterns_match_as_in_the_query(patterns: frozenset[str], client: str) -> None:
+    index = PatternIndex().with_added(patterns)
+    assert set(index.matching(client)) == matched(patterns, client)
+
+
+def test_matches_have_one_order() -> None:
+    first, second = PatternIndex(frozenset(PATTERNS)), PatternIndex(frozenset(reversed(PATTERNS)))
+    for client in CLIENTS:
+        assert first.matching(client) == second.matching(client)
+        assert len({*first.matching(client)}) == len(first.matching(client))
+
+
+def test_clients_are_no_patterns() -> None:
+    index = PatternIndex().with_added(["key:1", "ip:10.0.0.1", "ip:2001:db8::/64"])
+    assert len(index) == 0
+    assert index.with_added(["key:1"]) is index
