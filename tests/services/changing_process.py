@@ -56,7 +56,6 @@ def prepare() -> str:
     Plan.objects.get().groups.create(group=group)
     for number in range(3):
         User.objects.create(username=f"user {number}")
-    limits.set_system_limits([CallLimit(FEW, 86_400)])
     return "done"
 
 
