@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from limits_app.core import changes
-from limits_app.core.changes import ALL, ENTRY, MOST_CHANGES, MOST_CLIENTS, ROWS, Change, ChangeLog, announced
+from limits_app.core.changes import (
+    ALL,
+    ENTRY,
+    EVERYTHING,
+    MOST_CHANGES,
+    MOST_CLIENTS,
+    ROWS,
+    Change,
+    ChangeLog,
+    announced,
+)
 
 ONE, TWO, THREE = (Change.of_client(bytes([place]) * 8) for place in (1, 2, 255))
 
@@ -18,7 +28,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return time
 
 
-@pytest.mark.parametrize("change", [ALL, ROWS, ONE, THREE])
+@pytest.mark.parametrize("change", [ALL, ROWS, EVERYTHING, ONE, THREE])
 def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
     assert len(change.encode()) == 8
     assert Change.decode(change.encode()) == change
@@ -26,7 +36,13 @@ def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
 
 @pytest.mark.parametrize(
     ("encoded", "change"),
-    [(bytes(8), ALL), (bytes(7) + b"\1", ROWS), (bytes(7) + b"\2", ALL), (bytes(7) + b"\xff", ALL)],
+    [
+        (bytes(8), ALL),
+        (bytes(7) + b"\1", ROWS),
+        (bytes(7) + b"\2", EVERYTHING),
+        (bytes(7) + b"\3", ALL),
+        (bytes(7) + b"\xff", ALL),
+    ],
 )
 def test_a_kind_that_is_unknown_is_any_change(encoded: bytes, change: Change) -> None:
     assert Change.decode(encoded) == change
@@ -48,6 +64,7 @@ def test_changes_are_announced_once_and_no_more_than_needed() -> None:
     assert announced([ROWS, *clients[1:]]) == (ROWS, *clients[1:])
     assert announced(clients) == announced([ROWS, *clients]) == (ROWS,)
     assert announced([*clients, ALL]) == (ALL,)
+    assert announced([*clients, ALL, EVERYTHING, ROWS]) == (EVERYTHING,)
     with pytest.raises(ValueError, match="at least one change; got none: pass ALL"):
         announced([])
 
