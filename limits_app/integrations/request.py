@@ -26,12 +26,12 @@ from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.keys import entity_name
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.identity import Identity, entity_of_user, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
+from limits_app.models.users import entity_name
 from limits_app.policies import Limits
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request

@@ -30,6 +30,7 @@ from limits_app.integrations.routes import Route
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
 from limits_app.models.own_queries import read
+from limits_app.models.patterns import Patterns
 from limits_app.models.validators import WILDCARD
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
@@ -44,6 +45,9 @@ Confirm = Callable[[Mapping[str, Amount]], RequestedAmounts]
 """Returns amounts that are requested only of limits of the same configuration as the rules."""
 
 
+_NO_PATTERNS: Final = Patterns()
+
+
 @dataclass(frozen=True, slots=True)
 class Exemptions:
     """The requests that a rule does not charge, although it matches them."""
@@ -52,7 +56,7 @@ class Exemptions:
     superusers: bool = False
     groups: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    entities: frozenset[str] = frozenset()
+    entities: Patterns = _NO_PATTERNS
 
     def __bool__(self) -> bool:
         return self.staff or self.superusers or bool(self.groups or self.networks or self.entities)
@@ -196,7 +200,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
         row.exempt_superusers,
         frozenset(lines_of(row.exempt_groups)),
         tuple(map(parsed_network, lines_of(row.exempt_networks))),
-        frozenset(lines_of(row.exempt_entities)),
+        Patterns(lines_of(row.exempt_entities)),
     )
     return Rule(
         name=row.name,

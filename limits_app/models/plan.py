@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.db.models.signals import m2m_changed, pre_delete
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +15,7 @@ from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import read
+from limits_app.models.users import user_key
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
@@ -114,16 +114,6 @@ def plans_by_groups(using: str, users: Collection[str] | None = None, *, most: i
     for key, of_group in members.order_by().values_list(f"{user}_id", f"{group}_id")[:most].iterator():
         first[key] = min(first.get(key, order[of_group]), order[of_group])
     return {f"{_USER_PREFIX}{key}": plan for key, (_place, plan) in first.items()}
-
-
-def user_key(identifier: str) -> Any:
-    """The primary key of the user that an entity `user:<primary key>` stands for; None for other entities."""
-    if not identifier.startswith(_USER_PREFIX):
-        return None
-    try:
-        return get_user_model()._meta.pk.clean(identifier.removeprefix(_USER_PREFIX), None)
-    except ValidationError:
-        return None
 
 
 def watch_groups() -> None:

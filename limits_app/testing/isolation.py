@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.test.utils import TestContextDecorator
 
-from limits_app.core.keys import EntityName, check_entity, check_resource, entity_name
+from limits_app.core.keys import EntityName, check_entity, check_resource
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
 from limits_app.core.record import schema_of
@@ -20,6 +20,7 @@ from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden
+from limits_app.models.users import entity_name
 from limits_app.policies import (
     CODE,
     EntityPolicies,
