@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf
 from time import monotonic
@@ -25,9 +26,11 @@ from limits_app.core.store import Store
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
-from limits_app.models import Endpoint, changes
+from limits_app.models import Endpoint, Entity, Policy, changes
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import read
+from limits_app.policies import NO_ACCESS_INDEX, AccessIndex, read_access_index, resolver
+from limits_app.services.access import AccessTable
 from limits_app.services.unavailable import without_limits
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import ResilientStore
@@ -36,6 +39,8 @@ logger = logging.getLogger("limits_app")
 
 _RETRY_SECONDS: Final = 1.0
 """How long endpoints are used without another attempt while the store or the database is unavailable."""
+_COMPARE_SECONDS: Final = 1.0
+"""How long endpoints are used without asking a store on another machine, outside of the middleware."""
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
 """The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
@@ -55,14 +60,20 @@ class ConfigurationVersion(NamedTuple):
 class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
+    `access` is who is blocked or exempt.
     `version` is that of the configuration, read before the endpoints; None while the store is unavailable.
     The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
     """
 
     def __init__(
-        self, rows: Iterable[Endpoint], version: ConfigurationVersion | None = None, seconds: float = inf
+        self,
+        rows: Iterable[Endpoint],
+        version: ConfigurationVersion | None = None,
+        seconds: float = inf,
+        access: AccessIndex = NO_ACCESS_INDEX,
     ) -> None:
         self._version = version
+        self.access = AccessTable(access)
         self.keep(seconds)
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
@@ -79,6 +90,7 @@ class EndpointTable:
     def keep(self, seconds: float) -> None:
         """Keep the table for so long from now on."""
         self.kept_at, self.seconds = monotonic(), seconds
+        self._compared_at = self.kept_at
 
     def find(self, request: HttpRequest) -> tuple[Rule, ...]:
         """Return the rules that match a request, in their order."""
@@ -112,6 +124,16 @@ class EndpointTable:
             return self._version is None or self._version.store.version() == self._version.version
         except StoreUnavailable:
             return True
+
+    def was_current(self) -> bool:
+        """Whether nothing has changed, or had a second ago where the store that knows it is on another machine."""
+        if self._version is None or not self._version.store.remote:
+            return self.is_current()
+        if monotonic() - self._compared_at >= _COMPARE_SECONDS:
+            if not self.is_current():
+                return False
+            self._compared_at = monotonic()
+        return True
 
     def is_current_here(self) -> bool:
         """`is_current` where the store that knows it is in this process, or on this machine; otherwise False."""
@@ -152,11 +174,18 @@ class Endpoints:
         self._kept: EndpointTable | None = None
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
+        self.read_access: Callable[[str, datetime], AccessIndex] = read_access_index
+        """Returns who is blocked or exempt in a database at a time; tests replace it."""
 
     def current(self) -> EndpointTable:
         """Return the present endpoints; queries the store, and the database once when something has changed."""
         table = self.cached()
         return table if table is not None and table.is_current() else self._load()
+
+    def recent(self) -> EndpointTable:
+        """Return the endpoints as they are, or as they were a second ago where the store is on another machine."""
+        table = self.cached()
+        return table if table is not None and table.was_current() else self._load()
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
@@ -175,12 +204,19 @@ class Endpoints:
         try:
             is_empty = is_empty_in_test(Endpoint, using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
+            access = self._access(using)
         except Unresolved as error:
             return self._last_known(error)
-        table = EndpointTable(rows, version, seconds)
+        table = EndpointTable(rows, version, seconds, access)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = table
         return table
+
+    def _access(self, using: str) -> AccessIndex:
+        if all(is_empty_in_test(model, using) for model in (Policy, Entity)):
+            return NO_ACCESS_INDEX
+        now = datetime.fromtimestamp(resolver.clock(), UTC)
+        return read(using, lambda: self.read_access(using, now), NO_ACCESS_INDEX)
 
     def _last_known(self, error: Unresolved) -> EndpointTable:
         """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""

@@ -126,6 +126,11 @@ class Patterns:
     def __contains__(self, identifier: object) -> bool:
         return isinstance(identifier, str) and bool(self.matching(identifier))
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What precedes the colon of each."""
+        return frozenset(one.partition(":")[0] for one in self._names)
+
     def matching(self, identifier: str) -> list[str]:
         """Return those that are this identifier, or match it."""
         names = [identifier]

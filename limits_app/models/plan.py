@@ -8,9 +8,10 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import models, router
-from django.db.models.signals import m2m_changed, pre_delete
+from django.db.models.signals import m2m_changed, post_save, pre_delete
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import conf
 from limits_app.models.base import Configuration
 from limits_app.models.changes import announce
 from limits_app.models.fields import ExactTextField
@@ -117,20 +118,37 @@ def plans_by_groups(using: str, users: Collection[str] | None = None, *, most: i
 
 
 def watch_groups() -> None:
-    """Announce a change when users join or leave groups with a plan; a deleted group loses its plan."""
+    """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`."""
     pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")
+    post_save.connect(_group_saved, sender=_GROUP, dispatch_uid="limits_app.groups")
     if (field := memberships()) is not None:
         m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
 
 
 def _group_deleted(*, instance: models.Model, using: str, **details: object) -> None:
+    """Delete the plan of the group too, and announce the change after that."""
     rows = PlanGroup.objects.using(using).filter(group_id=instance.pk)
-    if router.db_for_write(PlanGroup) == using and read(using, rows.exists, False):
+    if router.db_for_write(PlanGroup) != using:
+        return
+    if read(using, rows.exists, False):
         rows.delete()
+    elif _groups_matter(using):
+        announce(using)
+
+
+def _group_saved(*, created: bool, using: str, **details: object) -> None:
+    if not created and router.db_for_write(PlanGroup) == using and _groups_matter(using):
+        announce(using)
 
 
 def _groups_changed(*, action: str, using: str, **details: object) -> None:
-    if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
-        return
-    if read(using, PlanGroup.objects.using(using).exists, False):
+    if action.startswith("post_") and router.db_for_write(PlanGroup) == using and _groups_matter(using):
         announce(using)
+
+
+def _groups_matter(using: str) -> bool:
+    """Whether a group has a plan, or is exempt from a URL rule or by LIMITS["EXEMPT"]."""
+    if conf.get(conf.EXEMPT).groups or read(using, PlanGroup.objects.using(using).exists, False):
+        return True
+    rules = apps.get_model("limits_app.Endpoint")._base_manager.using(using).exclude(exempt_groups="")
+    return read(using, rules.exists, False)
