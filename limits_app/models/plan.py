@@ -148,7 +148,9 @@ def _groups_changed(*, action: str, using: str, **details: object) -> None:
 
 def _groups_matter(using: str) -> bool:
     """Whether a group has a plan, or is exempt from a URL rule or by LIMITS["EXEMPT"]."""
-    if conf.get(conf.EXEMPT).groups or read(using, PlanGroup.objects.using(using).exists, False):
+    if conf.get(conf.EXEMPT).groups:
+        return True
+    if read(using, PlanGroup.objects.using(using).exists, False):
         return True
     rules = apps.get_model("limits_app.Endpoint")._base_manager.using(using).exclude(exempt_groups="")
     return read(using, rules.exists, False)

@@ -63,6 +63,16 @@ class AccessVerdict:
     reason: AccessReason | None = None
     shadowed: AccessReason | None = None
 
+    def as_dict(self) -> dict[str, object]:
+        """The verdict as plain data, for JSON."""
+        reason = self.reason
+        return {
+            "verdict": self.access.value,
+            "subject": None if reason is None else reason.subject,
+            "level": None if reason is None else str(reason.policy.level),
+            "policy": None if reason is None else reason.policy.policy_id,
+        }
+
     @property
     def blocks_everything(self) -> bool:
         """Whether the system blocks everything."""

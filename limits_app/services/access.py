@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db import router
+from django.db import router, transaction
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitExceeded, Unresolved
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import PlanGroup, changes, write_alias
+from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, PolicyEffect, changes, write_alias
 from limits_app.models.own_queries import read
 from limits_app.models.plan import memberships
 from limits_app.models.users import is_user_of_site
@@ -108,6 +108,30 @@ def blocked(reason: AccessReason, resource: str | None = None) -> LimitExceeded:
 def shadowed(reason: AccessReason, resource: str | None = None) -> None:
     """Count a rejection by a block in shadow mode, which rejects nothing."""
     note_shadowed(_outcome(reason, resource))
+
+
+def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = ENFORCED) -> AccessVerdict:
+    """Whether an entity is blocked, exempt or limited on all URLs now, from the database.
+
+    `switch` is the emergency switch. The other identities of a request are not considered.
+    """
+    now = datetime.fromtimestamp(resolver.clock(), UTC)
+    chain = policy_source.read(Subject(None, entity, plan), write_alias(), now)
+    return access_of([chain.links], switch, now)
+
+
+def lift_blocks(entity: str) -> None:
+    """Unset the flag of an entity or a pattern, and delete its blocked policies, on all resources and on each."""
+    using = write_alias()
+    with transaction.atomic(using=using):
+        row = Entity.objects.using(using).filter(identifier=entity).first()
+        if row is None:
+            return
+        if row.blocked:
+            row.blocked = False
+            row.save(using=using)
+        for policy in Policy.objects.using(using).filter(entity=row, effect=PolicyEffect.BLOCKED):
+            policy.delete(using=using)
 
 
 def acquire_nothing(requested: RequestedAmounts) -> Acquisition:
