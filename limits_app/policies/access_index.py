@@ -34,6 +34,7 @@ from limits_app.models import (
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
+from limits_app.models.plan import groups_have_plans
 from limits_app.models.policy_rules import Counted
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
 
@@ -128,7 +129,7 @@ def _summary(using: str, now: datetime) -> QuerySet[Any, Any]:
     of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
     is_client = Q(entity__isnull=False) & ~patterns_in("entity__identifier")
     resource = Coalesce("resource__name", _NONE, output_field=_TEXT)
-    parts = (
+    parts: tuple[QuerySet[Any, Any], ...] = (
         policies.filter(is_client).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, resource),
         policies.exclude(of_resources | is_client).values_list(
             Value(_POLICY, output_field=_TEXT),
@@ -137,13 +138,15 @@ def _summary(using: str, now: datetime) -> QuerySet[Any, Any]:
             resource,
         ),
         _flagged(using).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE),
-        PlanGroup.objects.using(using).values_list(
+    )
+    if groups_have_plans(using):
+        groups = PlanGroup.objects.using(using).values_list(
             Value(_GROUP, output_field=_TEXT),
             Cast("group_id", _TEXT),
             Cast("plan__name", _TEXT),
             Cast("plan__priority", _TEXT),
-        ),
-    )
+        )
+        parts = (*parts, groups)
     first, *others = [part.order_by() for part in parts]
     return first.union(*others)
 
