@@ -40,6 +40,12 @@ class ReasonForm(forms.Form):
     )
 
 
+class BlockReasonForm(ReasonForm):
+    """Why an entity is blocked, and the confirmation where that also hits others."""
+
+    confirm_block = forms.BooleanField(label=_("Confirm the block"), required=False)
+
+
 class RequiredReasonForm(ReasonForm):
     """A form with a required reason."""
 

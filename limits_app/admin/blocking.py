@@ -16,9 +16,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.action_forms import EraseForm, ReasonForm
+from limits_app.admin.action_forms import BlockReasonForm, EraseForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
+from limits_app.admin.own_blocks import check_block
 from limits_app.core.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
@@ -46,7 +47,7 @@ class BlockingAdmin(UsageListAdmin):
         entity = self._entity(identifier)
         if not may(request.user, Action.BLOCK, *to_create_entity(identifier)):
             raise PermissionDenied
-        form = ReasonForm(request.POST if request.method == "POST" else None)
+        form = BlockReasonForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._blocked(request, entity, form):
             message = gettext("“%(entity)s” is blocked: all requests are rejected.") % {"entity": identifier}
             self.message_user(request, message, messages.SUCCESS)
@@ -110,10 +111,11 @@ class BlockingAdmin(UsageListAdmin):
             return Entity(identifier="")
         return Entity.objects.filter(identifier=identifier).first() or Entity(identifier=identifier)
 
-    def _blocked(self, request: HttpRequest, entity: Entity, form: ReasonForm) -> bool:
+    def _blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
         """Block it; errors are shown in the form."""
         entity.blocked = True
         try:
+            check_block(request, entity.identifier, form.cleaned_data)
             entity.full_clean()
         except ValidationError as error:
             form.add_error(None, error.messages)

@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.formatting import amount
+from limits_app.admin.own_blocks import BlockForm
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import parse_amount, parse_seconds
 from limits_app.core.limits import RateLimitAlgorithm
@@ -213,7 +214,7 @@ def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ..
     return tuple(tuple(READABLE.get(name, name) for name in line) for line in fields)
 
 
-class PolicyForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
+class PolicyForm(BlockForm):
     """Asks for confirmation before a policy in force is no longer enforced, or for fewer entities."""
 
     confirm_weaker = forms.BooleanField(

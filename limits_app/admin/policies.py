@@ -28,6 +28,7 @@ from limits_app.admin.base import PartOf, confirmation
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
+from limits_app.admin.own_blocks import ConfirmedBlocks
 from limits_app.core.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
@@ -161,7 +162,7 @@ class LimitInline(PartOf, admin.StackedInline):  # type: ignore[type-arg]  # gen
 
 
 @admin.register(Policy)
-class PolicyAdmin(StatePermissions, UsageListAdmin):
+class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     """Policies with their limits, and the page that grants boosts."""
 
     list_display = ["__str__", "limits_in_words", "status", "in_use", "reason"]
@@ -183,6 +184,16 @@ class PolicyAdmin(StatePermissions, UsageListAdmin):
     ]
     inlines = [LimitInline]
     form = PolicyForm
+    block_fields = frozenset({"effect", "entity", "resource", "plan", "counted", "enforcement"})
+
+    def blocked_by(self, data: Any) -> tuple[str | None] | None:
+        """Return whom a policy blocks, as far as the author may be among them; a plan or a resource is not checked."""
+        if data.get("effect") != PolicyEffect.BLOCKED or data.get("enforcement") != Enforcement.ENFORCE:
+            return None
+        if data.get("entity") is not None:
+            return (data["entity"].identifier,)
+        is_of_system = data.get("plan") is None and data.get("resource") is None
+        return (None,) if is_of_system and data.get("counted") == Counted.TOTAL else None
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Ask for the confirmation where a policy in force may be changed."""

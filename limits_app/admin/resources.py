@@ -22,6 +22,7 @@ from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.blocking import BlockingAdmin
 from limits_app.admin.changelists import LargeListAdmin, UsageListAdmin, shown_limits
 from limits_app.admin.forms import ResourceForm
+from limits_app.admin.own_blocks import BlockForm, ConfirmedBlocks
 from limits_app.models import Bucket, Endpoint, Entity, Plan, PlanGroup, Policy, PolicyEffect, Resource
 from limits_app.models.plan import groups_have_plans
 from limits_app.policies import Pair
@@ -109,7 +110,7 @@ class PlanAdmin(AuditedAdmin):
 
 
 @admin.register(Entity)
-class EntityAdmin(StatePermissions, BlockingAdmin):
+class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     """Entities; the list shows the usage on resources with specific policies, otherwise on the first resource."""
 
     list_display = ["identifier", "name", "status", "in_use", "source", "parent", "plan"]
@@ -119,6 +120,12 @@ class EntityAdmin(StatePermissions, BlockingAdmin):
     begins_with = ("identifier", "name")
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
+    form = BlockForm
+    block_fields = frozenset({"identifier", "blocked"})
+
+    def blocked_by(self, data: Any) -> tuple[str | None] | None:
+        """Return the entity, where its flag blocks it."""
+        return (data.get("identifier") or "",) if data.get("blocked") else None
 
     @admin.display(description=_("status"), ordering="blocked")
     def status(self, entity: Any) -> str:

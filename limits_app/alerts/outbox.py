@@ -15,6 +15,7 @@ from limits_app.alerts.recording import Event, add_alerts
 from limits_app.core.backoff import delay
 from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
 from limits_app.models.fields import in_site_time
+from limits_app.usage.reading import of_entity
 
 logger = logging.getLogger("limits_app")
 
@@ -88,9 +89,8 @@ def _add_rejections(now: datetime) -> None:
     for rule in AlertRule.objects.filter(enabled=True, kind=AlertKind.REJECTIONS):
         since = max(in_site_time(now - timedelta(hours=1)), rule.created_at.replace(second=0, microsecond=0))
         found = Denial.objects.filter(minute__gte=since, count__gt=rule.rejections, bucket=Bucket.ENTITY)
-        for name in ("resource", "entity"):
-            if value := getattr(rule, name):
-                found = found.filter(**{name: value})
+        found = found.filter(resource=rule.resource) if rule.resource else found
+        found = of_entity(found, rule.entity) if rule.entity else found
         add_alerts((_rejections(denial) for denial in found.order_by("-minute")[:_BATCH]), [rule])
 
 

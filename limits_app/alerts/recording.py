@@ -22,6 +22,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
+from limits_app.models.patterns import Patterns
 from limits_app.usage.reading import storable
 from limits_app.usage.writer import BackgroundWriter
 
@@ -53,7 +54,7 @@ class Event(NamedTuple):
         return (
             rule.kind == self.kind
             and rule.resource in {"", self.resource}
-            and rule.entity in {"", self.entity}
+            and (not rule.entity or self.entity in Patterns([rule.entity]))
             and (rule.percent or 0) <= self.percent
         )
 

@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 from limits_app.api.fields import DateTimeField, StrictSerializer
 from limits_app.models import Bucket
+from limits_app.policies import Access
 
 
 @extend_schema_field({"type": "number"})
@@ -252,6 +253,15 @@ class ExplainedPoolSerializer(StrictSerializer):
     members = ExplainedMemberSerializer(many=True)
 
 
+class AccessSerializer(StrictSerializer):
+    """Whether requests of an entity are blocked, exempt or limited on all URLs, and by which policy."""
+
+    verdict = serializers.ChoiceField([one.value for one in Access])
+    subject = _name()
+    level = serializers.CharField(allow_null=True)
+    policy = serializers.IntegerField(allow_null=True)
+
+
 class ExplanationSerializer(StrictSerializer):
     """Why a request would be allowed or rejected now."""
 
@@ -260,6 +270,7 @@ class ExplanationSerializer(StrictSerializer):
     known = serializers.BooleanField(help_text="Whether a resource of this name exists.")
     store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default store.")
     emergency = serializers.CharField(help_text="The mode of the emergency switch: enforce, shadow or off.")
+    access = AccessSerializer()
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
     other_code_limits = serializers.ListField(child=serializers.CharField())

@@ -13,7 +13,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.template import TemplateDoesNotExist
@@ -23,6 +23,7 @@ from django.utils.module_loading import import_string
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind, StoreSettings, test_runner
 from limits_app.integrations.refusals import TEMPLATE
+from limits_app.models.patterns import check_pattern
 from limits_app.stores.registry import is_redis_cache, state_directory
 
 _APPS: Final = ("django.contrib.auth", "django.contrib.contenttypes")
@@ -80,6 +81,12 @@ def _check_functions() -> list[CheckMessage]:
         conf.PLAN_OF_REQUEST: ("request",),
         conf.REFUSAL_HANDLER: ("request", "error"),
     }
+    for identifier in conf.get(conf.EXEMPT).entities:
+        try:
+            check_pattern(identifier)
+        except ValidationError as error:
+            problem = f"LIMITS['EXEMPT']: ENTITIES: {' '.join(error.messages)}"
+            found.append(Error(problem, hint="Correct the pattern, or remove it.", id=conf.EXEMPT.check_id))
     for key, arguments in keys.items():
         try:
             function = conf.function_of(key)

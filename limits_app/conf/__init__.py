@@ -21,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from limits_app.conf.parsers import (
+    Exempt,
     Exporter,
     Headers,
     Network,

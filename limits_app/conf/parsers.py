@@ -28,6 +28,7 @@ RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
+_PLAIN_NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8']"
 _NETWORKS: Final = "a list of addresses and networks such as ['10.0.0.0/8', 'unix']"
 
 
@@ -94,6 +95,17 @@ class StoreSettings:
     lock_timeout_seconds: float | None = None
     connect_timeout_seconds: float | None = None
     reply_timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exempt:
+    """Who is exempt from all limits."""
+
+    staff: bool = False
+    superusers: bool = False
+    groups: tuple[str, ...] = ()
+    networks: tuple[Network, ...] = ()
+    entities: tuple[str, ...] = ()
 
 
 def _wrong(expected: str, value: object) -> ValueError:
@@ -217,6 +229,39 @@ def _network(value: object) -> Network | None:
 
 networks: Final = list_of(_network, _NETWORKS)
 """Parses IP addresses and networks; the result contains None for 'unix', a Unix socket."""
+
+
+def _plain_network(value: object) -> Network:
+    try:
+        return parsed_network(value if isinstance(value, str) else "")
+    except ValueError:
+        raise _wrong(_PLAIN_NETWORKS, [value]) from None
+
+
+_EXEMPT_OPTIONS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "STAFF": yes_or_no,
+    "SUPERUSERS": yes_or_no,
+    "GROUPS": list_of(text(r"(?s).{1,150}", "the name of a group"), "a list of names of groups"),
+    "NETWORKS": list_of(_plain_network, _PLAIN_NETWORKS),
+    "ENTITIES": list_of(text(r"(?s).{1,255}", "an identifier of 1 to 255 characters"), "a list of identifiers"),
+}
+
+
+def exempt(value: object) -> Exempt:
+    """Parse who is exempt from all limits."""
+    if not isinstance(value, Mapping):
+        raise _wrong("a dict such as {'STAFF': True, 'NETWORKS': ['10.0.0.0/8']}", value)
+    for option in value:
+        if option not in _EXEMPT_OPTIONS:
+            raise ValueError(f"does not take {shown(option)}, only {', '.join(map(repr, _EXEMPT_OPTIONS))}")
+    return Exempt(**{option.lower(): _part(value, option) for option in value})
+
+
+def _part(value: Mapping[str, object], option: str) -> Any:
+    try:
+        return _EXEMPT_OPTIONS[option](value[option])
+    except ValueError as error:
+        raise ValueError(f"{option} {error}") from None
 
 
 def one_of(choices: type[E]) -> Callable[[object], E]:

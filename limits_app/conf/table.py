@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from limits_app.conf import parsers
 from limits_app.conf.parsers import (
+    Exempt,
     Exporter,
     Headers,
     Network,
@@ -92,6 +93,9 @@ PLAN_OF_REQUEST: Final = Key[str | OfRequest | None](
     "PLAN_OF_REQUEST", None, "limits_app.E068", parsers.or_none(parsers.function)
 )
 """Takes a request and returns the name of its plan, or None; for entities without a plan."""
+EXEMPT: Final = Key("EXEMPT", Exempt(), "limits_app.E059", parsers.exempt)
+"""Who is charged nothing by the middleware, decorators and throttles. Options: STAFF and SUPERUSERS (True), GROUPS (a
+list of names), NETWORKS (a list of networks) and ENTITIES (a list of identifiers and patterns)."""
 TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]]("TRUSTED_PROXIES", (), "limits_app.E051", parsers.networks)
 """Proxies whose X-Forwarded-For header is trusted; 'unix' is a proxy that connects through a Unix socket."""
 IPV6_PREFIX: Final = Key("IPV6_PREFIX", 64, "limits_app.E052", parsers.whole_number(1, 128))

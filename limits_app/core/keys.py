@@ -187,24 +187,6 @@ def check_entity(identifier: object) -> str:
     return _checked_text("entity", identifier, InvalidLimit)
 
 
-def entity_name(entity: EntityName) -> str | None:
-    """Return the identifier of an entity, which may be given as a user of Django: `user:<primary key>`.
-
-    Text and None (the site itself) are returned as they are, for `check_entity`.
-    Raises InvalidLimit for a user that is not logged in, or not saved.
-    """
-    if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
-        return entity  # type: ignore[return-value]  # other values are rejected when they are used
-    if not entity.is_authenticated:
-        raise InvalidLimit(
-            "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
-            "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"
-        )
-    if entity.pk is None:
-        raise InvalidLimit(f"entity must be text or a saved user, and {shown(entity)} has no primary key")
-    return f"user:{entity.pk}"
-
-
 def check_idempotency_key(key: object) -> str:
     """Return an idempotency key, or raise InvalidRequest with the rule."""
     return _checked_text("idempotency key", key, InvalidRequest)

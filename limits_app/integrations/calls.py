@@ -25,13 +25,14 @@ from django.views import View
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import EntityName, entity_name
+from limits_app.core.keys import EntityName
 from limits_app.core.leases import leave_block
 from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish, release_with_task
+from limits_app.models.users import entity_name
 from limits_app.policies import Limits
 from limits_app.services.amounts import AcquireOptions
 

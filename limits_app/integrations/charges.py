@@ -15,6 +15,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
+from limits_app.integrations.access import is_exempt
 from limits_app.policies import Limits
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
@@ -163,6 +164,10 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
+    exempt = [one for one in demands if is_exempt(limits, [one[0].key[:2]])]
+    for share, named in exempt:
+        limits.charge(*share.key[:2], named, requested=share.requested)
+    demands = [one for one in demands if one not in exempt] if exempt else demands
     for share, _ in demands if limits.charges else ():
         transfer_former_charge(limits, *share.key[:3])
     new = [one for one in demands if not limits.was_charged(*one[0].key[:2])]

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf
 from time import monotonic
@@ -24,10 +25,11 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
-from limits_app.models import Endpoint, changes
+from limits_app.models import Endpoint, Entity, Policy, changes
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import read
-from limits_app.policies import configuration
+from limits_app.policies import NO_ACCESS_INDEX, AccessIndex, configuration, read_access_index, resolver
+from limits_app.services.access import AccessTable
 from limits_app.services.unavailable import without_limits
 from limits_app.stores.resilient import ResilientStore
 
@@ -47,12 +49,20 @@ class OutdatedEndpoints(Exception):
 class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
+    `access` is who is blocked or exempt.
     `generation` is that of the configuration, read before the endpoints; None is for a table that is always current.
     The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
     """
 
-    def __init__(self, rows: Iterable[Endpoint], generation: int | None = None, seconds: float = inf) -> None:
+    def __init__(
+        self,
+        rows: Iterable[Endpoint],
+        generation: int | None = None,
+        seconds: float = inf,
+        access: AccessIndex = NO_ACCESS_INDEX,
+    ) -> None:
         self._generation = generation
+        self.access = AccessTable(access)
         self.keep(seconds)
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
@@ -105,13 +115,13 @@ class EndpointTable:
 
         When it is called the limits were looked up, and they are not charged yet. The store compares their version
         when it charges, so no query for it is needed before: what is known to have changed until then has changed the
-        generation. For an outdated rule the function raises OutdatedEndpoints.
+        generation, or made the verdict on who is blocked outdated. Then the function raises OutdatedEndpoints.
         """
-        generation = self._generation
+        generation, access = self._generation, self.access
 
         def amounts_if_current(found: LimitSet) -> Requested:
             # The limits that decide in place of an unavailable store are in another kind of store.
-            is_outdated = generation not in {None, configuration.generation}
+            is_outdated = generation not in {None, configuration.generation} or access.is_outdated()
             if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones
@@ -136,6 +146,8 @@ class Endpoints:
         self._kept: EndpointTable | None = None
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
+        self.read_access: Callable[[str, datetime], AccessIndex] = read_access_index
+        """Returns who is blocked or exempt in a database at a time; tests replace it."""
 
     def current(self) -> EndpointTable:
         """Return the present endpoints, which are read when something has changed; see `KeptConfiguration.follow`."""
@@ -160,12 +172,19 @@ class Endpoints:
         try:
             is_empty = is_empty_in_test(Endpoint, using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
+            access = self._access(using)
         except Unresolved as error:
             return self._last_known(error)
-        table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS))
+        table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS), access)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = table
         return table
+
+    def _access(self, using: str) -> AccessIndex:
+        if all(is_empty_in_test(model, using) for model in (Policy, Entity)):
+            return NO_ACCESS_INDEX
+        now = datetime.fromtimestamp(resolver.clock(), UTC)
+        return read(using, lambda: self.read_access(using, now), NO_ACCESS_INDEX)
 
     def _last_known(self, error: Unresolved) -> EndpointTable:
         """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""

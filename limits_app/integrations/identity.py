@@ -19,6 +19,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.models.users import identifier_of_user
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
@@ -109,11 +110,11 @@ def entity_of_key(key: str) -> str:
 
 
 def entity_of_user(user: Any) -> str | None:
-    """Return `user:<primary key>`; None for users that are not logged in, or have no primary key."""
-    if user is None or not user.is_authenticated:
-        return None
-    key = getattr(user, "pk", None)
-    return None if key is None or key == "" else f"user:{key}"
+    """Return the entity of a user, such as `user:42`; None for users that are not logged in, or have no primary key.
+
+    A user of another model than AUTH_USER_MODEL is `<model name>:<primary key>`, such as `customer:42`.
+    """
+    return identifier_of_user(user)
 
 
 def entity_of_api_key(request: HttpRequest) -> str | None:

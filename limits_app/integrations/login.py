@@ -44,6 +44,8 @@ _MOST_ACCOUNTS: Final = 10
 """How many accounts one name may mean; a name of more accounts is counted by itself, to bound an attempt."""
 _LONGEST_NAME: Final = 320
 """Longer than a user name of Django (150) and an e-mail address (254); longer names are not looked up."""
+_BLOCKED: Final = "blocked"
+"""What precedes the colon of an address that is blocked, and may log in to the admin."""
 _NO_NAME: Final = entity_of_account("")
 """The entity of all names that are empty or too long, since some databases ignore any number of some characters."""
 
@@ -138,6 +140,10 @@ class LoginLimitBackend:
     def _shares(self, request: HttpRequest | None, credentials: Mapping[str, Any]) -> list[Share]:
         accounts = dict.fromkeys(map(normalize_entity, self.accounts_of(credentials)))
         address = client_of(request) if request is not None and hasattr(request, "META") else None
+        limits = _limits_of(request)
+        if limits is not None and limits.is_admitted and address is not None:
+            # A blocked administrator may log in to lift the block: the address is counted, but not as the blocked one.
+            address = f"{_BLOCKED}:{address}"
         counted = [(ACCOUNT, account) for account in accounts]
         if address is not None:
             both = [normalize_entity(f"{account} {address}") for account in accounts]

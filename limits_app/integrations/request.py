@@ -25,16 +25,22 @@ from django.http.multipartparser import MultiPartParserError
 from limits_app import conf, services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.keys import entity_name
+from limits_app.core.errors import LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
+from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
+from limits_app.integrations.endpoints import EndpointTable, endpoints
+from limits_app.integrations.identities import possible_user
 from limits_app.integrations.identity import Identity, entity_of_user, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
-from limits_app.policies import Limits
+from limits_app.models.users import entity_name
+from limits_app.policies import AccessVerdict, Limits
+from limits_app.policies import Key as ResolverKey
+from limits_app.services.access import acquire_nothing
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
 from limits_app.services.request import Request
+from limits_app.services.unavailable import without_limits
 from limits_app.usage.denial_counter import WEB_REQUEST
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
@@ -78,6 +84,8 @@ class RequestLimits:
     """Whether the rules for the URL of the request were applied."""
     is_refunded = False
     """Whether the request was refunded what integrations charged, after it was rejected."""
+    is_admitted = False
+    """Whether nothing blocks the request, and nothing is charged: the emergency page of a client that is blocked."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
 
@@ -98,6 +106,10 @@ class RequestLimits:
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
+        self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
+        """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
+        self._judged_user: object = None
+        self._table: EndpointTable | None = None
         WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
     @property
@@ -107,6 +119,41 @@ class RequestLimits:
         if request is None:
             raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
         return request
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request is over."""
+        return self._reference() is None
+
+    @property
+    def user(self) -> Any:
+        """The user, who may be anonymous; None where the request has no credentials of one."""
+        return possible_user(self.request)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the URL rules, and who is blocked or exempt, are known without a query."""
+        return self._table is not None
+
+    @property
+    def table(self) -> EndpointTable:
+        """The URL rules, and who is blocked or exempt."""
+        if self._table is None:
+            self._table = endpoints.current()
+        return self._table
+
+    @table.setter
+    def table(self, table: EndpointTable) -> None:
+        if table is not self._table:
+            self._table = table
+            self.verdicts.clear()
+
+    def forget_former_user(self) -> None:
+        """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
+        user = None if self.is_over else getattr(self.request, "user", None)
+        if user is not self._judged_user:
+            self._judged_user = user
+            self.verdicts.clear()
 
     @cached_property
     def request_id(self) -> str:
@@ -138,15 +185,35 @@ class RequestLimits:
         return await sync_to_async(getattr)(self, "entity")  # type: ignore[no-any-return]
 
     def plan_of(self, entity: str | None) -> str | None:
-        """The plan of the request, for the entity that makes it; other entities have only plans of their own."""
-        if entity is None or self.settings[_PLAN] is None or entity != self.entity:
-            return None
-        return self.identities[-1].plan
+        """The plan of the request for an entity, which has it unless it has one of its own. May query the database.
 
-    async def identify_for_plan(self) -> None:
-        """Identify the entity where the site has plans, since `plan_of` cannot do that in a coroutine."""
+        What PLAN_OF_REQUEST names is for the entity that makes the request. Without it, the plan of the user's groups
+        is for every entity that the request is charged to.
+        """
+        if entity is None:
+            return None
         if self.settings[_PLAN] is not None:
-            await self.aentity()
+            own = self.entity
+            plan = self.identities[-1].plan
+            if plan is not None:
+                return plan if entity == own else None
+        return self.plan_of_groups()
+
+    def plan_of_groups(self) -> str | None:
+        """The plan of the user's groups. May query the database."""
+        if self.is_over or not self.table.access.index.groups:
+            return None
+        try:
+            return self.table.access.plan_of_groups(self.user)
+        except Unresolved as error:
+            without_limits(error)
+            return None
+
+    async def aplan_of(self, entity: str | None) -> str | None:
+        """`plan_of` for asyncio."""
+        if self.settings[_PLAN] is None and self.has_table and not self.table.access.index.groups:
+            return None
+        return await sync_to_async(self.plan_of)(entity)
 
     @property
     def acquisitions(self) -> dict[str, Acquisition]:
@@ -172,7 +239,8 @@ class RequestLimits:
 
     def acquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
-        self._set_entity(options, self.entity)
+        options.setdefault("entity", self.entity)
+        options.setdefault("plan", self.plan_of(entity_name(options["entity"])))
         try:
             return self._record(resource, services.acquire(resource, **options))
         except LimitExceeded as error:
@@ -181,17 +249,20 @@ class RequestLimits:
 
     def try_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        self._set_entity(options, self.entity)
+        options.setdefault("entity", self.entity)
+        options.setdefault("plan", self.plan_of(entity_name(options["entity"])))
         return self._record(resource, services.try_acquire(resource, **options))
 
     def check(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`limits.check` for the entity of the request; charges nothing."""
-        self._set_entity(options, self.entity)
+        options.setdefault("entity", self.entity)
+        options.setdefault("plan", self.plan_of(entity_name(options["entity"])))
         return services.check(resource, **options)
 
     async def aacquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`acquire` for asyncio."""
-        self._set_entity(options, await self.aentity())
+        options.setdefault("entity", await self.aentity())
+        options.setdefault("plan", await self.aplan_of(entity_name(options["entity"])))
         try:
             return self._record(resource, await services.aacquire(resource, **options))
         except LimitExceeded as error:
@@ -200,7 +271,8 @@ class RequestLimits:
 
     async def atry_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`try_acquire` for asyncio."""
-        self._set_entity(options, await self.aentity())
+        options.setdefault("entity", await self.aentity())
+        options.setdefault("plan", await self.aplan_of(entity_name(options["entity"])))
         return self._record(resource, await services.atry_acquire(resource, **options))
 
     async def acheck(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
@@ -215,10 +287,14 @@ class RequestLimits:
         self._acquired_by_name += [(name, acquisition) for name in names]
         return acquisition
 
-    def _set_entity(self, options: CheckOptions, entity: str | None) -> None:
-        """Fill in the entity of the request where the options have none, and its plan."""
-        options.setdefault("entity", entity)
-        options.setdefault("plan", self.plan_of(entity_name(options["entity"])))
+    def _charge_nothing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts) -> Acquisition:
+        """Note that an exempt request is charged nothing; what it was charged before its user was known is refunded."""
+        before = [one for one in self.acquired if self.charges.resources_of(one)]
+        if before:
+            self.charges.refund(before)
+            self.acquired = [one for one in self.acquired if one not in before]
+        acquisition = acquire_nothing(requested or partial(one_of_each, named))
+        return self.note_charge(acquisition, ((key, named, ""),))
 
     def charge(
         self,
@@ -239,9 +315,11 @@ class RequestLimits:
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
+            if is_exempt(self, (key,)):
+                return self._charge_nothing(key, named, requested)
             if self.charges:
                 transfer_former_charge(self, resource, entity, default_limits)
-            missing = self._missing(key, named, requested, default_limits)
+            missing = self._missing((*key, default_limits, self.plan_of(entity)), named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
             try:
@@ -265,10 +343,11 @@ class RequestLimits:
         key = resource, entity
         lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
+            if await ais_exempt(self, (key,)):
+                return await sync_to_async(self._charge_nothing)(key, named, requested)
             if self.charges and await self.aentity() == entity and len(self.identities) > 1:
                 await sync_to_async(transfer_former_charge)(self, resource, entity, default_limits)
-            await self.identify_for_plan()
-            missing = self._missing(key, named, requested, default_limits)
+            missing = self._missing((*key, default_limits, await self.aplan_of(entity)), named, requested)
             if missing is None:
                 return self.charges[key].acquisitions[-1]
             try:
@@ -278,17 +357,14 @@ class RequestLimits:
                 raise
             return self.note_charge(acquisition, ((key, named, ""),))
 
-    def _missing(
-        self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts, default_limits: Limits
-    ) -> Request | None:
+    def _missing(self, key: ResolverKey, named: Mapping[str, Amount], requested: RequestedAmounts) -> Request | None:
         """The request for what was not charged yet; None where all of it was."""
-        held = self.charges.held(key) if self.charges else None
+        held = self.charges.held(key[:2]) if self.charges else None
         if held is not None:
             requested = held.missing(named)
             if requested is None:
                 return None
-        plan = None if self.settings[_PLAN] is None else self.plan_of(key[1])
-        request = Request((*key, default_limits, plan), requested or partial(one_of_each, named))
+        request = Request(key, requested or partial(one_of_each, named))
         request.requires_usage = False
         return request
 

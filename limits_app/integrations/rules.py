@@ -1,4 +1,4 @@
-"""Rules for URLs, compiled: which requests a rule matches, whom it exempts, and who is counted."""
+"""Rules for URLs, compiled: which requests a rule matches, and who is counted."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, NamedTuple
-
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.errors import InvalidLimit, InvalidRequest, Unresolved
+from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_resource
 from limits_app.integrations.charges import Demand, one_of_each
+from limits_app.integrations.exemptions import Exemptions
+from limits_app.integrations.identities import names_of
 from limits_app.integrations.identity import (
-    address_of,
     client_of,
     entity_of_api_key,
     entity_of_header,
     entity_of_session,
     entity_of_user,
 )
-from limits_app.integrations.request import limits_of
 from limits_app.integrations.routes import Route
 from limits_app.models import CountedBy, Endpoint
 from limits_app.models.endpoint import lines_of
-from limits_app.models.own_queries import read
+from limits_app.models.patterns import Patterns
 from limits_app.models.validators import WILDCARD
 from limits_app.services import Share
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.site_views import fits_method
-from limits_app.services.unavailable import without_limits
+
+if TYPE_CHECKING:
+    from limits_app.integrations.request import RequestLimits
 
 logger = logging.getLogger("limits_app")
 
@@ -42,39 +40,6 @@ _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after
 
 Confirm = Callable[[Mapping[str, Amount]], RequestedAmounts]
 """Returns amounts that are requested only of limits of the same configuration as the rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exemptions:
-    """The requests that a rule does not charge, although it matches them."""
-
-    staff: bool = False
-    superusers: bool = False
-    groups: frozenset[str] = frozenset()
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    entities: frozenset[str] = frozenset()
-
-    def __bool__(self) -> bool:
-        return self.staff or self.superusers or bool(self.groups or self.networks or self.entities)
-
-    def apply(self, request: HttpRequest, entity: str | None) -> bool:
-        """Whether a request is exempt; `entity` is the one that is counted. May query the database."""
-        if entity in self.entities or (self.entities and limits_of(request).entity in self.entities):
-            return True
-        return self._has_network(request) or self._has_user(getattr(request, "user", None))
-
-    def _has_network(self, request: HttpRequest) -> bool:
-        address = address_of(request) if self.networks else None
-        return address is not None and any(address in network for network in self.networks)
-
-    def _has_user(self, user: Any) -> bool:
-        if not (self.staff or self.superusers or self.groups) or not getattr(user, "is_active", False):
-            return False
-        flags = (self.staff, "is_staff"), (self.superusers, "is_superuser")
-        if any(exempt and getattr(user, name, False) for exempt, name in flags):
-            return True
-        groups = getattr(user, "groups", None) if self.groups else None
-        return groups is not None and _exists(groups.filter(name__in=self.groups))
 
 
 @dataclass(slots=True)
@@ -104,9 +69,10 @@ class Rule:
         fits = not self.methods or fits_method(self.methods, method)
         return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
 
-    def entity_of(self, request: HttpRequest) -> str | None:
+    def entity_of(self, limits: RequestLimits) -> str | None:
         """Who is counted for a request; the IP address where it lacks what the rule counts by."""
         found: str | None
+        request = limits.request
         match self.counted_by:
             case CountedBy.EVERYONE:
                 return None
@@ -121,7 +87,7 @@ class Rule:
             case CountedBy.IP:
                 found = None
             case _:
-                return limits_of(request).entity
+                return limits.entity
         return found or client_of(request)
 
     def report(self, error: InvalidRequest) -> None:
@@ -149,7 +115,7 @@ class RuleCharge(NamedTuple):
         return Share(self.resource, self.entity, confirm(self.amounts)), self.amounts
 
 
-def charges_for(request: HttpRequest, rules: Iterable[Rule]) -> list[RuleCharge]:
+def charges_for(limits: RequestLimits, rules: Iterable[Rule]) -> list[RuleCharge]:
     """The charges of the matching rules of a request, in order, each resource and entity once. May query the database.
 
     Two rules with the same resource and entity charge the larger amounts. The first rule with `stop` that does not
@@ -157,9 +123,11 @@ def charges_for(request: HttpRequest, rules: Iterable[Rule]) -> list[RuleCharge]
     """
     found: dict[tuple[str, str | None], RuleCharge] = {}
     for rule in rules:
-        entity = rule.entity_of(request)
-        if rule.exemptions and rule.exemptions.apply(request, entity):
-            continue
+        entity = rule.entity_of(limits)
+        if rule.exemptions:
+            names = names_of(limits, rule.exemptions.entities.kinds)
+            if rule.exemptions.apply(limits, [entity, limits.entity, *names]):
+                continue
         key = rule.resource, entity
         earlier = found.get(key)
         if earlier is None:
@@ -176,15 +144,6 @@ def _larger(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str,
     return {key: max(one.get(key, 1), other.get(key, 1)) for key in {**one, **other}}
 
 
-def _exists(groups: QuerySet[Any]) -> bool:
-    """Whether a user has one of some groups; where that cannot be read, ON_UNRESOLVED decides: no limits, or block."""
-    try:
-        return read(groups.db, groups.exists, False)
-    except Unresolved as error:
-        without_limits(error)
-        return True
-
-
 def compiled(row: Endpoint, confirm: Confirm) -> Rule:
     """Compile a row; raises ImproperlyConfigured, re.error or a ValueError for one that is invalid."""
     is_route = "<" in row.path or WILDCARD in row.path
@@ -196,7 +155,7 @@ def compiled(row: Endpoint, confirm: Confirm) -> Rule:
         row.exempt_superusers,
         frozenset(lines_of(row.exempt_groups)),
         tuple(map(parsed_network, lines_of(row.exempt_networks))),
-        frozenset(lines_of(row.exempt_entities)),
+        Patterns(lines_of(row.exempt_entities)),
     )
     return Rule(
         name=row.name,

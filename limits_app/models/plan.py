@@ -7,21 +7,21 @@ from typing import Any, Final
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.db import models, router
-from django.db.models.signals import m2m_changed, pre_delete
+from django.db.models.signals import m2m_changed, post_save, pre_delete
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import conf
 from limits_app.models.base import Configuration
 from limits_app.models.changes import Touched, announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import read
 from limits_app.models.snapshots import Snapshot
+from limits_app.models.users import user_identifier, user_key
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
 """The length of a name."""
-_USER_PREFIX: Final = "user:"
 _GROUP: Final = "auth.Group"  # by name, so that a site without that app gets a check and not a traceback
 
 
@@ -131,7 +131,7 @@ def plans_by_groups(
     first: dict[Any, tuple[int, str]] = {}
     for key, of_group in members.order_by().values_list(f"{user}_id", f"{group}_id")[:most].iterator():
         first[key] = min(first.get(key, order[of_group]), order[of_group])
-    return {f"{_USER_PREFIX}{key}": plan for key, (_place, plan) in first.items()}
+    return {user_identifier(key): plan for key, (_place, plan) in first.items()}
 
 
 def group_names() -> dict[Any, str]:
@@ -142,47 +142,47 @@ def group_names() -> dict[Any, str]:
     return dict(group._base_manager.using(router.db_for_write(group)).values_list("pk", "name"))
 
 
-def user_key(identifier: str) -> Any:
-    """The primary key of the user that an entity `user:<primary key>` stands for; None for other entities."""
-    if not is_user(identifier):
-        return None
-    try:
-        return get_user_model()._meta.pk.clean(identifier.removeprefix(_USER_PREFIX), None)
-    except ValidationError:
-        return None
-
-
-def user_identifier(key: object) -> str:
-    """The identifier of the entity that stands for a user, by the primary key."""
-    return f"{_USER_PREFIX}{key}"
-
-
-def is_user(identifier: str) -> bool:
-    """Whether an entity may stand for a user."""
-    return identifier.startswith(_USER_PREFIX)
-
-
 def watch_groups() -> None:
-    """Announce a change when users join or leave groups with a plan; a deleted group loses its plan."""
+    """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`."""
     pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")
+    post_save.connect(_group_saved, sender=_GROUP, dispatch_uid="limits_app.groups")
     if (field := memberships()) is not None:
         m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
 
 
 def _group_deleted(*, instance: models.Model, using: str, **details: object) -> None:
+    """Delete the plan of the group too, and announce the change after that."""
     rows = PlanGroup.objects.using(using).filter(group_id=instance.pk)
-    if router.db_for_write(PlanGroup) == using and read(using, rows.exists, False):
+    if router.db_for_write(PlanGroup) != using:
+        return
+    if read(using, rows.exists, False):
         rows.delete()
+    elif _groups_matter(using):
+        announce(using, Touched.anything())
+
+
+def _group_saved(*, created: bool, using: str, **details: object) -> None:
+    if not created and router.db_for_write(PlanGroup) == using and _groups_matter(using):
+        announce(using, Touched.anything())
 
 
 def _groups_changed(
     *, action: str, using: str, instance: models.Model, reverse: bool, pk_set: set[Any] | None, **details: object
 ) -> None:
-    if not action.startswith("post_") or router.db_for_write(PlanGroup) != using:
+    if not action.startswith("post_") or router.db_for_write(PlanGroup) != using or not _groups_matter(using):
         return
+    users = (pk_set or ()) if reverse else [instance.pk]
+    identifiers = [user_identifier(user) for user in users]
+    touched = Touched.of(identifiers, named=identifiers if action == "post_add" else ())
+    touched.is_many = reverse and pk_set is None  # a group has lost all its users
+    announce(using, touched)
+
+
+def _groups_matter(using: str) -> bool:
+    """Whether a group has a plan, or is exempt from a URL rule or by LIMITS["EXEMPT"]."""
+    if conf.get(conf.EXEMPT).groups:
+        return True
     if read(using, PlanGroup.objects.using(using).exists, False):
-        users = (pk_set or ()) if reverse else [instance.pk]
-        identifiers = [user_identifier(user) for user in users]
-        touched = Touched.of(identifiers, named=identifiers if action == "post_add" else ())
-        touched.is_many = reverse and pk_set is None  # a group has lost all its users
-        announce(using, touched)
+        return True
+    rules = apps.get_model("limits_app.Endpoint")._base_manager.using(using).exclude(exempt_groups="")
+    return read(using, rules.exists, False)

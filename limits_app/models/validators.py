@@ -144,9 +144,9 @@ def validate_networks(value: str) -> None:
 
 
 def validate_entities(value: str) -> None:
-    """Reject lines that are not an identifier of an entity."""
+    """Reject lines that are not an identifier of an entity, or a pattern."""
     for line in filter(None, map(str.strip, value.splitlines())):
-        _by_core(check_entity, line)
+        validate_identifier(line)
 
 
 def validate_object(value: object) -> None:

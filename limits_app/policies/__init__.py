@@ -4,6 +4,8 @@
 the members of a pool where one serves the resource, and `cache` keeps the result.
 """
 
+from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict, access_of
+from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, read_access_index
 from limits_app.policies.balancing import balancers
 from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
@@ -45,8 +47,14 @@ from limits_app.policies.stores import StoreVersion, StoreVersions
 __all__ = [
     "CODE",
     "ENTITY_FLAGS",
+    "LIMITED",
     "MEMBER_LEVEL",
+    "NO_ACCESS_INDEX",
     "OF_CODE",
+    "Access",
+    "AccessIndex",
+    "AccessReason",
+    "AccessVerdict",
     "Aged",
     "Choice",
     "Client",
@@ -74,6 +82,7 @@ __all__ = [
     "StoreVersions",
     "Subject",
     "Verdict",
+    "access_of",
     "advance_version",
     "always_applies",
     "applied_policies",
@@ -93,6 +102,7 @@ __all__ = [
     "policy_source",
     "policy_value",
     "pool_resolver",
+    "read_access_index",
     "read_in_background",
     "resolve",
     "resolver",

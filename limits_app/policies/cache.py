@@ -56,6 +56,8 @@ _VERSION_SECONDS: Final = 1.0
 """How old the version of a store on another machine may be for requests that charge nothing."""
 _MOST_BOUND: Final = 256
 """How many clients without rows are kept by name, for those that send several requests in a row."""
+_MOST_TOUCHED: Final = 4096
+"""How many changed clients are known by name in one generation."""
 _MOST_NOTED: Final = 1000
 """How many resources and limits of code are known to be in the database; after that, all are written again."""
 
@@ -79,6 +81,8 @@ class KeptConfiguration:
         self.clients: Kept[Key, ResolvedSet] = Kept()
         self.templates: Kept[General, Templates] = Kept()
         self.generation = 0
+        self.touched: set[bytes] = set()
+        """The digests of the clients that have changed in this generation."""
         self._bound: dict[Key, ResolvedSet] = {}
         self._reader = IdentifierReader(self.known)
         self.sync = Sync(self)
@@ -188,19 +192,27 @@ class KeptConfiguration:
 
     def drop(self, digests: Collection[bytes]) -> None:
         """See `ChangeTarget`."""
+        self.touched.update(digests)
         self.clients.drop(lambda aged: not aged.digests.isdisjoint(digests))
+        if len(self.touched) > _MOST_TOUCHED:
+            self._begin_generation()
 
     def drop_clients(self) -> None:
         """See `ChangeTarget`."""
+        self._begin_generation()
         self.clients.clear()
 
     def drop_all(self) -> None:
         """See `ChangeTarget`."""
-        self.generation += 1
+        self._begin_generation()
         self.clients.clear()
         self.templates.clear()
         self._bound = {}
         pool_cache.clear()
+
+    def _begin_generation(self) -> None:
+        self.generation += 1
+        self.touched = set()
 
 
 class _Source(ABC):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from limits_app.core.runtime import on_fork
 from limits_app.models.changes import identifier_digest
-from limits_app.models.plan import is_user, user_identifier, user_key
+from limits_app.models.users import is_user, user_identifier, user_key
 from limits_app.policies.patterns import PatternIndex, client_network
 
 Page = Sequence[tuple[Any, str]]

@@ -19,10 +19,11 @@ from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
 from limits_app.models.own_queries import known_time_zones, read
 from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
-from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships, user_key
+from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
+from limits_app.models.users import user_key
 from limits_app.policies.chain import ABOVE, EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
 
 _QUERY: Final = """

@@ -14,7 +14,8 @@ from limits_app.core.clock import Clock, monotonic_us
 from limits_app.core.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
 from limits_app.models.own_queries import read
-from limits_app.models.plan import groups_have_plans, memberships, user_identifier
+from limits_app.models.plan import groups_have_plans, memberships
+from limits_app.models.users import user_identifier
 from limits_app.policies.identifiers import KnownIdentifiers
 from limits_app.stores.background import BackgroundTask
 

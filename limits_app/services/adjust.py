@@ -12,14 +12,14 @@ from django.utils import timezone
 from limits_app import audit, conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import EntityName, check_idempotency_key, entity_name, scope_of, total_scope
+from limits_app.core.keys import EntityName, check_idempotency_key, scope_of, total_scope
 from limits_app.core.limits import CallLimit, MeteredLimit
 from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
 from limits_app.policies import check_names, resolver, total_scopes
-from limits_app.services.amounts import not_limited
+from limits_app.services.amounts import not_limited, one_client
 from limits_app.stores import registry
 from limits_app.stores.registry import aliases, resilient_store
 
@@ -47,7 +47,7 @@ def reset(
     Raises InvalidLimit for an invalid name, InvalidRequest for a key without a limit or an invalid idempotency key, and
     StoreUnavailable while the store is down.
     """
-    entity = entity_name(entity)
+    entity = one_client(entity)
     wanted = [keys] if isinstance(keys, str) else keys
     asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
     asked |= {} if plan is None else {"plan": plan}
@@ -100,7 +100,7 @@ def top_up(
     Raises InvalidLimit for an invalid name, StoreUnavailable while the store is down, and InvalidRequest for a key
     without a limit, an invalid amount or idempotency key, or a concurrency limit, whose permits have holders.
     """
-    entity = entity_name(entity)
+    entity = one_client(entity)
     asked = {"resource": resource, "entity": entity, "key": key, "amount": amount}
     asked |= {} if plan is None else {"plan": plan}
     once = _AuditedOnce(Verb.TOP_UP, asked, idempotency_key)

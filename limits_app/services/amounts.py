@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import TypedDict
 
 from limits_app.core.amounts import Amount, Requested
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import EntityName, entity_name
+from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.core.keys import EntityName
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
+from limits_app.models.patterns import is_pattern
+from limits_app.models.users import entity_name
 from limits_app.policies import Key, Limits, checked_defaults, latest_code_limits, resolver
 
 RequestedAmounts = Requested | Callable[[LimitSet], Requested]
@@ -50,6 +52,14 @@ def key_of(resource: str, entity: EntityName, default_limits: Limits | str = (),
     elif not isinstance(default_limits, tuple):  # such as a list, which cannot be looked up
         default_limits = checked_defaults(default_limits)
     return resource, entity_name(entity), default_limits, plan
+
+
+def one_client(entity: EntityName) -> str | None:
+    """The identifier of an entity; raises InvalidLimit for a pattern, which has no counters of its own."""
+    name = entity_name(entity)
+    if isinstance(name, str) and is_pattern(name):
+        raise InvalidLimit(f"entity {name!r} is a pattern: name one entity, or set a policy for it")
+    return name
 
 
 @lru_cache(maxsize=1024)

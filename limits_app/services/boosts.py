@@ -11,13 +11,13 @@ from django.utils import timezone
 
 from limits_app import audit, conf
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import Account, check_entity, check_resource, entity_name
+from limits_app.core.keys import Account, check_entity, check_resource
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
 from limits_app.core.notation import limit_text
 from limits_app.models import Entity, Policy, Resource, write_alias
-from limits_app.models.patterns import is_pattern
 from limits_app.policies import Choice, choose_each
 from limits_app.services.adjust import check_plan_known
+from limits_app.services.amounts import one_client
 from limits_app.services.writing import Limits, checked_datetime, set_entity_limits
 
 _HOUR: Final = 3600
@@ -47,9 +47,7 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     limit, also none of a resource on which the entity has higher limits than on others.
     Raises InvalidLimit (a ValueError) if it would, or if it overlaps another boost; then nothing has changed.
     """
-    name = check_entity(entity_name(entity))
-    if is_pattern(name):
-        raise InvalidLimit(f"a boost is for one entity, and {name!r} is a pattern: name one entity, or set a policy")
+    name = check_entity(one_client(entity))
     check_boost_end(until)
     check_plan_known(name, plan)
     now = timezone.now()

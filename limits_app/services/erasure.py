@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from limits_app import audit
 from limits_app.core.errors import InvalidRequest, StoreUnavailable
-from limits_app.core.keys import EntityName, check_entity, entity_name, scope_of, shadow_scope, total_scope
+from limits_app.core.keys import EntityName, check_entity, scope_of, shadow_scope, total_scope
 from limits_app.models import (
     Alert,
     AlertRule,
@@ -32,6 +32,7 @@ from limits_app.models import (
 )
 from limits_app.models.patterns import is_pattern
 from limits_app.models.snapshots import batches
+from limits_app.models.users import entity_name
 from limits_app.services.usage import roll_up
 from limits_app.stores.registry import aliases, resilient_store
 from limits_app.usage.denial_counter import denials

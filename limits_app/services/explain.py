@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,13 +11,16 @@ from asgiref.sync import sync_to_async
 from limits_app import conf
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
-from limits_app.core.keys import EntityName, entity_name
+from limits_app.core.keys import EntityName
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import ENFORCED, CandidateValue, Emergency
+from limits_app.models.users import entity_name
 from limits_app.policies import (
+    LIMITED,
     MEMBER_LEVEL,
+    AccessVerdict,
     Choice,
     EffectiveLimit,
     Limits,
@@ -31,6 +34,7 @@ from limits_app.policies import (
     resolve,
     resolver,
 )
+from limits_app.services.access import verdict_on
 from limits_app.services.explain_pool import ExplainedPool, explained_pool
 from limits_app.services.explain_text import sentences
 from limits_app.services.shadow import with_shadow
@@ -102,7 +106,8 @@ class Explanation:
     `pool` is the pool that serves the resource, if any. `store` is the alias of the store in which it is counted
     (None: the default one). A resource that is not `known` has no row: only policies for all resources, and the limits
     that code sets, apply to it. `other_code_limits` are further limits that code sets, as where calls differ.
-    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False.
+    `emergency` is the emergency switch; it is off where `LIMITS["ENABLED"]` is False. `access` says whether requests of
+    the entity are blocked, exempt or limited on all URLs.
     """
 
     resource: str
@@ -116,6 +121,7 @@ class Explanation:
     known: bool = True
     other_code_limits: tuple[str, ...] = ()
     emergency: Emergency = ENFORCED
+    access: AccessVerdict = LIMITED
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
@@ -125,6 +131,7 @@ class Explanation:
             "known": self.known,
             "store": self.store,
             "emergency": str(self.emergency.mode),
+            "access": self.access.as_dict(),
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
             "other_code_limits": list(self.other_code_limits),
@@ -159,7 +166,8 @@ def explain(
     while True:
         try:
             resolution = resolve(resource, entity_name(entity), default_limits, plan, now=resolver.clock())
-            return _explained(resolution, requested, tuple([row.limits for row in noted[1:]]))
+            explained = _explained(resolution, requested, tuple([row.limits for row in noted[1:]]))
+            return replace(explained, access=verdict_on(resolution.entity, plan, resolution.emergency))
         except StaleConfiguration:
             continue
 

@@ -10,7 +10,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.notation import limit_text
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
-from limits_app.policies import CODE, ENTITY_FLAGS, PolicyStatus, PolicyValue
+from limits_app.policies import CODE, ENTITY_FLAGS, Access, AccessVerdict, PolicyStatus, PolicyValue
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 from limits_app.services.limit_words import limit_name
 
@@ -48,6 +48,10 @@ _SWITCH: Final[Mapping[Enforcement, str]] = {
     Enforcement.SHADOW: "The emergency switch has all limits in shadow mode: they never reject",
     Enforcement.OFF: "The emergency switch is off: nothing is limited",
 }
+_ACCESS: Final[Mapping[Access, str]] = {
+    Access.BLOCKED: "blocked on all URLs",
+    Access.EXEMPT: "exempt: its requests are charged nothing",
+}
 _ORDER: Final = tuple(_SENTENCES)
 
 
@@ -55,6 +59,7 @@ def sentences(explanation: Explanation) -> Iterator[str]:
     """An explanation as lines of text."""
     first, *above = explanation.chain
     yield from _head(explanation)
+    yield from _access(explanation.access)
     yield from _about(first)
     if explanation.dropped:
         yield f"Unlimited here, but limited by a replaced policy: {', '.join(map(limit_name, explanation.dropped))}."
@@ -70,6 +75,13 @@ def sentences(explanation: Explanation) -> Iterator[str]:
         yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:
         yield f"The limits may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _access(verdict: AccessVerdict) -> Iterator[str]:
+    if verdict.reason is not None:
+        subject = verdict.reason.subject or "The system"
+        words = _WORDS[verdict.reason.policy.level].format(subject=verdict.reason.policy.subject)
+        yield f"{subject} is {_ACCESS[verdict.access]}, by {words}."
 
 
 def _head(explanation: Explanation) -> Iterator[str]:

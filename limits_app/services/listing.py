@@ -6,9 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import QuerySet
 
-from limits_app.core.keys import Account, check_entity, check_resource, entity_name
+from limits_app.core.keys import Account, check_entity, check_resource
 from limits_app.core.limits import Limit
 from limits_app.models import Counted, Policy, PolicyScope, in_scope, write_alias
+from limits_app.models.users import entity_name
 
 _ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
 """Only policies that always apply are listed, without boosts and weekly hours."""

@@ -130,7 +130,7 @@ class ShadowedAcquisition(TrackedAcquisition):
             count(resolved, decided)
         if self.successful and not decided.successful:
             self._would_refuse = decided.outcome.violations
-            _note(decided.outcome)
+            note_shadowed(decided.outcome)
 
     @property
     def outcome(self) -> Outcome:
@@ -194,6 +194,7 @@ def _known(shadow: LimitSet, amounts: Mapping[str, Amount]) -> Mapping[str, Amou
     return PermitsOnly(known) if isinstance(amounts, PermitsOnly) else known
 
 
-def _note(outcome: Outcome) -> None:
+def note_shadowed(outcome: Outcome) -> None:
+    """Count what policies in shadow mode would have rejected, and notify receivers."""
     _REFUSALS.update((status.resource or "", status.key) for status in outcome.violations)
     signals.limit_shadowed.send_robust(sender=None, outcome=outcome)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from limits_app import audit
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.keys import Account, check_entity, check_resource, entity_name
+from limits_app.core.keys import Account, check_entity, check_resource
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import (
@@ -29,6 +29,7 @@ from limits_app.models import (
     Resource,
     write_alias,
 )
+from limits_app.models.users import entity_name
 from limits_app.policies import Choice, choose_each, switch_in_force
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known

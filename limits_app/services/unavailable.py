@@ -54,7 +54,7 @@ def without_limits(error: Unresolved) -> LimitSet:
     if conf.get(conf.ENABLED) and conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
         error.retry_after = conf.get(conf.BREAKER_PROBE_SECONDS)
         raise error
-    return _UNLIMITED
+    return UNLIMITED
 
 
 class _AllowingStore(MemoryStore):
@@ -77,7 +77,8 @@ class _AllowingStore(MemoryStore):
 
 
 _ALLOWING: Final = _AllowingStore()
-_UNLIMITED: Final = Unlimited()
+UNLIMITED: Final = Unlimited()
+"""No limits: every request is allowed, and charged nothing."""
 
 
 def _in_store(

@@ -14,12 +14,13 @@ from django.utils import timezone
 from limits_app import audit
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import Account, check_entity, check_resource, entity_name
+from limits_app.core.keys import Account, check_entity, check_resource
 from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, parse_limit, parse_limits
 from limits_app.models import Counted, Entity, Policy
 from limits_app.models.policy_rules import weakened
+from limits_app.models.users import entity_name
 from limits_app.services import definitions
 from limits_app.services.field_values import moment
 from limits_app.services.listing import NamedScope

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.test.utils import TestContextDecorator
 
-from limits_app.core.keys import EntityName, check_entity, check_resource, entity_name
+from limits_app.core.keys import EntityName, check_entity, check_resource
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
 from limits_app.core.record import schema_of
@@ -20,8 +20,11 @@ from limits_app.forgetting import forget_compiled, forget_use
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden
+from limits_app.models.users import entity_name
 from limits_app.policies import (
     CODE,
+    NO_ACCESS_INDEX,
+    AccessIndex,
     EntityPolicies,
     PolicyChain,
     PolicyValue,
@@ -39,6 +42,7 @@ from limits_app.usage.writer import write_in_background
 _SECOND = 1_000_000
 
 _endpoints_in_database: Final = endpoints.read
+_access_in_database: Final = endpoints.read_access
 _policies_in_database: Final = policy_source.read
 
 _BLOCKS: Final[list[object]] = []
@@ -75,6 +79,18 @@ def _read_endpoints(database: str) -> Iterable[Endpoint]:
         return ()
 
 
+def _read_access(database: str, now: datetime) -> AccessIndex:
+    """Return who is blocked or exempt; nobody while all limits are disabled, or where the database may not be used."""
+    if any(override.resource is None for override in _IN_FORCE):
+        return NO_ACCESS_INDEX
+    try:
+        return _access_in_database(database, now)
+    except Exception as error:
+        if not (_BLOCKS and is_forbidden(error)):
+            raise
+        return NO_ACCESS_INDEX
+
+
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
     """Replace each store of the site by an empty memory store, and compile all limits again.
 
@@ -96,7 +112,7 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
             block.callback(forget_use)
             _BLOCKS.append(self)
             block.callback(_BLOCKS.remove, self)
-            endpoints.read = _read_endpoints
+            endpoints.read, endpoints.read_access = _read_endpoints, _read_access
             block.callback(setattr, balancers, "shares_cool_downs", balancers.shares_cool_downs)
             balancers.shares_cool_downs = False
             clock = self._replace(block)
@@ -181,7 +197,7 @@ class _Overriding(TestContextDecorator):
         _IN_FORCE.append(self._override)
         _BLOCKS.append(self)
         policy_source.read, policy_source.code_limits = _read_policies, _code_limits
-        endpoints.read = _read_endpoints
+        endpoints.read, endpoints.read_access = _read_endpoints, _read_access
         forget_compiled()
 
     def disable(self) -> None:

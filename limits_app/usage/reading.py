@@ -15,12 +15,14 @@ from django.db.models.functions import StrIndex
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.clock import EPOCH
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import EntityName, entity_name
+from limits_app.core.keys import EntityName
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
+from limits_app.models.patterns import Patterns, is_pattern
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
+from limits_app.models.users import entity_name
 
 Keys = str | Collection[str] | None
 """One limit key, several, or all."""
@@ -163,11 +165,22 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
 
 
 def chosen(found: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
-    """Filter rows by resource, entity and limit keys; None matches all."""
+    """Filter rows by resource, entity and limit keys; None matches all. An entity may be a pattern."""
     keys = [key] if isinstance(key, str) else key
     name = entity_name(entity)
-    wanted = {"resource": resource, "entity": None if name is None else storable(name), "key__in": keys}
-    return found.filter(**{column: value for column, value in wanted.items() if value is not None})
+    wanted = {"resource": resource, "key__in": keys}
+    found = found.filter(**{column: value for column, value in wanted.items() if value is not None})
+    return found if name is None else of_entity(found, storable(name))
+
+
+def of_entity(found: QuerySet[R], name: str) -> QuerySet[R]:
+    """Filter rows by an entity, or by all entities that match a pattern."""
+    if not is_pattern(name):
+        return found.filter(entity=name)
+    stem = name.removesuffix("*") if name.endswith("*") else "ip:"
+    matching, patterns = found.filter(entity__startswith=stem).order_by(), Patterns([name])
+    names = [one for one in matching.values_list("entity", flat=True).distinct() if one in patterns]
+    return found.filter(entity__in=names)
 
 
 def _use(row: dict[str, Any]) -> Use:
@@ -219,9 +232,10 @@ def denied(
     With `request_id`, those that rejected this request at any time, if it was one of the last in its minute.
     Raises InvalidRequest for a time range outside the calendar.
     """
-    rows = chosen(Denial.objects.using(router.db_for_read(Denial)), resource, entity, key)
+    rows = Denial.objects.using(router.db_for_read(Denial)).all()
     if request_id is None or since or until:
         rows = begun(rows, "minute", since, until, usual=USUAL[Period.HOUR])
+    rows = chosen(rows, resource, entity, key)
     if request_id is None:
         return rows.order_by("-minute", "-count", "pk")
     place = StrIndex("request_ids", Value(request_id[:REQUEST_ID_LENGTH]))

@@ -365,6 +365,7 @@ def test_groups_that_cannot_be_read_exempt_nobody_unless_the_setting_allows(sett
     settings.MIDDLEWARE.insert(2, f"{__name__}.log_in")
     settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": "block"}
     assert Client().get("/x/").status_code == 200
+    endpoints.clear()
     with without_right("auth_group"):
         assert Client().get("/x/").status_code == 503
         settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": "allow"}

@@ -98,7 +98,8 @@ def test_whoever_holds_permits_is_told_what_a_nested_acquire_would_be_decided() 
 def test_an_entity_that_is_blocked_itself() -> None:
     limits.set_entity_limits("user:1", [CallLimit(1, 60)])
     Entity.objects.update(blocked=True)
-    assert limits.explain("api", entity="user:1").text().splitlines()[2:4] == [
+    assert limits.explain("api", entity="user:1").text().splitlines()[2:5] == [
+        "user:1 is blocked on all URLs, by the entity itself.",
         "In effect: the entity itself (blocked).",
         "Replaced: the policy of the entity on all resources (limits).",
     ]

@@ -15,6 +15,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import NOTHING, Key, amount_of_each, charge_all
 from limits_app.integrations.identity import resource_named
@@ -94,10 +95,11 @@ class LimitThrottle(BaseThrottle):
         A subclass that overrides this method is charged separately from the other throttles, when it calls this one.
         """
         self._violations = ()
+        limits = limits_of(request)
         share = self.get_share(request, view)
         if share is None:
+            self._charge(limits, {})  # nothing, but a user whom the view has authenticated may be blocked
             return True
-        limits = limits_of(request)
         key = share.key[:2]
         if key not in limits.throttled and not limits.was_charged(*key):
             self._charge(limits, self._all_shares(share, request, view))
@@ -119,6 +121,7 @@ class LimitThrottle(BaseThrottle):
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
+            is_exempt(limits)
             charge_all(limits, [(share, NOTHING) for share in shares.values()])
         except REFUSALS as error:
             limits.refuse(error)

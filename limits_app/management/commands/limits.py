@@ -13,7 +13,17 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.management.limits import audit_log, boosts, erasing, files, policies, pools, state, usage
+from limits_app.management.limits import (
+    audit_log,
+    boosts,
+    erasing,
+    files,
+    policies,
+    pools,
+    state,
+    unblocking,
+    usage,
+)
 from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.models.own_queries import DATABASE_ERRORS
@@ -29,6 +39,7 @@ SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "rules": state.rules,
     "status": state.status,
     "top": state.top,
+    "unblock": unblocking.unblock,
     "boost": boosts.boost,
     "reset": boosts.reset,
     "candidates": boosts.CANDIDATES,

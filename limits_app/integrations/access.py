@@ -1,0 +1,89 @@
+"""Access of a request: blocked, exempt or limited, which the middleware, decorators and throttles find out here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from asgiref.sync import sync_to_async
+
+from limits_app import conf
+from limits_app.integrations.exemptions import exemptions_of
+from limits_app.integrations.identities import names_of
+from limits_app.policies import Access, AccessIndex, AccessVerdict
+from limits_app.services.access import Identity, blocked, read_verdict, shadowed
+
+if TYPE_CHECKING:
+    from limits_app.integrations.charges import Key
+    from limits_app.integrations.request import RequestLimits
+
+
+def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
+    """Whether a request is charged nothing; `charged` are the resources and entities that it would be charged for.
+
+    Raises LimitExceeded where the request is blocked, and StoreUnavailable where that cannot be known.
+    May query the database.
+    """
+    if not matters(limits):
+        return False
+    places: list[tuple[str | None, str | None]] = [(None, None)]
+    for resource, entity in charged:
+        places += [(None, entity), *([(resource, entity)] if limits.table.access.is_blocked_for_some(resource) else [])]
+    found = False
+    for place in places:
+        verdict = verdict_of(limits, *place)
+        if verdict.access is Access.BLOCKED and verdict.reason is not None:
+            raise blocked(verdict.reason, place[0])
+        found = found or verdict.access is Access.EXEMPT
+    return found
+
+
+async def ais_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
+    """`is_exempt` for asyncio."""
+    if limits.has_table and not matters(limits):
+        return False
+    return await sync_to_async(is_exempt)(limits, charged)
+
+
+def matters(limits: RequestLimits) -> bool:
+    """Whether anyone at all is blocked or exempt."""
+    if not limits.settings[conf.ENABLED.name] or limits.is_admitted:
+        return limits.is_admitted
+    return bool(limits.table.access.index) or bool(exemptions_of(limits.settings[conf.EXEMPT.name]))
+
+
+def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str | None = None) -> AccessVerdict:
+    """The verdict on a request, or on a charge of it; it is made once for a request, until its user changes."""
+    if limits.is_admitted:
+        return AccessVerdict(Access.EXEMPT)
+    limits.forget_former_user()
+    verdict = limits.verdicts.get((resource, entity))
+    if verdict is None:
+        verdict = limits.verdicts[resource, entity] = _judged(limits, resource, entity)
+        if verdict.shadowed is not None and entity is None:
+            shadowed(verdict.shadowed, resource)
+    return verdict
+
+
+def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
+    table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
+    needs_user = exemptions.needs_user or bool(table.index.plans)
+    names = names_of(limits, table.kinds | exemptions.entities.kinds, needs_user=needs_user)
+    if entity is not None and entity not in names:
+        names.append(entity)
+    address, *others = names
+    plan = _plan(limits, table.index, others, resource)
+    identities: list[Identity] = [(address, None), *[(name, plan) for name in others]]
+    verdict = read_verdict(table, identities, resource)
+    if verdict.access is Access.LIMITED and resource is None and exemptions.apply(limits, names):
+        return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed)
+    return verdict
+
+
+def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:
+    """The plan of the request, where it makes a difference; an address is blocked whatever the plan is."""
+    if not index.plans and not any(index.policies_of(name, resource) is not None for name in names):
+        return None
+    if limits.settings[conf.PLAN_OF_REQUEST.name] is not None:
+        return limits.plan_of(limits.entity)
+    return limits.plan_of_groups()

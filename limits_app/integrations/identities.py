@@ -1,0 +1,55 @@
+"""The identities of one request: the counted entity, the user, the API key and the address; all of them are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from django.conf import settings as django_settings
+from django.http import HttpRequest
+from django.utils.functional import LazyObject, empty
+
+from limits_app import conf
+from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+
+if TYPE_CHECKING:
+    from limits_app.integrations.request import RequestLimits
+
+_OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
+"""The kinds of identifiers that no user has."""
+_USUAL: Final = _OF_NO_USER | {"user"}
+
+
+def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
+    """Return the identifiers of a request that may be of some kinds; a kind is what precedes the colon.
+
+    The address is always among them. May query the database for the user, where the request has credentials of one.
+    """
+    if limits.is_over:
+        return [] if limits.entity is None else [limits.entity]
+    request, settings = limits.request, limits.settings
+    found: dict[str | None, None] = {client_of(request): None}
+    if "key" in kinds and settings[conf.API_KEY_OF_REQUEST.name]:
+        found[entity_of_api_key(request)] = None
+    if needs_user or not _OF_NO_USER.issuperset(kinds):
+        found[entity_of_user(limits.user)] = None
+    is_usual = settings[conf.ENTITY_OF_REQUEST.name] in {conf.ENTITY_OF_REQUEST.default, entity_of_request}
+    if limits.identities or (not is_usual and (has_credentials(request) or not _USUAL.issuperset(kinds))):
+        found[limits.entity] = None
+    return [name for name in found if name is not None]
+
+
+def possible_user(request: HttpRequest) -> Any:
+    """Return `request.user`; None where looking at it would only find out that nobody is logged in.
+
+    So a page without limits gets no `Vary: Cookie`, and makes no query.
+    """
+    user = getattr(request, "user", None)
+    is_unknown = isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty
+    return None if is_unknown and not has_credentials(request) else user
+
+
+def has_credentials(request: HttpRequest) -> bool:
+    """Whether a request has a session, or other credentials of a user."""
+    has_session = django_settings.SESSION_COOKIE_NAME in request.COOKIES
+    return has_session or bool(request.META.get("HTTP_AUTHORIZATION") or request.META.get("REMOTE_USER"))

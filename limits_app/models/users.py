@@ -1,0 +1,91 @@
+"""Users as entities: each model of users has identifiers of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+
+from limits_app.core.amounts import shown
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.keys import EntityName
+
+_USER: Final = "user"
+_PREFIX: Final = f"{_USER}:"
+_TAKEN: Final = frozenset({_USER, "account", "digest", "header", "ip", "key", "session", "throttle"})
+"""The kinds of identifiers that a model with the same name must not use."""
+
+
+def identifier_of_user(user: Any) -> str | None:
+    """Return `user:<primary key>` of a user; None for one that is not logged in, or has no primary key.
+
+    A user of another model than AUTH_USER_MODEL is `<model name>:<primary key>`, and of a model whose name another
+    model of users has `<app label>.<model name>:<primary key>`: two tables never share a counter.
+    """
+    if user is None or not user.is_authenticated:
+        return None
+    key = getattr(user, "pk", None)
+    return None if key is None or key == "" else f"{_kind_of(user)}:{key}"
+
+
+def entity_name(entity: EntityName) -> str | None:
+    """Return the identifier of an entity, which may be given as a user.
+
+    Text and None (the site itself) are returned as they are, for `check_entity`.
+    Raises InvalidLimit for a user that is not logged in, or not saved.
+    """
+    if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
+        return entity  # type: ignore[return-value]  # other values are rejected when they are used
+    if not entity.is_authenticated:
+        raise InvalidLimit(
+            "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
+            "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"
+        )
+    name = identifier_of_user(entity)
+    if name is None:
+        raise InvalidLimit(f"entity must be text or a saved user, and {shown(entity)} has no primary key")
+    return name
+
+
+def user_key(identifier: str) -> Any:
+    """The primary key of the user of AUTH_USER_MODEL that an entity stands for; None for other entities."""
+    if not is_user(identifier):
+        return None
+    try:
+        return get_user_model()._meta.pk.clean(identifier.removeprefix(_PREFIX), None)
+    except ValidationError:
+        return None
+
+
+def user_identifier(key: object) -> str:
+    """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key."""
+    return f"{_PREFIX}{key}"
+
+
+def is_user(identifier: str) -> bool:
+    """Whether an entity may stand for a user of AUTH_USER_MODEL."""
+    return identifier.startswith(_PREFIX)
+
+
+def is_user_of_site(user: Any) -> bool:
+    """Whether a user is of AUTH_USER_MODEL, or of a model that inherits from it and has its primary keys."""
+    try:
+        return isinstance(user, get_user_model())
+    except ImproperlyConfigured:  # the site has no such model
+        return False
+
+
+def _kind_of(user: Any) -> str:
+    meta = getattr(user, "_meta", None)
+    # A user without a model, such as one of a token, stands for a user of the site.
+    return _USER if meta is None or is_user_of_site(user) else _kind_of_model(meta.label_lower)
+
+
+@cache
+def _kind_of_model(label: str) -> str:
+    name = label.rpartition(".")[2]
+    namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
+    return label if name in _TAKEN or len(namesakes) > 1 else name

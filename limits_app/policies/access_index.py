@@ -1,0 +1,259 @@
+"""The index of who may be blocked or exempt, so that a request of anyone else is known to be limited without a query.
+
+It has the policies of patterns and of the system as values. Of clients it has 8 bytes each: the policies of such a
+client are read when it makes a request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import or_
+from typing import Any, Final
+
+from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Value
+from django.db.models.functions import Cast, Coalesce
+
+from limits_app.models import (
+    ENFORCED,
+    MAX_LEVELS,
+    Emergency,
+    Enforcement,
+    Entity,
+    PlanGroup,
+    Policy,
+    PolicyEffect,
+    emergency,
+)
+from limits_app.models.changes import identifier_digest
+from limits_app.models.fields import aware, in_site_time
+from limits_app.models.own_queries import known_time_zones
+from limits_app.models.patterns import Patterns, is_pattern, patterns_in
+from limits_app.models.plan import groups_have_plans
+from limits_app.models.policy_rules import Counted
+from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
+
+_CLIENT, _POLICY, _GROUP = "client", "policy", "group"
+_PAGE: Final = 10_000
+_TEXT: Final = CharField()
+_NONE: Final = Value("", output_field=_TEXT)
+_COLUMNS: Final = (
+    "pk", "entity__identifier", "plan__name", "resource__name", "counted", "effect", "extends", "enforcement",
+    "rollout_percent", "valid_from", "valid_until", "on_unavailable",
+    "slice_seconds",
+    "weekly_hours", "time_zone",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AccessIndex:
+    """Who may be blocked or exempt.
+
+    `kinds` are what precedes the colon of the identifiers and patterns. `plans` are those that block or are unlimited,
+    and `groups` has the plan of each group of users with its priority. `resources` are those that are blocked for some
+    clients only. `shared` are the policies that the system has for everyone.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    plans: frozenset[str] = frozenset()
+    groups: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    resources: frozenset[str] = frozenset()
+    shared: tuple[PolicyValue, ...] = ()
+    switch: Emergency = ENFORCED
+    _digests: array[int] = field(default_factory=lambda: array("Q"))
+    _patterns: Patterns = field(default_factory=Patterns)
+    _by_pattern: Mapping[str, Mapping[str, tuple[PolicyValue, ...]]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds or self.plans or self.shared)
+
+    def must_read(self, identity: str, plan: str | None = None) -> bool:
+        """Whether the policies of an identity have to be read, since it has configuration of its own, or a plan."""
+        if plan is not None and (plan in self.plans or identity in self._patterns):
+            return True
+        digest = _digest(identity) if self._digests else 0
+        place = bisect_left(self._digests, digest)
+        return place < len(self._digests) and self._digests[place] == digest
+
+    def policies_of(self, identity: str, resource: str | None) -> EntityPolicies | None:
+        """The policies of an identity without a row of its own; None where nothing blocks or exempts it."""
+        matching = self._patterns.matching(identity) if self._patterns else []
+        if not matching and not self.shared:
+            return None
+        names = ("",) if resource is None else ("", resource)
+        found = [one for pattern in matching for name in names for one in self._by_pattern[pattern].get(name, ())]
+        return EntityPolicies(identity, (*found, *self.shared))
+
+
+NO_ACCESS_INDEX: Final = AccessIndex()
+
+
+def read_access_index(using: str, now: datetime) -> AccessIndex:
+    """Read the index from a database; one query where nothing is blocked or exempt."""
+    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for what, *texts in _summary(using, now):
+        found[what].append(tuple(texts))
+    groups = {group: (int(priority), plan) for group, plan, priority in found[_GROUP]}
+    of_policies, of_clients = found[_POLICY], found[_CLIENT]
+    if not of_policies and not of_clients:
+        return AccessIndex(groups=groups)
+    plans = frozenset(plan for _, plan, _ in of_policies if plan)
+    patterns = frozenset(identifier for identifier, _, _ in of_policies if identifier)
+    resources = frozenset(resource for _, _, resource in (*of_policies, *of_clients) if resource)
+    by_pattern, shared = _shared_policies(using, resources, has_patterns=bool(patterns))
+    digests, kinds = set(), {_kind_of(one) for one in patterns}
+    for identifier in _clients(using, now, plans, patterns, has_clients=bool(of_clients)):
+        digests.add(_digest(identifier))
+        kinds.add(_kind_of(identifier))
+    return AccessIndex(
+        kinds=frozenset(kinds),
+        plans=plans,
+        groups=groups,
+        resources=resources,
+        shared=shared,
+        switch=emergency(using, now),
+        _digests=array("Q", sorted(digests)),
+        _patterns=Patterns(by_pattern),
+        _by_pattern=by_pattern,
+    )
+
+
+def _summary(using: str, now: datetime) -> QuerySet[Any, Any]:
+    """Whether there are clients that are blocked or exempt, and the patterns and plans that are, in one query."""
+    policies = _effective(using, now)
+    of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
+    is_client = Q(entity__isnull=False) & ~patterns_in("entity__identifier")
+    resource = Coalesce("resource__name", _NONE, output_field=_TEXT)
+    parts: tuple[QuerySet[Any, Any], ...] = (
+        policies.filter(is_client).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, resource),
+        policies.exclude(of_resources | is_client).values_list(
+            Value(_POLICY, output_field=_TEXT),
+            Coalesce("entity__identifier", _NONE, output_field=_TEXT),
+            Coalesce("plan__name", _NONE, output_field=_TEXT),
+            resource,
+        ),
+        _flagged(using).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE),
+    )
+    if groups_have_plans(using):
+        groups = PlanGroup.objects.using(using).values_list(
+            Value(_GROUP, output_field=_TEXT),
+            Cast("group_id", _TEXT),
+            Cast("plan__name", _TEXT),
+            Cast("plan__priority", _TEXT),
+        )
+        parts = (*parts, groups)
+    first, *others = [part.order_by() for part in parts]
+    return first.union(*others)
+
+
+def _effective(using: str, now: datetime) -> QuerySet[Policy]:
+    """The policies that block, or that are unlimited over all resources, now or later."""
+    lasting = Q(valid_until=None) | Q(valid_until__gt=in_site_time(now))
+    blocked_or_unlimited = Q(effect=PolicyEffect.BLOCKED) | Q(effect=PolicyEffect.UNLIMITED, resource=None)
+    rows = Policy.objects.using(using).exclude(enforcement=Enforcement.OFF)
+    return rows.filter(lasting, blocked_or_unlimited)
+
+
+def _flagged(using: str) -> QuerySet[Entity]:
+    return Entity.objects.using(using).filter(Q(blocked=True) | Q(unlimited=True))
+
+
+def _shared_policies(
+    using: str, resources: Collection[str], *, has_patterns: bool
+) -> tuple[Mapping[str, Mapping[str, tuple[PolicyValue, ...]]], tuple[PolicyValue, ...]]:
+    """The policies of patterns, by pattern and resource (empty: all), and the blocked totals of the system."""
+    wanted = Q(entity=None, plan=None, counted=Counted.TOTAL, effect=PolicyEffect.BLOCKED)
+    if has_patterns:
+        wanted |= patterns_in("entity__identifier") & (Q(resource=None) | Q(resource__name__in=resources))
+    found: dict[str, dict[str, tuple[PolicyValue, ...]]] = {}
+    shared: tuple[PolicyValue, ...] = ()
+    with known_time_zones():
+        for row in Policy.objects.using(using).filter(wanted).order_by().values(*_COLUMNS):
+            value, pattern, resource = _value(row), row["entity__identifier"], row["resource__name"] or ""
+            if pattern is None:
+                shared += (value,)
+            else:
+                of_pattern = found.setdefault(pattern, {})
+                of_pattern[resource] = (*of_pattern.get(resource, ()), value)
+    return found, shared
+
+
+def _value(row: Mapping[str, Any]) -> PolicyValue:
+    """A policy as a value without its limits, which make no difference to who is blocked or exempt."""
+    dates = {name: row[name] and aware(row[name]) for name in ("valid_from", "valid_until")}
+    return policy_value(
+        {**row, **dates},
+        (),
+        policy_id=row["pk"],
+        identifier=row["entity__identifier"],
+        plan=None,
+        has_resource=row["resource__name"] is not None,
+    )
+
+
+def _clients(
+    using: str, now: datetime, plans: Collection[str], patterns: Collection[str], *, has_clients: bool
+) -> Iterator[str]:
+    """The identifiers of the entities whose policies must be read to know whether they are blocked or exempt.
+
+    These are the entities that are blocked or unlimited themselves, those that count for a blocked one, those on a
+    plan that is, and those that match a pattern that is and have configuration of their own.
+    """
+    rows = Entity.objects.using(using)
+    policies = _effective(using, now)
+    if has_clients:
+        yield from _identifiers(rows.filter(Q(blocked=True) | Q(unlimited=True) | _has_one(policies, "pk")))
+    if plans:
+        yield from _identifiers(rows.filter(plan__name__in=plans))
+    if patterns:
+        configured = _has_one(Policy.objects.using(using), "pk") | Q(plan__isnull=False) | Q(parent__isnull=False)
+        every = Patterns(patterns)
+        stems = [Q(identifier__startswith=stem) for stem in {_stem_of(one) for one in patterns}]
+        for identifier in _identifiers(rows.filter(configured, reduce(or_, stems))):
+            if identifier in every:
+                yield identifier
+    if rows.filter(parent__isnull=False).exists():
+        yield from _identifiers_below(using, now, plans, {_stem_of(one) for one in patterns if one.endswith("*")})
+
+
+def _identifiers_below(using: str, now: datetime, plans: Collection[str], stems: Collection[str]) -> Iterator[str]:
+    """The identifiers of the entities below others: on the plan of these, or counting for these."""
+    rows, policies = Entity.objects.using(using), _effective(using, now)
+    for depth in range(1, MAX_LEVELS):
+        above = "__".join(["parent"] * depth)
+        if plans:
+            yield from _identifiers(rows.filter(**{f"{above}__plan__name__in": plans}))
+        is_blocked = Q(**{f"{above}__blocked": True}) | _has_one(policies, f"{above}__pk")
+        for stem in stems:
+            is_blocked |= Q(**{f"{above}__identifier__startswith": stem})
+        cascades = ["cascade", *["__".join([*["parent"] * level, "cascade"]) for level in range(1, depth)]]
+        yield from _identifiers(rows.filter(is_blocked, **dict.fromkeys(cascades, True)))
+
+
+def _has_one(policies: QuerySet[Policy], entity: str) -> Q:
+    return Q(Exists(policies.filter(entity_id=OuterRef(entity))))
+
+
+def _identifiers(rows: QuerySet[Entity]) -> Iterator[str]:
+    """The identifiers of single clients among some rows, a page at a time."""
+    rows, last = rows.order_by("pk"), 0
+    while page := list(rows.filter(pk__gt=last).values_list("pk", "identifier")[:_PAGE]):
+        last = page[-1][0]
+        yield from (identifier for _, identifier in page if not is_pattern(identifier))
+
+
+def _stem_of(pattern: str) -> str:
+    return pattern.removesuffix("*") if pattern.endswith("*") else "ip:"
+
+
+def _kind_of(identifier: str) -> str:
+    return identifier.partition(":")[0]
+
+
+def _digest(identifier: str) -> int:
+    return int.from_bytes(identifier_digest(identifier))

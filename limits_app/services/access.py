@@ -1,0 +1,206 @@
+"""Access: whether a request is blocked, exempt or limited, for the middleware, decorators, throttles and explanations.
+
+`limits.acquire` knows no request: it is decided by the policies of its entity alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import router, transaction
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import LimitExceeded, Unresolved
+from limits_app.core.limits import Blocked
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, PolicyEffect, changes, write_alias
+from limits_app.models.changes import identifier_digest
+from limits_app.models.own_queries import read
+from limits_app.models.plan import memberships
+from limits_app.models.users import is_user_of_site
+from limits_app.policies import (
+    LIMITED,
+    NO_ACCESS_INDEX,
+    AccessIndex,
+    AccessReason,
+    AccessVerdict,
+    EntityPolicies,
+    Subject,
+    access_of,
+    configuration,
+    policy_source,
+    resolver,
+)
+from limits_app.services import notify
+from limits_app.services.amounts import RequestedAmounts, amounts_for
+from limits_app.services.shadow import note_shadowed
+from limits_app.services.unavailable import UNLIMITED, without_limits
+
+Identity = tuple[str, str | None]
+"""The identifier of an identity of a request, and the name of the plan of the request where that applies to it."""
+
+_MOST_KEPT: Final = 4096
+_ANY_KIND: Final = frozenset({"key", "user", "*"})
+
+
+class AccessTable:
+    """Who is blocked or exempt, as it was when the table was read, and what was read about single clients since.
+
+    The index is that of a generation of the configuration. What was read about single clients is dropped when any
+    change was applied, and clients that have changed in this generation are read whatever the index says.
+    """
+
+    def __init__(self, index: AccessIndex = NO_ACCESS_INDEX) -> None:
+        self.index = index
+        self._forget(configuration.sync.seen)
+
+    def _forget(self, seen: object) -> None:
+        self._chains: dict[Subject, Sequence[EntityPolicies]] = {}
+        self._groups: dict[Any, dict[str, str]] = {}
+        self._seen = seen
+        """What the process knew of changes when the first of them was read."""
+
+    def is_outdated(self) -> bool:
+        """Whether a change was applied since the last verdict, so that it may be another one now."""
+        return bool(self.index or self._groups) and self._seen is not configuration.sync.seen
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of identities that may be blocked or exempt."""
+        return self.index.kinds | _ANY_KIND if configuration.touched else self.index.kinds
+
+    def _follow(self) -> object:
+        """Forget what was read before a change; returns what is known of changes."""
+        seen = configuration.sync.seen
+        if self._seen is not seen:
+            self._forget(seen)
+        return seen
+
+    def verdict(self, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
+        """Judge a request by its identities; with a resource, only by the blocks of that. May query the database."""
+        if not self.index:
+            return LIMITED
+        self._follow()
+        now = datetime.fromtimestamp(resolver.clock(), UTC)
+        chains = [self._chain(name, plan, resource, now) for name, plan in identities]
+        return access_of(filter(None, chains), self.index.switch, now, on_resource=resource is not None)
+
+    def is_blocked_for_some(self, resource: str) -> bool:
+        """Whether a resource is blocked for some clients only."""
+        return resource in self.index.resources
+
+    def groups_of(self, user: Any) -> dict[str, str]:
+        """The names of the groups of a user, by primary key as text; one query per user until a membership changes."""
+        if user is None or not user.is_authenticated or not is_user_of_site(user) or memberships() is None:
+            return {}
+        seen, found = self._follow(), self._groups.get(user.pk)
+        if found is None:
+            groups = getattr(user, memberships().name)
+            rows: list[tuple[Any, str]] = read(groups.db, lambda: [*groups.values_list("pk", "name")], [])
+            found = {str(key): name for key, name in rows}
+            using = router.db_for_write(PlanGroup)
+            if groups.db == using:  # others announce no change
+                self._keep(self._groups, user.pk, found, using=using, seen=seen)
+        return found
+
+    def plan_of_groups(self, user: Any) -> str | None:
+        """The plan of the groups of a user: of several the one with the highest priority, then the first by name."""
+        if not self.index.groups:
+            return None
+        plans = [self.index.groups[key] for key in self.groups_of(user) if key in self.index.groups]
+        return min(plans, key=lambda one: (-one[0], one[1]))[1] if plans else None
+
+    def _chain(
+        self, name: str, plan: str | None, resource: str | None, now: datetime
+    ) -> Sequence[EntityPolicies] | None:
+        """The policies of an identity and of those above it; None where nothing blocks or exempts it."""
+        seen = self._follow()
+        if not self.index.must_read(name, plan) and identifier_digest(name) not in configuration.touched:
+            policies = self.index.policies_of(name, resource)
+            return None if policies is None else [policies]
+        subject, using = Subject(resource, name, plan), write_alias()
+        links = self._chains.get(subject)
+        if links is None:
+            links = policy_source.read(subject, using, now).links
+            self._keep(self._chains, subject, links, using=using, seen=seen)
+        return links
+
+    def _keep(self, kept: dict[Any, Any], key: Any, value: Any, *, using: str, seen: object) -> None:
+        """Keep what was read, unless it may be outdated or rolled back; of too many, the oldest are dropped."""
+        if seen is not configuration.sync.seen or not changes.may_be_kept(using):
+            return
+        if len(kept) >= _MOST_KEPT:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = value
+
+
+def blocked(reason: AccessReason, resource: str | None = None) -> LimitExceeded:
+    """Count a rejection for the identifier or pattern that is blocked, and return its error."""
+    outcome = _outcome(reason, resource)
+    notify.rejected(outcome)
+    return LimitExceeded(outcome)
+
+
+def shadowed(reason: AccessReason, resource: str | None = None) -> None:
+    """Count a rejection by a block in shadow mode, which rejects nothing."""
+    note_shadowed(_outcome(reason, resource))
+
+
+def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = ENFORCED) -> AccessVerdict:
+    """Whether an entity is blocked, exempt or limited on all URLs now, from the database.
+
+    `switch` is the emergency switch. The other identities of a request are not considered.
+    """
+    now = datetime.fromtimestamp(resolver.clock(), UTC)
+    chain = policy_source.read(Subject(None, entity, plan), write_alias(), now)
+    return access_of([chain.links], switch, now)
+
+
+def lift_blocks(entity: str) -> None:
+    """Unset the flag of an entity or a pattern, and delete its blocked policies, on all resources and on each."""
+    using = write_alias()
+    with transaction.atomic(using=using):
+        row = Entity.objects.using(using).filter(identifier=entity).first()
+        if row is None:
+            return
+        if row.blocked:
+            row.blocked = False
+            row.save(using=using)
+        for policy in Policy.objects.using(using).filter(entity=row, effect=PolicyEffect.BLOCKED):
+            policy.delete(using=using)
+
+
+def acquire_nothing(requested: RequestedAmounts) -> Acquisition:
+    """Return the acquisition of an exempt request, which is charged nothing."""
+    acquisition = UNLIMITED.try_acquire(amounts_for(UNLIMITED, requested))
+    acquisition.requires_usage = False
+    return acquisition
+
+
+def read_verdict(table: AccessTable, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
+    """`AccessTable.verdict`; limited where the database cannot be read, unless ON_UNRESOLVED raises the error."""
+    try:
+        return table.verdict(identities, resource)
+    except Unresolved as error:
+        without_limits(error)
+        return LIMITED
+
+
+def _outcome(reason: AccessReason, resource: str | None) -> Outcome:
+    subject = reason.subject
+    status = LimitStatus(
+        key=Blocked.key,
+        resource=resource,
+        entity=subject,
+        level=reason.policy.level,
+        capacity=Blocked.capacity,
+        requested=1,
+        remaining=0,
+        retry_after=None,
+        reset_after=0.0,
+        shared=subject is None,
+        total=resource is None,
+    )
+    return Outcome(False, (status,), ())

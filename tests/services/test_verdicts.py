@@ -1,0 +1,99 @@
+"""Verdicts: the index of who may be blocked or exempt, explanations, and the command that lifts blocks."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from limits_app import conf, limits
+from limits_app.models import Entity, Policy
+from limits_app.policies import Access, read_access_index
+from limits_app.services.access import AccessTable, verdict_on
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def table() -> AccessTable:
+    return AccessTable(read_access_index("default", datetime.now(UTC)))
+
+
+def test_many_blocked_clients_take_eight_bytes_each_and_others_no_query(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}", blocked=True) for number in range(20_000)])
+    found = table()
+    assert len(found.index._digests) * found.index._digests.itemsize == 160_000
+    with django_assert_num_queries(0):
+        assert found.verdict([("user:x", None), ("ip:192.0.2.1", None)]).access is Access.LIMITED
+    with django_assert_num_queries(1):
+        verdicts = [found.verdict([("user:7", None)]) for _ in range(3)]
+    assert {one.access for one in verdicts} == {Access.BLOCKED}
+
+
+def test_nothing_blocked_is_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    limits.set_entity_limits("user:1", "5/min")
+    limits.set_entity_limits("key:*", "5/min")
+    with django_assert_num_queries(1):
+        assert not table().index
+
+
+@pytest.mark.parametrize(
+    "identity", ["user:1", "key:a", "ip:10.1.2.3", "team:a", "user:2", "user:3", "ip:10.9.9.9", "tenant:x", "user:eu-1"]
+)
+def test_the_index_agrees_with_what_is_read_for_one_client(identity: str) -> None:
+    above = Entity.objects.create(identifier="tenant:x", blocked=True)
+    Entity.objects.create(identifier="team:a", parent=above, cascade=True)
+    Entity.objects.create(identifier="user:3", parent=above)
+    limits.set_entity_limits("user:2", [], effect="unlimited")
+    limits.set_entity_limits("key:*", [], effect="blocked")
+    limits.set_entity_limits("user:eu-*", [], effect="unlimited")
+    limits.set_entity_limits("ip:10.0.0.0/8", [], effect="blocked")
+    limits.set_entity_limits("ip:10.9.0.0/16", "5/min")
+    assert table().verdict([(identity, None)]).access is verdict_on(identity).access
+
+
+def test_an_explanation_says_who_is_blocked_and_why() -> None:
+    limits.set_resource_limits("api", "5/min")
+    limits.set_entity_limits("ip:10.0.0.0/8", [], effect="blocked")
+    explained = limits.explain("api", entity="ip:10.1.2.3")
+    policy = Policy.objects.get(entity__identifier="ip:10.0.0.0/8")
+    assert explained.as_dict()["access"] == {
+        "verdict": "blocked", "subject": "ip:10.0.0.0/8", "level": "pattern", "policy": policy.pk,
+    }  # fmt: skip
+    assert "ip:10.0.0.0/8 is blocked on all URLs, by the policy of ip:10.0.0.0/8" in str(explained)
+    assert limits.explain("api", entity="ip:11.1.2.3").as_dict()["access"]["verdict"] == "limited"  # type: ignore[index]
+
+
+def test_the_command_lifts_the_blocks_of_an_entity_and_names_others() -> None:
+    Entity.objects.create(identifier="ip:10.1.2.3", blocked=True)
+    limits.set_entity_limits("ip:10.1.2.3", [], resource="api", effect="blocked")
+    limits.set_entity_limits("ip:10.0.0.0/8", [], effect="blocked")
+    out, notes = StringIO(), StringIO()
+    call_command("limits", "unblock", "ip:10.1.2.3", "--yes", "--reason", "ours", stdout=out, stderr=notes)
+    assert "still blocked by ip:10.0.0.0/8" in out.getvalue() + notes.getvalue()
+    call_command("limits", "unblock", "ip:10.0.0.0/8", "--yes", stdout=out, stderr=notes)
+    assert verdict_on("ip:10.1.2.3").access is Access.LIMITED
+    assert not Policy.objects.filter(effect="blocked").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (["staff"], "must be a dict"),
+        ({"staff": True}, "does not take 'staff', only 'STAFF'"),
+        ({"STAFF": 1}, "STAFF must be True or False"),
+        ({"NETWORKS": ["10.0.0.0/33"]}, "NETWORKS must be a list of addresses and networks"),
+        ({"GROUPS": "Friends"}, "GROUPS must be a list of names of groups"),
+        ({"ENTITIES": [""]}, "ENTITIES must be an identifier"),
+    ],
+)
+def test_an_invalid_setting_is_an_error_that_says_what_is_allowed(value: Any, said: str, settings: Settings) -> None:
+    settings.LIMITS = {"EXEMPT": value}
+    problems = [one for one in conf.problems() if one.check_id == "limits_app.E059"]
+    assert [said in one.message for one in problems] == [True], json.dumps([one.message for one in problems])
