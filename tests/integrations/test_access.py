@@ -425,6 +425,33 @@ def test_a_membership_counts_on_the_next_request(send: Send, ann: User) -> None:
     assert send(user=ann) == 200
 
 
+def test_a_client_that_changes_is_checked_anew_on_the_next_request(send: Send, ann: User) -> None:
+    limits.set_plan_limits("banned", [], effect="blocked")
+    team = Entity.objects.create(identifier="team:9", plan=Plan.objects.get(name="banned"))
+    assert [send(where, user=ann, X_Key="k") for where in ("/", "/ruled/")] == [200, 200]
+    row = Entity.objects.create(identifier=f"user:{ann.pk}", plan=team.plan)
+    assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [403, 403]
+    row.plan = None
+    row.save()
+    assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [200, 200]
+    row.parent, row.cascade = team, True
+    row.save()
+    assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [403, 403]
+    row.delete()
+    assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [200, 200]
+
+
+def test_a_change_of_one_client_costs_others_no_query(
+    ann: User, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    limits.set_entity_limits(NETWORK, [], effect="blocked")
+    client = Client()
+    assert [client.get("/ruled/").status_code for _ in range(2)] == [200, 200]
+    limits.set_entity_limits(f"user:{ann.pk}", "9/min")
+    with django_assert_num_queries(0):
+        assert client.get("/ruled/").status_code == 200
+
+
 def test_a_membership_counts_where_only_the_settings_exempt_groups(send: Send, ann: User, settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"EXEMPT": {"GROUPS": ["Friends"]}}
     limits.set_resource_limits("ruled", "1/min:fixed_window")
