@@ -27,9 +27,13 @@ _RESERVED: Final = bytes(DIGEST_LENGTH - 1)
 
 
 class ChangeKind(Enum):
-    """What a change concerns: one client, rows of many clients, anything else, or also which identifiers have rows."""
+    """What a change concerns: one client, rows of many clients, anything else, or also which identifiers have rows.
+
+    ACCESS comes with changes of clients, of which one is blocked or exempt now, or was before.
+    """
 
     CLIENT = "client"
+    ACCESS = "access"
     ROWS = "rows"
     ALL = "all"
     EVERYTHING = "everything"
@@ -62,6 +66,8 @@ class Change(NamedTuple):
 
 EVERYTHING: Final = Change(ChangeKind.EVERYTHING)
 """Anything may have changed, and rows that are not the latest may have new identifiers."""
+ACCESS: Final = Change(ChangeKind.ACCESS)
+"""Who is blocked or exempt has changed, among the clients that are announced together with it."""
 ALL: Final = Change(ChangeKind.ALL)
 """Anything may have changed; new identifiers are those of the latest rows."""
 ROWS: Final = Change(ChangeKind.ROWS)
@@ -72,6 +78,7 @@ _CODES: Final = {
     ChangeKind.ALL: _ALL,
     ChangeKind.ROWS: _RESERVED + b"\1",
     ChangeKind.EVERYTHING: _RESERVED + b"\2",
+    ChangeKind.ACCESS: _RESERVED + b"\3",
 }
 
 Changes = tuple[Change, ...]
@@ -90,7 +97,10 @@ def announced(changes: Collection[Change]) -> Changes:
     for change in (EVERYTHING, ALL):
         if change in distinct:
             return (change,)
-    return distinct if len(distinct) - (ROWS in distinct) <= MOST_CLIENTS else (ROWS,)
+    of_many = {ACCESS, ROWS}.intersection(distinct)
+    if len(distinct) - len(of_many) <= MOST_CLIENTS:
+        return distinct
+    return (ROWS, ACCESS) if ACCESS in of_many else (ROWS,)
 
 
 class ChangeLog(NamedTuple):

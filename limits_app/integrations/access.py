@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
+from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import names_of
 from limits_app.policies import Access, AccessIndex, AccessVerdict
@@ -33,7 +34,9 @@ def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
     for place in places:
         verdict = verdict_of(limits, *place)
         if verdict.access is Access.BLOCKED and verdict.reason is not None:
-            raise blocked(verdict.reason, place[0])
+            rejected = blocked(verdict.reason, place[0])
+            limits.refused = (rejected,)
+            raise LimitExceeded.of(rejected)
         found = found or verdict.access is Access.EXEMPT
     return found
 

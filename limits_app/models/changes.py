@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, InterfaceError, connections, models, transaction
 
 from limits_app import signals
-from limits_app.core.changes import ALL, EVERYTHING, MOST_CLIENTS, ROWS, Change, Changes
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, MOST_CLIENTS, ROWS, Change, Changes
 
 _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
@@ -35,6 +35,7 @@ def identifier_digest(identifier: str) -> bytes:
 class Touched:
     """What the changes of a transaction concern, so that processes drop that and nothing else.
 
+    `is_access` says that who is blocked or exempt has changed.
     `clients` are the identifiers whose limits have changed, and those among them that are `named` had no row or no
     plan of a group before, except for the rows that were `created`, by model. `is_many` says that any client may be
     one of them, `is_all` that something changed that belongs to no single client, and `is_everything` that identifiers
@@ -44,6 +45,7 @@ class Touched:
     clients: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     created: dict[type[models.Model], set[Any]] = field(default_factory=dict)
+    is_access: bool = False
     is_many: bool = False
     is_all: bool = False
     is_everything: bool = False
@@ -65,6 +67,7 @@ class Touched:
         self.named |= other.named
         for model, keys in other.created.items():
             self.created.setdefault(model, set()).update(keys)
+        self.is_access = self.is_access or other.is_access
         self.is_many = self.is_many or other.is_many
         self.is_all = self.is_all or other.is_all
         self.is_everything = self.is_everything or other.is_everything
@@ -74,11 +77,13 @@ class Touched:
         is_many = self.is_many or len(self.clients) > MOST_CLIENTS
         if self.is_everything or (is_many and len(self.named) > MOST_CLIENTS) or (self.is_all and self.named):
             return (EVERYTHING,)
+        access = (ACCESS,) if self.is_access else ()
         if is_many or self.is_all:
             if not all(_are_latest(model, keys, using) for model, keys in self.created.items()):
                 return (EVERYTHING,)
-            return (ALL,) if self.is_all else (ROWS, *_of_clients(self.named))
-        return _of_clients(self.clients) or (ALL,)
+            return (ALL,) if self.is_all else (ROWS, *access, *_of_clients(self.named))
+        clients = _of_clients(self.clients)
+        return (*clients, *access) if clients else (ALL,)
 
 
 def _of_clients(identifiers: Iterable[str]) -> Changes:

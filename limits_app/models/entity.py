@@ -151,16 +151,17 @@ class Entity(Configuration):
 
     @classmethod
     def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
-        """Itself under its old and its new identifier; a pattern, and who is blocked or exempt, concerns others."""
+        """Itself under its old and its new identifier; a pattern concerns other clients."""
         identifiers = [state["identifier"] for state in (before, now) if state]
         is_renamed = len({*identifiers}) > 1
         flags = {(state.get("blocked", False), state.get("unlimited", False)) for state in (before, now)}
-        if any(map(is_pattern, identifiers)) or len(flags) > 1:
+        if any(map(is_pattern, identifiers)):
             touched = Touched(is_all=True, is_everything=is_renamed)
         else:
             touched = Touched.of(identifiers, named=identifiers if is_renamed else ())
         if now and not before:
             touched.created[cls] = {key}
+        touched.is_access = len(flags) > 1
         return touched
 
 

@@ -257,13 +257,13 @@ class Policy(Configuration):
 
     @classmethod
     def touched_by(cls, key: Any, before: Snapshot, now: Snapshot) -> Touched:
-        """The entity that it is for; one of another level concerns many, and so does who is blocked or exempt."""
+        """The entity that it is for; one of another level concerns many clients."""
         identifiers = [state["entity"] for state in (before, now) if state]
-        if any(state["effect"] != PolicyEffect.LIMITS for state in (before, now) if state):
-            return Touched.anything()
         if any(identifier is None or is_pattern(identifier) for identifier in identifiers):
             return Touched.anything()
-        return Touched.of(identifiers)
+        touched = Touched.of(identifiers)
+        touched.is_access = any(state["effect"] != PolicyEffect.LIMITS for state in (before, now) if state)
+        return touched
 
     @property
     def scope(self) -> PolicyScope:

@@ -202,6 +202,10 @@ class KeptConfiguration:
         self._begin_generation()
         self.clients.clear()
 
+    def drop_access(self) -> None:
+        """See `ChangeTarget`; it is read with the URL rules, which have the number of a generation."""
+        self._begin_generation()
+
     def drop_all(self) -> None:
         """See `ChangeTarget`."""
         self._begin_generation()

@@ -13,7 +13,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from limits_app.core.changes import ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, ROWS, Change, Changes
 from limits_app.core.runtime import on_fork
 
 Seen = Mapping[str, int]
@@ -47,6 +47,9 @@ class ChangeTarget(Protocol):
 
     def drop_clients(self) -> None:
         """Drop the limits of all clients with rows."""
+
+    def drop_access(self) -> None:
+        """Drop who is blocked or exempt."""
 
     def drop_all(self) -> None:
         """Drop all limits, and whatever else was read of the configuration."""
@@ -115,3 +118,5 @@ class Sync:
             kept.drop_clients()
         else:
             kept.drop(digests)
+            if ACCESS in changes:
+                kept.drop_access()

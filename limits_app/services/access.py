@@ -12,9 +12,12 @@ from typing import Any, Final
 from django.db import router, transaction
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded, Unresolved
+from limits_app.core.errors import Unresolved
+from limits_app.core.keys import scope_of, shared_total_scope, total_scope
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, PolicyEffect, changes, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import read
@@ -37,11 +40,13 @@ from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
 from limits_app.services.shadow import note_shadowed
 from limits_app.services.unavailable import UNLIMITED, without_limits
+from limits_app.stores.memory import MemoryStore
 
 Identity = tuple[str, str | None]
 """The identifier of an identity of a request, and the name of the plan of the request where that applies to it."""
 
 _MOST_KEPT: Final = 4096
+_NOTHING_KEPT: Final = MemoryStore()
 _ANY_KIND: Final = frozenset({"key", "user", "*"})
 
 
@@ -136,16 +141,16 @@ class AccessTable:
         kept[key] = value
 
 
-def blocked(reason: AccessReason, resource: str | None = None) -> LimitExceeded:
-    """Count a rejection for the identifier or pattern that is blocked, and return its error."""
-    outcome = _outcome(reason, resource)
-    notify.rejected(outcome)
-    return LimitExceeded(outcome)
+def blocked(reason: AccessReason, resource: str | None = None) -> Acquisition:
+    """Count a rejection for the identifier or pattern that is blocked, and return the acquisition that it rejects."""
+    acquisition = _rejected(reason, resource)
+    notify.rejected(acquisition.outcome)
+    return acquisition
 
 
 def shadowed(reason: AccessReason, resource: str | None = None) -> None:
     """Count a rejection by a block in shadow mode, which rejects nothing."""
-    note_shadowed(_outcome(reason, resource))
+    note_shadowed(_rejected(reason, resource).outcome)
 
 
 def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = ENFORCED) -> AccessVerdict:
@@ -188,19 +193,12 @@ def read_verdict(table: AccessTable, identities: Iterable[Identity], resource: s
         return LIMITED
 
 
-def _outcome(reason: AccessReason, resource: str | None) -> Outcome:
+def _rejected(reason: AccessReason, resource: str | None) -> Acquisition:
+    """Return an acquisition that the block has rejected: on a resource, or over all of them."""
     subject = reason.subject
-    status = LimitStatus(
-        key=Blocked.key,
-        resource=resource,
-        entity=subject,
-        level=reason.policy.level,
-        capacity=Blocked.capacity,
-        requested=1,
-        remaining=0,
-        retry_after=None,
-        reset_after=0.0,
-        shared=subject is None,
-        total=resource is None,
-    )
-    return Outcome(False, (status,), ())
+    if resource is not None:
+        scope = scope_of(resource, subject)
+    else:
+        scope = shared_total_scope(Blocked.key) if subject is None else total_scope(subject, of_system=False)
+    scoped = ScopedLimits(scope, schema_of((Blocked(),)), reason.policy.level)
+    return LimitSet.composed([scoped], _NOTHING_KEPT).try_acquire()
