@@ -12,8 +12,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from limits_app import CallLimit, limits, signals
-from limits_app.core.changes import ALL, EVERYTHING, ROWS, Change, Changes
-from limits_app.models import Candidate, Entity, Plan, Policy, Resource
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.models import Candidate, Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.models.changes import identifier_digest
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,7 +59,6 @@ def _rename(identifier: str, new: str) -> None:
 
 
 ONE_CLIENT: dict[str, Callable[[], object]] = {
-    "blocked": lambda: Entity.objects.filter(identifier="user:1").update(blocked=True),
     "plan": lambda: Entity.objects.filter(identifier="user:1").update(plan=Plan.objects.get()),
     "parent": lambda: Entity.objects.filter(identifier="user:1").update(parent=None),
     "policy": lambda: _policy(entity__identifier="user:1").save(),
@@ -80,6 +79,21 @@ ONE_CLIENT: dict[str, Callable[[], object]] = {
 def test_change_of_client_names_it(change: str, rows: None, changes: list[Changes]) -> None:
     ONE_CLIENT[change]()
     assert changes == [of("user:1")]
+
+
+ACCESS_OF_ONE_CLIENT: dict[str, Callable[[], object]] = {
+    "blocked": lambda: Entity.objects.filter(identifier="user:1").update(blocked=True),
+    "exempt": lambda: Entity.objects.filter(identifier="user:1").update(unlimited=True),
+    "exempt by a policy": lambda: Policy.objects.create(
+        entity=Entity.objects.get(identifier="user:1"), effect=PolicyEffect.UNLIMITED
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ACCESS_OF_ONE_CLIENT)
+def test_client_that_is_blocked_or_exempt_is_named_with_that(change: str, rows: None, changes: list[Changes]) -> None:
+    ACCESS_OF_ONE_CLIENT[change]()
+    assert changes == [(*of("user:1"), ACCESS)]
 
 
 def test_new_and_deleted_clients_are_named(rows: None, changes: list[Changes]) -> None:
@@ -133,7 +147,8 @@ def test_many_clients_are_announced_as_rows(
     names = [f"user:{number}" for number in range(100, 100 + number)]
     Entity.objects.bulk_create([Entity(identifier=name) for name in names])
     Entity.objects.filter(identifier__in=names).update(blocked=True)
-    assert changes == [expected or of(*names)] * 2
+    expected = expected or of(*names)
+    assert changes == [expected, (*expected, ACCESS)]
 
 
 def test_many_rows_below_others_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
@@ -162,7 +177,7 @@ def test_transaction_announces_all_its_clients_once(rows: None, changes: list[Ch
     with transaction.atomic():
         limits.set_entity_limits("user:7", [CallLimit(1, 60)], resource="api")
         Entity.objects.filter(identifier="user:1").update(blocked=True)
-    assert changes == [of("user:1", "user:7")]
+    assert changes == [(*of("user:1", "user:7"), ACCESS)]
 
 
 def test_rolled_back_savepoint_announces_nothing(rows: None, changes: list[Changes]) -> None:
@@ -171,7 +186,7 @@ def test_rolled_back_savepoint_announces_nothing(rows: None, changes: list[Chang
             Resource.objects.update(description="an API")
             transaction.set_rollback(True)
         Entity.objects.filter(identifier="user:1").update(blocked=True)
-    assert changes == [of("user:1")]
+    assert changes == [(*of("user:1"), ACCESS)]
 
 
 def test_members_of_groups_are_named(rows: None, changes: list[Changes]) -> None:
