@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 MOST_CHANGES: Final = 1000
 """How many changes a log keeps."""
 MOST_CLIENTS: Final = 64
-"""More clients that change together are announced as ROWS."""
+"""More clients that change together are announced as ROWS, where all that are new are in the latest rows."""
 DIGEST_LENGTH: Final = 8
 ENTRY: Final = Struct(f"<d{DIGEST_LENGTH}s")
 """An entry of a log: a version, and a change. A double has every integer below 2^53, also in Lua."""
@@ -85,22 +85,20 @@ Changes = tuple[Change, ...]
 
 
 def announced(changes: Collection[Change]) -> Changes:
-    """Return changes as they are announced together: each once, ALL in place of all, ROWS in place of many clients.
+    """Return changes as they are announced together, each once.
 
-    EVERYTHING takes the place of all others.
+    ALL takes the place of ROWS and ACCESS, but not of clients: these may have rows now that are not the latest.
+    EVERYTHING takes the place of all others, also of more than MOST_CLIENTS clients.
 
     Raises ValueError when there are none.
     """
     distinct = tuple(dict.fromkeys(changes))
     if not distinct:
         raise ValueError("an announcement must have at least one change; got none: pass ALL where it is unknown")
-    for change in (EVERYTHING, ALL):
-        if change in distinct:
-            return (change,)
-    of_many = {ACCESS, ROWS}.intersection(distinct)
-    if len(distinct) - len(of_many) <= MOST_CLIENTS:
-        return distinct
-    return (ROWS, ACCESS) if ACCESS in of_many else (ROWS,)
+    clients = tuple([change for change in distinct if change.kind is ChangeKind.CLIENT])
+    if EVERYTHING in distinct or len(clients) > MOST_CLIENTS:
+        return (EVERYTHING,)
+    return (*clients, ALL) if ALL in distinct else distinct
 
 
 class ChangeLog(NamedTuple):

@@ -6,6 +6,7 @@ import pytest
 
 from limits_app.core import changes
 from limits_app.core.changes import (
+    ACCESS,
     ALL,
     ENTRY,
     EVERYTHING,
@@ -28,7 +29,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return time
 
 
-@pytest.mark.parametrize("change", [ALL, ROWS, EVERYTHING, ONE, THREE])
+@pytest.mark.parametrize("change", [ACCESS, ALL, ROWS, EVERYTHING, ONE, THREE])
 def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
     assert len(change.encode()) == 8
     assert Change.decode(change.encode()) == change
@@ -40,7 +41,8 @@ def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
         (bytes(8), ALL),
         (bytes(7) + b"\1", ROWS),
         (bytes(7) + b"\2", EVERYTHING),
-        (bytes(7) + b"\3", ALL),
+        (bytes(7) + b"\3", ACCESS),
+        (bytes(7) + b"\4", ALL),
         (bytes(7) + b"\xff", ALL),
     ],
 )
@@ -55,18 +57,23 @@ def test_a_digest_of_another_length_is_invalid(digest: bytes) -> None:
         Change.of_client(digest)
 
 
-def test_changes_are_announced_once_and_no_more_than_needed() -> None:
+def test_changes_are_announced_once_and_clients_stay_known() -> None:
     assert announced([ONE, TWO, ONE]) == (ONE, TWO)
-    assert announced([ONE, ALL, ROWS]) == (ALL,)
-    assert announced([ONE, ROWS, ONE]) == (ONE, ROWS)
+    assert announced([ONE, ALL, ROWS, TWO, ACCESS, ONE]) == (ONE, TWO, ALL)
+    assert announced([ALL, ROWS]) == (ALL,)
+    assert announced([ONE, ROWS, ONE, ACCESS]) == (ONE, ROWS, ACCESS)
     clients = [Change.of_client(b"\1" + place.to_bytes(7)) for place in range(MOST_CLIENTS + 1)]
     assert announced(clients[1:]) == tuple(clients[1:])
     assert announced([ROWS, *clients[1:]]) == (ROWS, *clients[1:])
-    assert announced(clients) == announced([ROWS, *clients]) == (ROWS,)
-    assert announced([*clients, ALL]) == (ALL,)
-    assert announced([*clients, ALL, EVERYTHING, ROWS]) == (EVERYTHING,)
+    assert announced([*clients, ONE, ALL, EVERYTHING, ROWS]) == (EVERYTHING,)
     with pytest.raises(ValueError, match="at least one change; got none: pass ALL"):
         announced([])
+
+
+@pytest.mark.parametrize("others", [[], [ROWS], [ALL], [ROWS, ACCESS]])
+def test_more_clients_than_are_announced_may_have_any_rows(others: list[Change]) -> None:
+    clients = [Change.of_client(b"\1" + place.to_bytes(7)) for place in range(MOST_CLIENTS + 1)]
+    assert announced([*clients, *others]) == announced([*others, *clients]) == (EVERYTHING,)
 
 
 def test_the_version_is_the_time_or_one_more(now: list[int]) -> None:
