@@ -77,7 +77,8 @@ class PolicyChain:
     pool), and the alias of the store in which the resource is counted (None: the default one); `known` says whether
     the resource has a row. `emergency` is the emergency switch, as it is in force. `cooling` is the
     cool-down of the resource, if there is one. `above` are the identifiers of entities above that are not charged; the
-    plan of one of them may apply.
+    plan of one of them may apply. `has_row` says whether the entity itself has a row, and `plan` is the name of the
+    plan that applies to it (None: no plan), whether it is that of a row, of the request, or of a group.
     """
 
     links: list[EntityPolicies]
@@ -87,6 +88,8 @@ class PolicyChain:
     emergency: Emergency = ENFORCED
     cooling: Cooling | None = None
     above: tuple[str, ...] = ()
+    has_row: bool = False
+    plan: str | None = None
 
 
 class Subject(NamedTuple):
@@ -150,16 +153,19 @@ def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection:
         levels.setdefault(row.level, []).append(row)
     everybody = _policy_values(levels.pop(EVERYBODY), connection)
     above = tuple({row.identifier for row in levels.pop(ABOVE, ()) if row.identifier is not None})
-    links = []
+    links, has_row = [], False
     for level, found in sorted(levels.items()):
         own = next((row for row in found if row.identifier is not None and not row.is_pattern), None)
+        has_row = has_row or own is not None
         name = entity if level == 0 or own is None else own.identifier
         links.append(EntityPolicies(name, (*_own_flags(own), *_policy_values(found, connection), *everybody)))
     first = rows[0]
     until = from_column(first.until, connection)
     switch = Emergency(Enforcement(first.mode), until=until).at(now) if first.mode else ENFORCED
     cooling = None if first.cooling_until is None else Cooling(first.cooling_until, first.cooling_length or 0)
-    return PolicyChain(links, first.pool, first.store or None, first.store is not None, switch, cooling, above)
+    plan = next((row.plan for row in levels[0] if row.plan is not None), None)
+    known = first.store is not None
+    return PolicyChain(links, first.pool, first.store or None, known, switch, cooling, above, has_row, plan)
 
 
 def policy_of_flags(*, blocked: bool | None, unlimited: bool | None) -> tuple[PolicyValue, ...]:

@@ -10,15 +10,11 @@ from typing import Final
 
 from limits_app.core.keys import EntityScopes, Scope
 from limits_app.models import PolicyScope
-from limits_app.policies.chain import ENTITY_FLAGS, PolicyChain
+from limits_app.policies.chain import PolicyChain
 from limits_app.policies.choose import rollout_position
 from limits_app.policies.resolution import Limits, Reading, resolution_of
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet
 
-_OF_A_CLIENT: Final = frozenset(
-    {ENTITY_FLAGS, PolicyScope.ENTITY_ON_RESOURCE, PolicyScope.ENTITY, PolicyScope.ENTITY_TOTAL}
-)
-_OF_A_PLAN: Final = frozenset({PolicyScope.PLAN_ON_RESOURCE, PolicyScope.PLAN, PolicyScope.PLAN_TOTAL})
 _OF_A_PATTERN: Final = frozenset({PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN, PolicyScope.PATTERN_TOTAL})
 
 
@@ -103,17 +99,11 @@ class Templates:
 
 
 def is_of_no_client(chain: PolicyChain, plan: str | None, patterns: Collection[str]) -> bool:
-    """Whether a chain has nothing but what all clients without rows have that send a plan and match some patterns.
+    """Whether a chain is that of all clients without rows that send a plan and match some patterns.
 
     A row may have been added since the identifiers, or the patterns, were looked up.
     """
-    if len(chain.links) > 1 or chain.above:
+    if chain.has_row or chain.plan not in {None, plan}:
         return False
-    for policy in chain.links[0].policies:
-        if policy.level in _OF_A_CLIENT:
-            return False
-        if policy.level in _OF_A_PLAN and policy.subject != plan:
-            return False
-        if policy.level in _OF_A_PATTERN and policy.subject not in patterns:
-            return False
-    return True
+    matching = [policy.subject for policy in chain.links[0].policies if policy.level in _OF_A_PATTERN]
+    return all(pattern in patterns for pattern in matching)

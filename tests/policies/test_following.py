@@ -246,6 +246,44 @@ def test_rows_written_past_the_app_apply_after_a_refresh(settings: Settings, api
     assert not list(limits.limit_set("api", "user:raw"))
 
 
+def _row_with_plan(user: User) -> None:
+    Entity.objects.create(identifier=f"user:{user.pk}", plan=Plan.objects.get(name="max"))
+
+
+def _row_with_parent(user: User) -> None:
+    parent = Entity.objects.create(identifier="tenant:large", plan=Plan.objects.get(name="max"))
+    Entity.objects.create(identifier=f"user:{user.pk}", parent=parent)
+
+
+UNANNOUNCED: dict[str, Callable[[User], None]] = {
+    "row": lambda user: Entity.objects.create(identifier=f"user:{user.pk}") and None,
+    "plan": _row_with_plan,
+    "plan of a parent": _row_with_parent,
+    "group": lambda user: user.groups.add(Group.objects.get()),
+}
+
+
+@pytest.mark.parametrize("plan", ["pro", "unknown", None])
+@pytest.mark.parametrize("change", UNANNOUNCED)
+def test_client_whose_row_is_not_known_decides_for_no_other_client(
+    change: str, plan: str | None, api: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, group = User.objects.create(username="ann"), Group.objects.create(name="large")
+    Plan.objects.create(name="max").groups.create(group=group)
+    limits.set_plan_limits("max", [CallLimit(9, 60)], resource="other")
+    capacity("user:9")
+    read_all()
+    assert configuration.known.is_complete
+    configuration.drop_all()
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "advance_version", lambda **_: None)
+        patched.setattr(MemoryStore, "advance_version", lambda *_: None)
+        UNANNOUNCED[change](user)
+    own = 1000 if plan != "pro" or "plan" in change else 3000
+    assert capacity(f"user:{user.pk}", plan=plan) == own
+    assert [capacity(name, plan=plan) for name in ("user:8", "user:7")] == [3000 if plan == "pro" else 1000] * 2
+
+
 # ------------------------------------------------------------------------------------------ what happens in between
 
 
