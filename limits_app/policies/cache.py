@@ -395,7 +395,7 @@ class Resolver(_Source):
             return None
         if entity is None:
             return resource, (), default_limits, plan
-        known = self.configuration.known
+        known = self.configuration.known.known  # one state of it for both look-ups
         if not isinstance(entity, str) or not 0 < len(entity) <= MAX_ENTITY_LENGTH or not can_be_stored(entity):
             return None
         if known.may_have_rows(entity):

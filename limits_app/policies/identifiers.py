@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from threading import Lock
+from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import Any, Final
 
 from limits_app.core.runtime import on_fork
@@ -99,8 +100,36 @@ class Fingerprints:
 _EMPTY: Final = Fingerprints(array("I", bytes(4 * (_BUCKETS + 1))), array("H"))
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of identifiers, in one object, so that each look-up sees one state of it.
+
+    `added` are hashes that are not in the table yet; more are added to this set.
+    """
+
+    has_entities: bool = False
+    """Whether all entities were read."""
+    has_members: bool = False
+    """Whether all members of groups were read."""
+    table: Fingerprints = _EMPTY
+    added: set[int] = field(default_factory=set)
+    patterns: PatternIndex = field(default_factory=PatternIndex)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was read."""
+        return self.has_entities and self.has_members
+
+    def may_have_rows(self, identifier: str) -> bool:
+        """Whether a client may have rows; True for all until they were read."""
+        if not self.has_entities or (is_user(identifier) and not self.has_members):
+            return True
+        hashes = [_hash(identifier_digest(name)) for name in identifiers_read(identifier)]
+        return any(hashed in self.added or hashed in self.table for hashed in hashes)
+
+
 class _Reading:
-    """How far a table was read; `is_complete` once its end was reached. `number` is that of the attempt."""
+    """How far a table was read. `number` is that of the attempt."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -111,7 +140,6 @@ class _Reading:
         """Begin again."""
         self.number += 1
         self.highest: Any = None
-        self.is_complete = False
 
 
 class KnownIdentifiers:
@@ -121,93 +149,82 @@ class KnownIdentifiers:
     `read_page`, in a background thread. An identifier that was read or added is always recognized; another one is
     taken for one of them in about 0.02 % of cases. A deleted row stays until everything is read again.
 
-    Methods may be called by several threads; `may_have_rows` takes no lock.
+    Methods may be called by several threads; looking up takes no lock.
     """
 
     def __init__(self, entities: Read, members: Read, *, page_size: int = 1000) -> None:
         self._entities = _Reading(entities)
         self._members = _Reading(members)
         self._page_size = page_size
+        self.known = Known()
+        """Another object after each change, except for identifiers that are added."""
+        self._unmerged = array("I")
+        """Hashes that were read of a table that is not complete; no lookup needs them yet."""
         self.after_fork()
-        self._forget()
         on_fork(self)
 
     def after_fork(self) -> None:
         """Make a new lock in a child process, which keeps what was read."""
-        self._lock = Lock()
-
-    def _forget(self) -> None:
-        self._table = _EMPTY
-        self._added: set[int] = set()
-        self._unmerged = array("I")
-        """Hashes that were read of a table that is not complete; no lookup needs them yet."""
-        self.patterns = PatternIndex()
+        self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
 
     def restart(self) -> None:
         """Forget everything, and begin to read again."""
         with self._lock:
+            self.known = Known()
+            self._unmerged = array("I")
             self._entities.restart()
-            self._members.restart()
-            self._forget()
-
-    def restart_members(self) -> None:
-        """Read the users in groups with plans again; until then, each user may be one of them."""
-        with self._lock:
             self._members.restart()
 
     @property
     def is_complete(self) -> bool:
         """Whether everything was read."""
-        return self._entities.is_complete and self._members.is_complete
+        return self.known.is_complete
+
+    @property
+    def patterns(self) -> PatternIndex:
+        """The patterns among the identifiers."""
+        return self.known.patterns
 
     def __len__(self) -> int:
-        return len(self._table) + len(self._added) + len(self._unmerged)
+        known = self.known
+        return len(known.table) + len(known.added) + len(self._unmerged)
 
     @property
     def size(self) -> int:
         """The memory that the table takes, in bytes."""
-        return self._table.size
+        return self.known.table.size
 
     def may_have_rows(self, identifier: str) -> bool:
-        """Whether a client may have rows; True for all until they were read."""
-        if not self._entities.is_complete or (is_user(identifier) and not self._members.is_complete):
-            return True
-        for name in identifiers_read(identifier):
-            hashed = _hash(identifier_digest(name))
-            # In this order, because hashes are in the table before they leave the set.
-            if hashed in self._added or hashed in self._table:
-                return True
-        return False
+        """See `Known.may_have_rows`."""
+        return self.known.may_have_rows(identifier)
 
     def add(self, digests: Iterable[bytes]) -> None:
         """Add the digests of identifiers that may have rows from now on."""
         with self._lock:
             self._add(map(_hash, digests))
 
-    def add_patterns(self, identifiers: Iterable[str]) -> None:
-        """Add the patterns among some identifiers."""
-        with self._lock:
-            self.patterns = self.patterns.with_added(identifiers)
-
     def read_latest(self) -> None:
         """Read the entities with the highest primary keys again, and those above; nothing until all were read."""
-        self._read_latest(self._entities)
+        self._read_latest(self._entities, is_complete=self.known.has_entities)
 
     def read_latest_members(self) -> None:
         """The same for users in groups with plans."""
-        self._read_latest(self._members)
+        self._read_latest(self._members, is_complete=self.known.has_members)
 
-    def _read_latest(self, reading: _Reading) -> None:
-        highest = reading.highest
+    def _read_latest(self, reading: _Reading, *, is_complete: bool) -> None:
+        number, highest = reading.number, reading.highest
         # Where keys are no numbers, later rows need not have higher ones.
-        if not reading.is_complete or not isinstance(highest, int | None):
+        if not is_complete or not isinstance(highest, int | None):
             return
         key = None if highest is None else highest - READ_AGAIN
         is_last = False
         while not is_last:
             page = reading.read(key, self._page_size)
-            hashes = self._noted(page)
+            hashes = _hashes(page)
             with self._lock:
+                if reading.number != number:
+                    return
+                self._add_patterns(page)
                 self._add(hashes)
                 if page:
                     key = page[-1][0]
@@ -216,30 +233,38 @@ class KnownIdentifiers:
 
     def read_page(self) -> bool:
         """Read the next page; returns whether there may be more."""
-        reading = self._members if self._entities.is_complete else self._entities
-        if not reading.is_complete:
-            number = reading.number
-            page = reading.read(reading.highest, self._page_size)
-            hashes = self._noted(page)
-            with self._lock:
-                if reading.number == number:
-                    self._unmerged.extend(hashes)
-                    reading.highest = page[-1][0] if page else reading.highest
-                    is_last = len(page) < self._page_size
-                    if is_last or len(self._unmerged) >= _BUCKETS:
-                        self._table = self._table.with_added(self._unmerged)
-                        self._unmerged = array("I")
-                    reading.is_complete = is_last
+        if self.is_complete:
+            return False
+        reading = self._members if self.known.has_entities else self._entities
+        number = reading.number
+        page = reading.read(reading.highest, self._page_size)
+        hashes = _hashes(page)
+        with self._lock:
+            if reading.number == number:
+                self._unmerged.extend(hashes)
+                self._add_patterns(page)
+                reading.highest = page[-1][0] if page else reading.highest
+                is_last = len(page) < self._page_size
+                if is_last or len(self._unmerged) >= _BUCKETS:
+                    self.known = replace(self.known, table=self.known.table.with_added(self._unmerged))
+                    self._unmerged = array("I")
+                if is_last and reading is self._entities:
+                    self.known = replace(self.known, has_entities=True)
+                elif is_last:
+                    self.known = replace(self.known, has_members=True)
         return not self.is_complete
 
-    def _noted(self, page: Page) -> list[int]:
-        """The hashes of the identifiers of a page, whose patterns are added."""
-        identifiers = [identifier for _, identifier in page]
-        self.add_patterns(identifiers)
-        return [_hash(identifier_digest(identifier)) for identifier in identifiers]
+    def _add_patterns(self, page: Page) -> None:
+        patterns = self.known.patterns.with_added([identifier for _, identifier in page])
+        if patterns is not self.known.patterns:
+            self.known = replace(self.known, patterns=patterns)
 
     def _add(self, hashes: Iterable[int]) -> None:
-        self._added.update([hashed for hashed in hashes if hashed not in self._table])
-        if len(self._added) > _MOST_ADDED:
-            self._table = self._table.with_added(self._added)
-            self._added = set()
+        known = self.known
+        known.added.update([hashed for hashed in hashes if hashed not in known.table])
+        if len(known.added) > _MOST_ADDED:
+            self.known = replace(known, table=known.table.with_added(known.added), added=set())
+
+
+def _hashes(page: Page) -> list[int]:
+    return [_hash(identifier_digest(identifier)) for _, identifier in page]

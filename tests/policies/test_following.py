@@ -19,7 +19,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.policies import ResolvedSet, cache, configuration, resolver
-from limits_app.policies.identifiers import KnownIdentifiers
+from limits_app.policies.identifiers import Known, KnownIdentifiers
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from tests.services.wall import Wall
@@ -322,7 +322,7 @@ class Stop:
 
 
 STOPS: dict[str, tuple[Any, str, str]] = {
-    "between reading seen and looking up": (KnownIdentifiers, "may_have_rows", "before"),
+    "between reading seen and looking up": (Known, "may_have_rows", "before"),
     "between looking up and the query": (cache, "read_policies", "before"),
     "between the query and keeping": (cache, "read_policies", "after"),
     "between keeping and sending": (LimitSet, "try_acquire", "before"),
@@ -391,6 +391,20 @@ def test_change_while_a_request_is_between_two_steps_applies_to_it(
         thread.join(20)
     assert found == [expected] * 2
     assert lowest(entity) == expected
+
+
+def test_look_up_sees_no_state_in_which_everything_is_forgotten(api: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_entity_limits("key:*", [CallLimit(10, 60)], resource="api")
+    assert [capacity("user:7"), capacity("key:1")] == [1000, 10]
+    look_up = Known.may_have_rows
+
+    def may_have_rows(self: Known, identifier: str) -> bool:
+        found = look_up(self, identifier)
+        configuration.known.restart()  # as another thread does that applies a change
+        return found
+
+    monkeypatch.setattr(Known, "may_have_rows", may_have_rows)
+    assert capacity("key:1") == 10
 
 
 def test_bulk_of_ten_thousand_rows_is_found_in_pages(api: None) -> None:

@@ -143,6 +143,44 @@ def test_page_that_was_read_before_a_restart_is_dropped() -> None:
     assert has(complete(identifiers), "key:2") == [True]
 
 
+def test_look_up_sees_one_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    identifiers = complete(known(Table("key:1")))
+
+    def restarted(name: str) -> tuple[str, ...]:
+        identifiers.restart()  # as another thread does
+        return (name,)
+
+    monkeypatch.setattr("limits_app.policies.identifiers.identifiers_read", restarted)
+    assert has(identifiers, "key:1") == [True]
+
+
+def test_reading_may_call_code_that_adds() -> None:
+    identifiers = complete(known(Table("key:1")))
+    with identifiers._lock:  # as a finalizer does that runs while this thread holds the lock
+        identifiers.add([identifier_digest("key:2")])
+    assert has(identifiers, "key:2", "key:3") == [True, False]
+
+
+def test_restart_drops_the_latest_rows_that_were_read_before() -> None:
+    table = Table(*[f"key:{number}" for number in range(25)])
+    identifiers = complete(known(table))
+
+    def restarting(above: Any, most: int) -> Sequence[tuple[int, str]]:
+        page = table.read(above, most)
+        identifiers.restart()
+        return page
+
+    read_entities_by(identifiers, restarting)
+    identifiers.read_latest()
+    read_entities_by(identifiers, table.read)
+    assert all(has(complete(identifiers), "key:0", "key:24"))
+
+
+def read_entities_by(identifiers: KnownIdentifiers, read: Any) -> None:
+    """Read entities by another function from now on."""
+    identifiers._entities.read = read
+
+
 def test_patterns_are_those_of_all_rows() -> None:
     table = Table("key:1", "key:*", "ip:10.0.0.0/8", "ip:10.0.0.1", "ip:2001:db8::/64")
     identifiers = complete(known(table, page_size=2))
