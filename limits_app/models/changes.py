@@ -146,14 +146,15 @@ def may_be_kept(using: str) -> bool:
     They may not if the current transaction has changed configuration, because it may be rolled back, or if it reads
     from a snapshot, which may be older than the version of the store.
     """
-    return not (pending(using) or _reads_a_snapshot(connections[using]))
+    return not (pending(using) or reads_snapshot(using))
 
 
-def _reads_a_snapshot(connection: Any) -> bool:
-    """Whether a transaction is open that may not see later commits of other transactions.
+def reads_snapshot(using: str) -> bool:
+    """Whether a transaction is open on `using` that may not see later commits of other transactions.
 
     It uses the driver directly, so that it does not count as a query.
     """
+    connection: Any = connections[using]
     if connection.connection is None or (connection.autocommit and not connection.in_atomic_block):
         return False
     if connection.vendor == "sqlite":

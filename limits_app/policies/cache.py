@@ -109,8 +109,7 @@ class KeptConfiguration:
                     self._catch_up(alias, seen.get(alias))
         if is_due:
             with suppress(Unresolved):
-                self.known.read_latest()
-                self.known.read_latest_members()
+                self.known.refresh()
         self._reader.start()
 
     def postpone(self, seconds: float) -> None:
@@ -180,11 +179,14 @@ class KeptConfiguration:
         self.known.add(digests)
 
     def read_latest(self) -> None:
-        """See `ChangeTarget`; all are read again where that fails."""
+        """See `ChangeTarget`; later where that fails, or where a transaction may not see the latest rows."""
         try:
-            self.known.read_latest()
+            if not changes.reads_snapshot(write_alias()):
+                self.known.read_latest()
+                return
         except Unresolved:
-            self.known.restart()
+            pass
+        self.known.read_latest_later()
 
     def read_again(self) -> None:
         """See `ChangeTarget`."""

@@ -140,6 +140,32 @@ class _Reading:
         """Begin again."""
         self.number += 1
         self.highest: Any = None
+        """The highest key that was read."""
+        self.position: Any = None
+        """The key above which the next page is read."""
+        self.expected: Any = None
+        """A key that is read again: if neither it nor a higher one is there, later rows may have lower keys."""
+        self.is_outdated = False
+        """Whether there may be later rows than those that were read."""
+
+    def note(self, page: Page) -> None:
+        """Note how far a page goes."""
+        if page:
+            self.position = page[-1][0]
+            self.highest = self.position if self.highest is None else max(self.highest, self.position)
+
+    def go_back(self) -> None:
+        """Read the latest rows again, and those above; all where keys are no numbers: then later ones may be lower."""
+        self.number += 1
+        self.is_outdated = False
+        is_number = isinstance(self.highest, int)
+        self.position = self.highest - READ_AGAIN if is_number else None
+        self.expected = self.highest if is_number else None
+
+    @property
+    def lacks_expected(self) -> bool:
+        """Whether, after the last page, the key that was expected was not there, nor a higher one."""
+        return self.expected is not None and self.position < self.expected
 
 
 class KnownIdentifiers:
@@ -204,18 +230,36 @@ class KnownIdentifiers:
             self._add(map(_hash, digests))
 
     def read_latest(self) -> None:
-        """Read the entities with the highest primary keys again, and those above; nothing until all were read."""
-        self._read_latest(self._entities, is_complete=self.known.has_entities)
+        """Read the entities with the highest primary keys again, and those above; later where not all were read.
 
-    def read_latest_members(self) -> None:
-        """The same for users in groups with plans."""
-        self._read_latest(self._members, is_complete=self.known.has_members)
+        Everything is read again if the highest one that was read is gone, and none is above it.
+        """
+        if not self._read_latest(self._entities):
+            self.restart()
 
-    def _read_latest(self, reading: _Reading, *, is_complete: bool) -> None:
-        number, highest = reading.number, reading.highest
+    def read_latest_later(self) -> None:
+        """Do so in `read_page`; until then, every client may have rows."""
+        with self._lock:
+            self._entities.is_outdated = True
+            if self.known.has_entities:
+                self._entities.go_back()
+                self.known = replace(self.known, has_entities=False)
+
+    def refresh(self) -> None:
+        """Read the latest rows of all tables, as far as these were read; rows that are gone are no matter."""
+        for reading in (self._entities, self._members):
+            self._read_latest(reading)
+
+    def _read_latest(self, reading: _Reading) -> bool:
+        """Returns whether rows that were created since the last reading are among those that were read."""
+        with self._lock:
+            number, highest = reading.number, reading.highest
+            if not self._is_read(reading):
+                reading.is_outdated = True
+                return True
         # Where keys are no numbers, later rows need not have higher ones.
-        if not is_complete or not isinstance(highest, int | None):
-            return
+        if not isinstance(highest, int | None):
+            return False
         key = None if highest is None else highest - READ_AGAIN
         is_last = False
         while not is_last:
@@ -223,13 +267,14 @@ class KnownIdentifiers:
             hashes = _hashes(page)
             with self._lock:
                 if reading.number != number:
-                    return
+                    return True  # they are read by the next attempt
                 self._add_patterns(page)
                 self._add(hashes)
                 if page:
                     key = page[-1][0]
                     reading.highest = key if reading.highest is None else max(key, reading.highest)
             is_last = len(page) < self._page_size
+        return highest is None or key >= highest
 
     def read_page(self) -> bool:
         """Read the next page; returns whether there may be more."""
@@ -237,22 +282,35 @@ class KnownIdentifiers:
             return False
         reading = self._members if self.known.has_entities else self._entities
         number = reading.number
-        page = reading.read(reading.highest, self._page_size)
+        page = reading.read(reading.position, self._page_size)
         hashes = _hashes(page)
         with self._lock:
             if reading.number == number:
                 self._unmerged.extend(hashes)
                 self._add_patterns(page)
-                reading.highest = page[-1][0] if page else reading.highest
+                reading.note(page)
                 is_last = len(page) < self._page_size
                 if is_last or len(self._unmerged) >= _BUCKETS:
-                    self.known = replace(self.known, table=self.known.table.with_added(self._unmerged))
+                    added = [hashed for hashed in self._unmerged if hashed not in self.known.table]
+                    self.known = replace(self.known, table=self.known.table.with_added(added))
                     self._unmerged = array("I")
-                if is_last and reading is self._entities:
-                    self.known = replace(self.known, has_entities=True)
-                elif is_last:
-                    self.known = replace(self.known, has_members=True)
+                if is_last:
+                    self._end(reading)
         return not self.is_complete
+
+    def _end(self, reading: _Reading) -> None:
+        """The end of a table was reached."""
+        if reading.lacks_expected:
+            self.restart()
+        elif reading.is_outdated:
+            reading.go_back()
+        elif reading is self._entities:
+            self.known = replace(self.known, has_entities=True)
+        else:
+            self.known = replace(self.known, has_members=True)
+
+    def _is_read(self, reading: _Reading) -> bool:
+        return self.known.has_entities if reading is self._entities else self.known.has_members
 
     def _add_patterns(self, page: Page) -> None:
         patterns = self.known.patterns.with_added([identifier for _, identifier in page])

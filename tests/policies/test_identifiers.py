@@ -112,12 +112,69 @@ def test_rows_above_a_key_are_added_whatever_was_read() -> None:
     assert has(identifiers, "late:0", "late:1", "late:2", "early:0") == [True, True, True, False]
 
 
-def test_latest_rows_are_not_read_before_the_first_ones() -> None:
+def test_latest_rows_are_read_after_the_first_ones() -> None:
     table = Table(*[f"key:{number}" for number in range(25)])
     identifiers = known(table)
     identifiers.read_page()
     identifiers.read_latest()
     assert table.reads == [None]
+    complete(identifiers)
+    assert table.reads == [None, 10, 20, 25 - READ_AGAIN, 10, 20]
+
+
+@pytest.mark.parametrize("number", [0, 3, 10, 15])
+def test_rows_added_while_the_last_page_is_read_are_known(number: int) -> None:
+    table, members = Table(*[f"key:{one}" for one in range(number)]), Table("user:1")
+    identifiers = known(table, members)
+
+    def late(kind: str, of: Table) -> Any:
+        def read(above: Any, most: int) -> Sequence[tuple[int, str]]:
+            page = of.read(above, most)
+            if len(page) < most and f"{kind}:late" not in of.rows.values():
+                of.add(f"{kind}:late", f"{kind}:later")
+                identifiers.refresh()
+            return page
+
+        return read
+
+    identifiers._entities.read, identifiers._members.read = late("key", table), late("user", members)
+    complete(identifiers)
+    assert has(identifiers, "key:late", "key:later", "user:late", "user:later", "key:x") == [True] * 4 + [False]
+
+
+def test_latest_rows_that_cannot_be_read_now_are_read_by_pages() -> None:
+    table = Table(*[f"key:{number}" for number in range(3 * READ_AGAIN)])
+    identifiers = complete(known(table, page_size=READ_AGAIN))
+    table.add("late:0")
+    table.reads.clear()
+    identifiers.read_latest_later()
+    assert not identifiers.is_complete
+    assert has(identifiers, "late:0", "key:x") == [True, True]
+    assert has(complete(identifiers), "late:0", "key:0", "key:x") == [True, True, False]
+    assert table.reads == [2 * READ_AGAIN, 3 * READ_AGAIN]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_all_rows_are_read_again_where_the_latest_ones_are_gone(later: bool) -> None:
+    table = Table(*[f"key:{number}" for number in range(2 * READ_AGAIN)])
+    identifiers = complete(known(table, page_size=READ_AGAIN))
+    table.rows = {}
+    table.add("low:1", "low:2")
+    if later:
+        identifiers.read_latest_later()
+    else:
+        identifiers.read_latest()
+    assert has(complete(identifiers), "low:1", "low:2", "key:1", "key:x") == [True, True, False, False]
+
+
+def test_rows_above_a_deleted_one_are_the_latest() -> None:
+    table = Table(*[f"key:{number}" for number in range(25)])
+    identifiers = complete(known(table))
+    del table.rows[25]
+    table.add("new:1", key=26)
+    identifiers.read_latest()
+    assert identifiers.is_complete
+    assert has(identifiers, "new:1", "key:24", "key:x") == [True, True, False]
 
 
 def test_page_that_was_read_before_a_restart_is_dropped() -> None:

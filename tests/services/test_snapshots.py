@@ -18,7 +18,7 @@ from limits_app import CallLimit, limits
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.changes import may_be_kept
-from limits_app.policies import resolver
+from limits_app.policies import configuration, resolver
 from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
 
 PRESENT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -67,7 +67,7 @@ def site(
         settings = prepared(vendor)
         use(settings | {"OPTIONS": settings.get("OPTIONS", {}) | options})
         yield connections[ALIAS]
-        for model in (Endpoint, Limit, Policy, Resource, Pool):
+        for model in (Endpoint, Limit, Policy, Resource, Pool, Entity):
             model._default_manager.all().delete()
     endpoints.clear()
     forget()
@@ -89,6 +89,12 @@ def elsewhere(change: Callable[[], object]) -> None:
 def capacity(resource: str = "api", entity: str = "user:1") -> float:
     [status] = limits.check(resource, entity=entity).passed
     return status.capacity
+
+
+def read_identifiers() -> None:
+    """Read which identifiers have rows, as the background thread does."""
+    while configuration.known.read_page():
+        pass
 
 
 def set_to(number: int) -> None:
@@ -121,6 +127,20 @@ def test_what_a_snapshot_has_of_limits_pools_and_endpoints_is_used_once_and_not_
     with django_assert_num_queries(1, connection=site):  # what is read after the snapshot is kept
         for _ in range(3):
             limits.limit_set("api", "user:3")
+
+
+@in_a_snapshot
+def test_latest_rows_that_a_snapshot_lacks_are_read_after_it(site: Any) -> None:
+    set_to(100)
+    assert capacity() == 100
+    read_identifiers()
+    with transaction.atomic(ALIAS):
+        assert not Entity.objects.exists()  # the snapshot is of now
+        blocked = [Entity(identifier=f"key:{number}", blocked=True) for number in range(100)]
+        elsewhere(lambda: Entity.objects.bulk_create(blocked))
+        assert limits.try_acquire("api", entity="user:2")
+    read_identifiers()
+    assert [bool(limits.try_acquire("api", entity=name)) for name in ("user:2", "key:5")] == [True, False]
 
 
 @in_the_present
