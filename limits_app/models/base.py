@@ -69,6 +69,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
         """Insert all rows."""
         self._for_write = True
         rows = list(objs)
+        chosen = [row.pk for row in rows if row.pk is not None]
         for row in rows:
             row._prepare_related_fields_for_save(operation_name="bulk_create")  # type: ignore[attr-defined]  # Django's
         with unit(self.db) as current:
@@ -81,7 +82,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
                 current.touch(everything)
             created = super().bulk_create(rows, *args, **options)
             keys = [row.pk for row in rows] if foreseen else everything.values_list("pk", flat=True)
-            current.touch_new(self.model, keys)
+            current.touch_new(self.model, keys, chosen=chosen)
         return created
 
     def _touch_new_wholes(self, current: Unit, name: str, values: dict[str, Any]) -> None:
@@ -200,13 +201,14 @@ class Configuration(Definable):
     def _save_table(self, *args: Any, **options: Any) -> bool:
         """Record the change; fixtures call this method instead of `save`."""
         using = args[4] if len(args) > 4 else options["using"]
+        chosen = self.pk
         with unit(using) as current:
             if self.part_of and self.pk is not None:  # it may have belonged to another object
                 current.touch(type(self)._base_manager.using(using).filter(pk=self.pk))
             current.touch_row(self)
-            saved: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own
-            current.touch_new(type(self), [self.pk])
-        return saved
+            is_updated: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own
+            current.touch_new(type(self), [self.pk], chosen=[] if is_updated or chosen is None else [chosen])
+        return is_updated
 
 
 def _is_known(row: models.Model, field: Any, using: str) -> bool:

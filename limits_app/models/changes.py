@@ -37,14 +37,16 @@ class Touched:
 
     `is_access` says that who is blocked or exempt has changed.
     `clients` are the identifiers whose limits have changed, and those among them that are `named` had no row or no
-    plan of a group before, except for the rows that were `created`, by model. `is_many` says that any client may be
-    one of them, `is_all` that something changed that belongs to no single client, and `is_everything` that identifiers
-    which are not known here have rows now.
+    plan of a group before, except for the rows that were `created`, by model. With `has_chosen_keys`, the database did
+    not choose the primary keys of all these, so that they may be below those of rows that were deleted. `is_many` says
+    that any client may be one of them, `is_all` that something changed that belongs to no single client, and
+    `is_everything` that identifiers which are not known here have rows now.
     """
 
     clients: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     created: dict[type[models.Model], set[Any]] = field(default_factory=dict)
+    has_chosen_keys: bool = False
     is_access: bool = False
     is_many: bool = False
     is_all: bool = False
@@ -67,6 +69,7 @@ class Touched:
         self.named |= other.named
         for model, keys in other.created.items():
             self.created.setdefault(model, set()).update(keys)
+        self.has_chosen_keys = self.has_chosen_keys or other.has_chosen_keys
         self.is_access = self.is_access or other.is_access
         self.is_many = self.is_many or other.is_many
         self.is_all = self.is_all or other.is_all
@@ -79,7 +82,8 @@ class Touched:
             return (EVERYTHING,)
         access = (ACCESS,) if self.is_access else ()
         if is_many or self.is_all:
-            if not all(_are_latest(model, keys, using) for model, keys in self.created.items()):
+            created = self.created.items()
+            if self.has_chosen_keys or not all(_are_latest(model, keys, using) for model, keys in created):
                 return (EVERYTHING,)
             return (ALL,) if self.is_all else (ROWS, *access, *_of_clients(self.named))
         clients = _of_clients(self.clients)

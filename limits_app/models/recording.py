@@ -97,6 +97,8 @@ class Unit:
         self._using = using
         self._connection: Any = connections[using]
         self._before: dict[tuple[Model, Any], tuple[Taken | None, Author]] = {}
+        self._chosen: set[tuple[Model, Any]] = set()
+        """New objects whose primary keys the database did not choose."""
 
     def serves(self) -> bool:
         """Whether it is still open and belongs to this thread."""
@@ -132,8 +134,9 @@ class Unit:
         for name in row.part_of:
             self.touch_wholes(type(row), name, [getattr(row, f"{name}_id")])
 
-    def touch_new(self, model: Model, keys: Iterable[Any]) -> None:
-        """Record existing objects without a stored state as new."""
+    def touch_new(self, model: Model, keys: Iterable[Any], *, chosen: Iterable[Any] = ()) -> None:
+        """Record existing objects without a stored state as new; the database has not `chosen` some of their keys."""
+        self._chosen.update([(model, key) for key in chosen])
         if not model.part_of:
             author = _author.get() or _CODE
             for key in keys:
@@ -179,6 +182,8 @@ class Unit:
         touched = Touched()
         for (model, key), (before, _) in self._before.items():
             touched.add(model.touched_by(key, _state(before) or {}, _state(after[model].get(key)) or {}))
+        created = {(model, key) for model, there in touched.created.items() for key in there}
+        touched.has_chosen_keys = not created.isdisjoint(self._chosen)
         if self._before:
             announce(self._using, touched)
         events = [

@@ -157,6 +157,39 @@ def test_many_rows_below_others_are_announced_as_everything(rows: None, changes:
     assert changes == [of("user:latest"), (EVERYTHING,)]
 
 
+@pytest.mark.parametrize("is_single", [False, True])
+def test_many_rows_with_chosen_keys_are_announced_as_everything(
+    is_single: bool, rows: None, changes: list[Changes]
+) -> None:
+    first = 1 + max(Entity.objects.values_list("pk", flat=True))
+    names = [f"user:{number}" for number in range(100, 200)]
+    Entity.objects.bulk_create([Entity(identifier=name) for name in names])
+    Entity.objects.filter(identifier__in=names).delete()
+    created = [Entity(pk=first + number, identifier=f"key:{number}") for number in range(100)]
+    with transaction.atomic():
+        if is_single:
+            for entity in created:  # as fixtures are loaded
+                entity.save_base(raw=True)
+        else:
+            Entity.objects.bulk_create(created)
+    assert changes == [(ROWS,), (ROWS,), (EVERYTHING,)]
+
+
+def test_rows_that_are_saved_twice_have_no_chosen_keys(rows: None, changes: list[Changes]) -> None:
+    with transaction.atomic():
+        created = Entity.objects.create(identifier="user:eu-*")
+        created.name = "Europe"
+        created.save()
+    assert changes == [(ALL,)]
+
+
+def test_pattern_with_a_chosen_key_is_announced_as_everything(rows: None, changes: list[Changes]) -> None:
+    Entity.objects.create(pk=10**9, identifier="user:eu-*")
+    Entity.objects.filter(identifier="user:eu-*").update(name="Europe")
+    Entity.objects.create(pk=10**9 + 1, identifier="user:5")
+    assert changes == [(EVERYTHING,), (ALL,), of("user:5")]
+
+
 def test_many_renamed_clients_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
     Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(100, 140)])
     changed = list(Entity.objects.filter(identifier__startswith="user:1", parent=None))
