@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.db.models import IntegerField
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
@@ -61,8 +62,18 @@ def user_key(identifier: str) -> Any:
 
 
 def user_identifier(key: object) -> str:
-    """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key."""
-    return f"{_PREFIX}{key}"
+    """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key, in any form."""
+    return f"{_PREFIX}{get_user_model()._meta.pk.to_python(key)}"
+
+
+def has_usual_key(identifier: str) -> bool:
+    """Whether the identifier of a user has a primary key that is known to be in its usual form, which is quick to see.
+
+    Other numbers, such as `05`, mean the same user, and so do digits that are the hexadecimal form of a UUID.
+    """
+    text = identifier.removeprefix(_PREFIX)
+    is_usual = text.isascii() and text.isdecimal() and not text.startswith("0")
+    return is_usual and isinstance(get_user_model()._meta.pk, IntegerField)
 
 
 def is_user(identifier: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from limits_app.core.runtime import on_fork
 from limits_app.models.changes import identifier_digest
-from limits_app.models.users import is_user, user_identifier, user_key
+from limits_app.models.users import has_usual_key, is_user, user_identifier, user_key
 from limits_app.policies.patterns import PatternIndex, client_network
 
 Page = Sequence[tuple[Any, str]]
@@ -36,11 +36,9 @@ def identifiers_read(identifier: str) -> tuple[str, ...]:
     other = None
     if identifier.startswith("ip:"):
         other = client_network(identifier)
-    elif is_user(identifier):
-        text = identifier.removeprefix("user:")
-        if not (text.isascii() and text.isdecimal()) or text.startswith("0"):
-            key = user_key(identifier)
-            other = None if key is None else user_identifier(key)
+    elif is_user(identifier) and not has_usual_key(identifier):
+        key = user_key(identifier)
+        other = None if key is None else user_identifier(key)
     return (identifier,) if other in {None, identifier} else (identifier, str(other))
 
 

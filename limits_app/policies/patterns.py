@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from limits_app import conf
@@ -73,11 +74,13 @@ def network_of(identifier: str) -> Network | None:
 
 def client_network(identifier: str) -> str | None:
     """The identifier of the client that an IPv6 address belongs to, which is no pattern; None for all others."""
-    bits = conf.get(conf.IPV6_PREFIX)
-    if ":" not in identifier.removeprefix(_ADDRESS) or identifier.endswith(f"/{bits}"):
-        return None
-    network = network_of(identifier)
-    if not isinstance(network, IPv6Network) or network.prefixlen <= bits:
+    return _client_network(identifier, conf.get(conf.IPV6_PREFIX))
+
+
+@lru_cache(maxsize=4096)
+def _client_network(identifier: str, bits: int) -> str | None:
+    network = network_of(identifier) if ":" in identifier.removeprefix(_ADDRESS) else None
+    if not isinstance(network, IPv6Network) or network.prefixlen < bits:
         return None
     return f"{_ADDRESS}{network.supernet(new_prefix=bits)}"
 

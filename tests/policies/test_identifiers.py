@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
+from django.db.models import UUIDField
 
 from limits_app.models.changes import identifier_digest
+from limits_app.models.users import user_identifier
 from limits_app.policies.identifiers import READ_AGAIN, KnownIdentifiers
 from tests.forking import exit_code_of_child
 
@@ -49,6 +53,34 @@ def complete(identifiers: KnownIdentifiers) -> KnownIdentifiers:
 def has(identifiers: KnownIdentifiers, *names: str) -> list[bool]:
     """Whether identifiers may have rows."""
     return [identifiers.may_have_rows(name) for name in names]
+
+
+ADDRESS, CLIENT_NETWORK = "ip:2001:db8::", "ip:2001:db8::/64"
+UUID_KEY = "12345678-1234-5678-1234-567812345678"
+SPELLINGS = {
+    CLIENT_NETWORK: [
+        "ip:2001:DB8::/64",
+        "ip:2001:db8:0::/64",
+        "ip:2001:db8::1",
+        "ip:2001:DB8::0:1/128",
+        f"{ADDRESS}/80",
+    ],
+    "user:5": ["user:05", "user: 5", "user:+5", "user:5 "],
+}
+
+
+@pytest.mark.parametrize(("name", "spelling"), [(name, other) for name in SPELLINGS for other in SPELLINGS[name]])
+def test_client_is_known_in_each_spelling(name: str, spelling: str) -> None:
+    assert has(complete(known(Table(name))), spelling, name) == [True, True]
+    assert has(complete(known(Table("key:1"))), spelling, name) == [False, False]
+
+
+@pytest.mark.parametrize("spelling", [UUID_KEY.replace("-", ""), f"urn:uuid:{UUID_KEY}", f"{{{UUID_KEY}}}"])
+def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SimpleNamespace(_meta=SimpleNamespace(pk=UUIDField()))
+    monkeypatch.setattr("limits_app.models.users.get_user_model", lambda: model)
+    assert user_identifier(UUID_KEY.upper()) == user_identifier(UUID(UUID_KEY)) == f"user:{UUID_KEY}"
+    assert has(complete(known(Table(f"user:{UUID_KEY}"))), f"user:{spelling}", "user:5") == [True, False]
 
 
 def test_all_may_have_rows_until_they_were_read() -> None:
