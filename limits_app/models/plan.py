@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import models, router
-from django.db.models.signals import m2m_changed, post_save, pre_delete
+from django.db.models.signals import m2m_changed, post_delete, post_save, pre_delete
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
@@ -143,11 +143,19 @@ def group_names() -> dict[Any, str]:
 
 
 def watch_groups() -> None:
-    """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`."""
+    """Announce a change when users join or leave groups that matter, or such a group changes; see `_groups_matter`.
+
+    Django sends no signal for rows of its own table of memberships that are written directly, nor for those that it
+    deletes with a user; for those of a model of the site it does.
+    """
     pre_delete.connect(_group_deleted, sender=_GROUP, dispatch_uid="limits_app.groups")
     post_save.connect(_group_saved, sender=_GROUP, dispatch_uid="limits_app.groups")
     if (field := memberships()) is not None:
-        m2m_changed.connect(_groups_changed, sender=field.remote_field.through, dispatch_uid="limits_app.groups")
+        through = field.remote_field.through
+        m2m_changed.connect(_groups_changed, sender=through, dispatch_uid="limits_app.groups")
+        post_save.connect(_member_saved, sender=through, dispatch_uid="limits_app.groups")
+        post_delete.connect(_member_deleted, sender=through, dispatch_uid="limits_app.groups")
+        pre_delete.connect(_user_deleted, sender=get_user_model(), dispatch_uid="limits_app.users")
 
 
 def _group_deleted(*, instance: models.Model, using: str, **details: object) -> None:
@@ -169,13 +177,36 @@ def _group_saved(*, created: bool, using: str, **details: object) -> None:
 def _groups_changed(
     *, action: str, using: str, instance: models.Model, reverse: bool, pk_set: set[Any] | None, **details: object
 ) -> None:
-    if not action.startswith("post_") or router.db_for_write(PlanGroup) != using or not _groups_matter(using):
+    if not action.startswith("post_"):
         return
     users = (pk_set or ()) if reverse else [instance.pk]
-    identifiers = [user_identifier(user) for user in users]
-    touched = Touched.of(identifiers, named=identifiers if action == "post_add" else ())
-    touched.is_many = reverse and pk_set is None  # a group has lost all its users
-    announce(using, touched)
+    # Without users, a group has lost all that it had.
+    _announce_users(users, using, is_new=action == "post_add", is_many=reverse and pk_set is None)
+
+
+def _member_saved(*, instance: models.Model, using: str, **details: object) -> None:
+    _announce_users([_user_of(instance)], using, is_new=True)
+
+
+def _member_deleted(*, instance: models.Model, using: str, **details: object) -> None:
+    _announce_users([_user_of(instance)], using)
+
+
+def _user_of(membership: models.Model) -> Any:
+    return getattr(membership, membership._meta.get_field(memberships().m2m_field_name()).attname)
+
+
+def _user_deleted(*, instance: models.Model, using: str, **details: object) -> None:
+    _announce_users([instance.pk], using)
+
+
+def _announce_users(users: Iterable[Any], using: str, *, is_new: bool = False, is_many: bool = False) -> None:
+    """Announce users whose groups have changed; `is_new` says that they may have had none."""
+    if router.db_for_write(PlanGroup) == using and _groups_matter(using):
+        identifiers = [user_identifier(user) for user in users]
+        touched = Touched.of(identifiers, named=identifiers if is_new else ())
+        touched.is_many = is_many
+        announce(using, touched)
 
 
 def _groups_matter(using: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import transaction
+from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from limits_app import CallLimit, limits, signals
@@ -239,6 +240,30 @@ def test_members_of_groups_are_named(rows: None, changes: list[Changes]) -> None
     group.user_set.remove(*users)
     group.user_set.clear()
     assert changes == [(EVERYTHING,), (ROWS,), (ROWS,)]
+
+
+def test_deleted_users_are_named_where_groups_matter(rows: None, changes: list[Changes]) -> None:
+    users = [User.objects.create(username=f"user {number}") for number in range(4)]
+    first, *others = [f"user:{user.pk}" for user in users]
+    changes.clear()
+    users[3].delete()
+    group = Group.objects.create(name="staff")
+    Plan.objects.get().groups.create(group=group)
+    group.user_set.add(users[0])
+    changes.clear()
+    users[0].delete()
+    User.objects.filter(pk__in=[user.pk for user in users[1:3]]).delete()
+    assert changes == [of(first), of(*others[:2])]
+
+
+def test_memberships_of_a_model_of_the_site_are_named(rows: None, changes: list[Changes]) -> None:
+    user, group = User.objects.create(username="ann"), Group.objects.create(name="staff")
+    Plan.objects.get().groups.create(group=group)
+    changes.clear()
+    membership = User.groups.through(user=user, group=group)
+    for signal in (post_save, post_delete):  # Django sends them unless it has made the model itself
+        signal.send(type(membership), instance=membership, using="default")
+    assert changes == [of(f"user:{user.pk}")] * 2
 
 
 def test_groups_of_plans_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
