@@ -36,7 +36,7 @@ from limits_app.policies.resolution import (
     resolution_of,
     resolve_pool,
 )
-from limits_app.policies.resolved_set import Resolution, ResolvedSet
+from limits_app.policies.resolved_set import ResolvedSet
 from limits_app.policies.stores import DISABLED, StoreVersions
 from limits_app.policies.sync import Seen, Sync
 from limits_app.policies.template import Template, Templates, is_of_no_client
@@ -247,8 +247,13 @@ class _Source(ABC):
             last = self._last(key)
             if last is not None and last[0].members is not None:
                 balancers.read_cool_downs(last[0].members.name)
-            # Another thread may have resolved them in the meantime.
-            return self.cached(key) or self._resolved(key)
+            found = self.cached(key)  # another thread may have resolved them in the meantime
+            if found is not None:
+                return found
+            found, uses_code = self._resolved(key)
+        if uses_code:
+            self._note(key)  # without the lock: it writes, and may wait for a transaction that waits for the lock
+        return found
 
     def latest(self, key: Key) -> ResolvedSet:
         """`get` for the current version of the configuration; StoreUnavailable while the store is down."""
@@ -263,7 +268,7 @@ class _Source(ABC):
         """Apply the changes that have made the limits of a key stale."""
         self.configuration.catch_up(stale)
 
-    def _resolved(self, key: Key) -> ResolvedSet:
+    def _resolved(self, key: Key) -> tuple[ResolvedSet, bool]:
         self._misses += 1
         try:
             return self._read(key, self.configuration.sync.seen)
@@ -276,7 +281,7 @@ class _Source(ABC):
             found = self.cached(key)
             if found is None:
                 raise
-            return found
+            return found, False
 
     def _usable_version(self, resolved: ResolvedSet, age: Age, seen: Seen) -> int | None:
         """The version for which limits that are kept may be requested; None where they have to be resolved again."""
@@ -313,8 +318,15 @@ class _Source(ABC):
         """The limits of a key that were kept last, even if they are outdated."""
 
     @abstractmethod
-    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
-        """Read the limits of a key, and keep them for the versions that were seen before."""
+    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
+        """Read the limits of a key, and keep them for the versions that were seen before.
+
+        Also returns whether they are those of the call, for `_note`.
+        """
+
+    @abstractmethod
+    def _note(self, key: Key) -> None:
+        """Write to the database that the limits of a call apply."""
 
 
 class Resolver(_Source):
@@ -404,7 +416,7 @@ class Resolver(_Source):
             return None
         return resource, known.patterns.matching(entity), default_limits, plan
 
-    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
+    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
         resource, entity, default_limits, plan = key
         configuration, now = self.configuration, self.clock()
         general, seconds = self._general(key), conf.get(conf.RESOLVER_TTL_SECONDS)
@@ -414,8 +426,7 @@ class Resolver(_Source):
             template, resolution = kept.value.compiled(entity, now)
             version = self._usable_version(template.resolved, kept, seen)
             if version is not None:
-                self._note(key, resolution)
-                return configuration.bound(key, template, version)
+                return configuration.bound(key, template, version), resolution.choices[0].uses_code
         at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(seen=seen)
         reading = read_policies(Subject(resource, entity, plan), at, versions, configuration.generation)
         if general is not None and is_of_no_client(reading.chain, plan, general[1]):
@@ -427,12 +438,11 @@ class Resolver(_Source):
             aged = Aged(resolution.resolved, seconds, _digests(entity, reading.chain))
             keep = partial(configuration.clients.add, key, aged, most=_most())
         configuration.keep(seen, keep)
-        self._note(key, resolution)
-        return resolution.resolved
+        return resolution.resolved, resolution.choices[0].uses_code
 
-    def _note(self, key: Key, resolution: Resolution) -> None:
+    def _note(self, key: Key) -> None:
         resource, _, default_limits, _ = key
-        if default_limits and (resource, default_limits) not in self._noted and resolution.choices[0].uses_code:
+        if default_limits and (resource, default_limits) not in self._noted:
             if len(self._noted) >= _MOST_NOTED:
                 self._noted.clear()
             note_code_limits(resource, default_limits, self._noted)
@@ -470,12 +480,15 @@ class PoolResolver(_Source):
             return None
         return aged.value[1], aged
 
-    def _read(self, key: Key, seen: Seen) -> ResolvedSet:
+    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
         generation = self.configuration.generation
         resolved = resolve_pool(*key[:2], seen=seen, generation=generation)
         aged = Aged((generation, resolved), conf.get(conf.RESOLVER_TTL_SECONDS))
         self.configuration.keep(seen, partial(self._pools.add, key, aged, most=_most()))
-        return resolved
+        return resolved, False
+
+    def _note(self, key: Key) -> None:
+        """Nothing: a pool has no limits of a call."""
 
 
 def _digests(entity: str | None, chain: PolicyChain) -> frozenset[bytes]:

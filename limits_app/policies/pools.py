@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from threading import Lock
+from threading import RLock
 from time import monotonic
 from typing import Final, NamedTuple, Self, TypedDict, Unpack
 
@@ -25,6 +25,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store
 from limits_app.models import changes
 from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition
@@ -111,7 +112,12 @@ class PoolCache:
     def __init__(self, most: int = _MOST_POOLS) -> None:
         self._most = most
         self._cached: dict[tuple[str, Store], _CachedPool] = {}
-        self._lock = Lock()
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock in a child process, which keeps the pools."""
+        self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
 
     def members(self, pool: str, using: str, store: Store, generation: int | None = None) -> PoolMembers:
         """Return the members of a pool, compiled for a store; UnknownPool for an unknown name.

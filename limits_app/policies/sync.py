@@ -101,6 +101,8 @@ class Sync:
             if self.seen is not seen:
                 return False
             keep()
+            if self.seen is not seen:  # a finalizer, which may run in this thread at any time, has applied changes
+                self._kept.drop_all()
             return True
 
     def _apply(self, changes: Collection[Change]) -> None:

@@ -19,6 +19,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.policies import ResolvedSet, cache, configuration, resolver
+from limits_app.policies.choose import rollout_position
 from limits_app.policies.identifiers import Known, KnownIdentifiers
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -413,6 +414,54 @@ def test_bulk_of_ten_thousand_rows_is_found_in_pages(api: None) -> None:
     assert lowest(CLIENT) is None
     assert lowest("key:9998") is None
     assert [lowest("key:9999"), lowest("user:own")] == [1000, 2000]
+
+
+def test_changes_that_are_applied_while_limits_are_kept_apply_to_them(
+    api: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = configuration.clients.add
+
+    def add(*args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        limits.set_entity_limits("user:own", [CallLimit(5, 60)], resource="api")
+        assert capacity("user:2") == 1000  # as a finalizer does, which applies the change before the others are kept
+        keep(*args, **options)
+
+    monkeypatch.setattr(configuration.clients, "add", add)
+    assert capacity("user:own") == 5
+    assert capacity("user:own") == 5
+
+
+def test_thread_that_notes_limits_of_code_keeps_no_other_one_waiting(
+    api: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_resource_limits("new", [CallLimit(50, 60)], rollout_percent=50)
+    clients = sorted((f"user:{number}" for number in range(100)), key=rollout_position)
+    included, other = clients[0], clients[-1]
+    capacity("user:own")
+    read_all()
+    written, may_go = Event(), Event()
+    found: list[int] = []
+
+    def note(*_: object) -> None:
+        written.set()
+        assert may_go.wait(20)  # as for the transaction of another thread
+
+    def request(entity: str) -> None:
+        found.append(capacity(entity, "new", default_limits=[CallLimit(5, 60)]))
+        connection.close()
+
+    monkeypatch.setattr(cache, "note_code_limits", note)
+    threads = [Thread(target=request, args=[entity]) for entity in (other, included)]
+    threads[0].start()
+    assert written.wait(20)
+    threads[1].start()
+    threads[1].join(5)
+    before = [*found]
+    may_go.set()
+    for thread in threads:
+        thread.join(20)
+    assert (before, found) == ([50], [50, 5])
 
 
 def test_log_that_lacks_changes_begins_everything_again(api: None, monkeypatch: pytest.MonkeyPatch) -> None:
