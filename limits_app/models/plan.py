@@ -193,7 +193,7 @@ def _member_deleted(*, instance: models.Model, using: str, **details: object) ->
 
 
 def _user_of(membership: models.Model) -> Any:
-    return getattr(membership, membership._meta.get_field(memberships().m2m_field_name()).attname)
+    return getattr(membership, f"{memberships().m2m_field_name()}_id")
 
 
 def _user_deleted(*, instance: models.Model, using: str, **details: object) -> None:

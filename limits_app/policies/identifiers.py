@@ -272,7 +272,7 @@ class KnownIdentifiers:
                     key = page[-1][0]
                     reading.highest = key if reading.highest is None else max(key, reading.highest)
             is_last = len(page) < self._page_size
-        return highest is None or key >= highest
+        return highest is None or (key is not None and key >= highest)
 
     def read_page(self) -> bool:
         """Read the next page; returns whether there may be more."""
