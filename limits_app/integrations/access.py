@@ -25,11 +25,14 @@ def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
     Raises LimitExceeded where the request is blocked, and StoreUnavailable where that cannot be known.
     May query the database.
     """
-    if not matters(limits):
+    if not limits.needs_verdict:
+        return False
+    access = limits.table.access
+    if not limits.needs_verdict:  # as is known now
         return False
     places: list[tuple[str | None, str | None]] = [(None, None)]
     for resource, entity in charged:
-        places += [(None, entity), *([(resource, entity)] if limits.table.access.is_blocked_for_some(resource) else [])]
+        places += [(None, entity), *([(resource, entity)] if access.is_blocked_for_some(resource) else [])]
     found = False
     for place in places:
         verdict = verdict_of(limits, *place)
@@ -43,16 +46,9 @@ def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
 
 async def ais_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
     """`is_exempt` for asyncio."""
-    if limits.has_table and not matters(limits):
+    if not limits.needs_verdict:
         return False
     return await sync_to_async(is_exempt)(limits, charged)
-
-
-def matters(limits: RequestLimits) -> bool:
-    """Whether anyone at all is blocked or exempt."""
-    if not limits.settings[conf.ENABLED.name] or limits.is_admitted:
-        return limits.is_admitted
-    return bool(limits.table.access.index) or bool(exemptions_of(limits.settings[conf.EXEMPT.name]))
 
 
 def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str | None = None) -> AccessVerdict:

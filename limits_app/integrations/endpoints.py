@@ -121,7 +121,9 @@ class EndpointTable:
 
         def amounts_if_current(found: LimitSet) -> Requested:
             # The limits that decide in place of an unavailable store are in another kind of store.
-            is_outdated = generation not in {None, configuration.generation} or access.is_outdated()
+            is_outdated = generation not in {None, configuration.generation}
+            # A change since the last verdict may have made it another one.
+            is_outdated = is_outdated or (access.seen is not configuration.sync.seen and access.is_used)
             if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones

@@ -61,6 +61,12 @@ class Exemptions:
 
 
 @lru_cache(maxsize=8)
+def has_exemptions(setting: Exempt) -> bool:
+    """Whether LIMITS["EXEMPT"] exempts anyone."""
+    return bool(exemptions_of(setting))
+
+
+@lru_cache(maxsize=8)
 def exemptions_of(setting: Exempt) -> Exemptions:
     """Compile LIMITS["EXEMPT"]."""
     return Exemptions(

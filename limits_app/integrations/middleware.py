@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, matters, verdict_of
+from limits_app.integrations.access import is_exempt, verdict_of
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -139,9 +139,11 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
         return await sync_to_async(_enforce)(request)
     limits.table = table
     rules = table.find(request)
-    if matters(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
+    if limits.needs_verdict or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
-    if _is_preflight(request) or (not rules and table.is_current() and configuration.is_followed()):
+    if (request.method == "OPTIONS" and _is_preflight(request)) or (
+        not rules and table.is_current() and configuration.is_followed()
+    ):
         return None
     try:
         if rules:
@@ -161,7 +163,8 @@ def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
 
 
 def _is_marked_exempt(request: HttpRequest) -> bool:
-    return getattr(_view_of(request), EXEMPT, False)
+    match = request.resolver_match
+    return match is not None and getattr(match.func, EXEMPT, False)
 
 
 def _is_free(request: HttpRequest, limits: RequestLimits, table: EndpointTable, *, confirmed: bool = False) -> bool:
@@ -170,9 +173,9 @@ def _is_free(request: HttpRequest, limits: RequestLimits, table: EndpointTable, 
     Raises LimitExceeded where it is blocked, and OutdatedEndpoints for a table that may be outdated.
     """
     limits.table = table
-    verdict = verdict_of(limits) if matters(limits) else LIMITED
+    verdict = verdict_of(limits) if limits.needs_verdict else LIMITED
     if verdict.access is Access.LIMITED:
-        return _is_preflight(request)
+        return request.method == "OPTIONS" and _is_preflight(request)
     if not (confirmed or (table.is_current() and configuration.is_followed())):
         raise OutdatedEndpoints
     limits.is_admitted = verdict.access is Access.BLOCKED and _stays_reachable(request, limits, verdict)
@@ -193,12 +196,10 @@ def _stays_reachable(request: HttpRequest, limits: RequestLimits, verdict: Acces
 
 
 def _is_preflight(request: HttpRequest) -> bool:
-    """Whether a browser asks for permission (CORS), without credentials, and no code of the site answers.
+    """Whether a request with OPTIONS asks for permission (CORS), without credentials, and no code of the site answers.
 
     Where the site has API keys, a preflight may carry one: to look for it is to check a guess, which must count.
     """
-    if request.method != "OPTIONS":
-        return False
     view = _view_of(request)
     asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
     has_credentials = any(map(request.META.get, _CREDENTIALS)) or conf.get(conf.API_KEY_OF_REQUEST) is not None

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from http import HTTPStatus
 from secrets import token_hex
 from threading import RLock
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 from weakref import ref
 
 from asgiref.sync import sync_to_async
@@ -31,6 +31,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.endpoints import EndpointTable, endpoints
+from limits_app.integrations.exemptions import has_exemptions
 from limits_app.integrations.identities import possible_user
 from limits_app.integrations.identity import Identity, entity_of_user, identify
 from limits_app.models.usage import REQUEST_ID_LENGTH
@@ -45,6 +46,8 @@ from limits_app.usage.denial_counter import WEB_REQUEST
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
+_ENABLED: Final = conf.ENABLED.name
+_EXEMPT: Final = conf.EXEMPT.name
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
@@ -109,6 +112,8 @@ class RequestLimits:
         self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
         """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
         self._judged_user: object = None
+        self.needs_verdict: bool = self.settings[_ENABLED]
+        """Whether anyone at all is blocked or exempt; True until the table is known."""
         self._table: EndpointTable | None = None
         WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
@@ -139,14 +144,17 @@ class RequestLimits:
     def table(self) -> EndpointTable:
         """The URL rules, and who is blocked or exempt."""
         if self._table is None:
-            self._table = endpoints.current()
-        return self._table
+            self.table = endpoints.current()
+        return cast("EndpointTable", self._table)
 
     @table.setter
     def table(self, table: EndpointTable) -> None:
-        if table is not self._table:
-            self._table = table
-            self.verdicts.clear()
+        if table is self._table:
+            return
+        self._table = table
+        self.verdicts.clear()
+        settings = self.settings
+        self.needs_verdict = settings[_ENABLED] and (table.access.has_entries or has_exemptions(settings[_EXEMPT]))
 
     def forget_former_user(self) -> None:
         """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
@@ -197,7 +205,8 @@ class RequestLimits:
             plan = self.identities[-1].plan
             if plan is not None:
                 return plan if entity == own else None
-        return self.plan_of_groups()
+        table = self._table
+        return None if table is not None and not table.access.index.groups else self.plan_of_groups()
 
     def plan_of_groups(self) -> str | None:
         """The plan of the user's groups. May query the database."""
@@ -315,7 +324,7 @@ class RequestLimits:
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
-            if is_exempt(self, (key,)):
+            if self.needs_verdict and is_exempt(self, (key,)):
                 return self._charge_nothing(key, named, requested)
             if self.charges:
                 transfer_former_charge(self, resource, entity, default_limits)

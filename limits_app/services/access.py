@@ -59,17 +59,20 @@ class AccessTable:
 
     def __init__(self, index: AccessIndex = NO_ACCESS_INDEX) -> None:
         self.index = index
+        self.has_entries = bool(index)
+        """Whether anyone at all is blocked or exempt."""
         self._forget(configuration.sync.seen)
 
     def _forget(self, seen: object) -> None:
         self._chains: dict[Subject, Sequence[EntityPolicies]] = {}
         self._groups: dict[Any, dict[str, str]] = {}
-        self._seen = seen
+        self.seen = seen
         """What the process knew of changes when the first of them was read."""
 
-    def is_outdated(self) -> bool:
-        """Whether a change was applied since the last verdict, so that it may be another one now."""
-        return bool(self.index or self._groups) and self._seen is not configuration.sync.seen
+    @property
+    def is_used(self) -> bool:
+        """Whether verdicts depend on what was read here."""
+        return self.has_entries or bool(self._groups)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -79,13 +82,13 @@ class AccessTable:
     def _follow(self) -> object:
         """Forget what was read before a change; returns what is known of changes."""
         seen = configuration.sync.seen
-        if self._seen is not seen:
+        if self.seen is not seen:
             self._forget(seen)
         return seen
 
     def verdict(self, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
         """Judge a request by its identities; with a resource, only by the blocks of that. May query the database."""
-        if not self.index:
+        if not self.has_entries:
             return LIMITED
         self._follow()
         now = datetime.fromtimestamp(resolver.clock(), UTC)
