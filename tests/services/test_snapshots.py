@@ -151,9 +151,9 @@ def test_reads_in_the_present_are_cached(site: Any, django_assert_num_queries: D
     each = 3 if site.vendor == "postgresql" else 1  # with a savepoint where an error ends the transaction
     with transaction.atomic(ALIAS):
         assert not Entity.objects.exists()
-        with django_assert_num_queries(3 * each, connection=site):
+        with django_assert_num_queries(4 * each, connection=site):
             limits.limit_set("api", "user:1")  # with its pool
-            endpoints.current()
+            endpoints.current()  # with who is blocked or exempt
         with django_assert_num_queries(each, connection=site):
             limits.limit_set("api", "user:2")
             limits.limit_set("api", "user:1")
