@@ -24,12 +24,21 @@ class PatternIndex:
 
     __slots__ = ("_lengths", "_networks", "_prefixes", "identifiers")
 
-    def __init__(self, identifiers: frozenset[str] = frozenset()) -> None:
-        self.identifiers = identifiers
+    def __init__(self, identifiers: frozenset[str] = frozenset(), base: PatternIndex | None = None) -> None:
+        """`base` has other patterns, which this set has as well."""
         prefixes = [identifier[:-1] for identifier in identifiers if identifier.endswith("*")]
-        self._prefixes = frozenset([prefix for prefix in prefixes if prefix.endswith(tuple(SEPARATORS))])
+        prefixes = [prefix for prefix in prefixes if prefix.endswith(tuple(SEPARATORS))]
+        networks = _networks(identifiers)
+        if base is None:
+            self.identifiers = identifiers
+            self._prefixes = frozenset(prefixes)
+        else:
+            self.identifiers = base.identifiers | identifiers
+            self._prefixes = base._prefixes.union(prefixes)
+            networks = {form: {**base._networks.get(form, {}), **of_form} for form, of_form in networks.items()}
+            networks = {**base._networks, **networks}
         self._lengths = sorted({len(prefix) for prefix in self._prefixes})
-        self._networks: Mapping[_Form, Mapping[int, str]] = _networks(identifiers)
+        self._networks: Mapping[_Form, Mapping[int, str]] = dict(sorted(networks.items()))
 
     def __len__(self) -> int:
         return len(self.identifiers)
@@ -38,7 +47,7 @@ class PatternIndex:
         """The same set with the patterns among some identifiers."""
         added = {identifier for identifier in identifiers if identifier not in self.identifiers}
         patterns = [identifier for identifier in added if _may_be_pattern(identifier) and is_pattern(identifier)]
-        return PatternIndex(self.identifiers.union(patterns)) if patterns else self
+        return PatternIndex(frozenset(patterns), self) if patterns else self
 
     def matching(self, identifier: str) -> tuple[str, ...]:
         """The patterns that match the identifier of a client, always in the same order."""
@@ -90,7 +99,7 @@ def _may_be_pattern(identifier: str) -> bool:
     return identifier.endswith("*") or (identifier.startswith(_ADDRESS) and "/" in identifier)
 
 
-def _networks(identifiers: Iterable[str]) -> dict[_Form, dict[int, str]]:
+def _networks(identifiers: Iterable[str]) -> dict[_Form, Mapping[int, str]]:
     found: dict[_Form, dict[int, str]] = {}
     for identifier in sorted(identifiers):
         network = None if identifier.endswith("*") else network_of(identifier)
@@ -98,4 +107,4 @@ def _networks(identifiers: Iterable[str]) -> dict[_Form, dict[int, str]]:
             length = network.prefixlen
             address = int(network.network_address) >> (network.max_prefixlen - length)
             found.setdefault((network.version, length), {})[address] = identifier
-    return dict(sorted(found.items()))
+    return {**found}

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.models.patterns import is_pattern, patterns_of
+from limits_app.policies import patterns
 from limits_app.policies.patterns import PatternIndex
 
 PATTERNS = (
@@ -43,6 +44,34 @@ def test_matches_have_one_order() -> None:
     for client in CLIENTS:
         assert first.matching(client) == second.matching(client)
         assert len({*first.matching(client)}) == len(first.matching(client))
+
+
+def test_patterns_that_are_added_later_match_in_the_same_order() -> None:
+    together, one_by_one = PatternIndex(frozenset(PATTERNS)), PatternIndex()
+    for pattern in reversed(PATTERNS):
+        one_by_one = one_by_one.with_added([pattern])
+    assert one_by_one.identifiers == {one for one in PATTERNS if is_pattern(one)}
+    for client in CLIENTS:
+        assert one_by_one.matching(client) == together.matching(client)
+
+
+def test_pattern_is_added_without_parsing_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = PatternIndex().with_added([f"ip:10.{number}.0.0/16" for number in range(200)])
+    parsed: list[str] = []
+
+    def network_of(identifier: str) -> patterns.Network | None:
+        parsed.append(identifier)
+        return parse(identifier)
+
+    parse = patterns.network_of
+    monkeypatch.setattr(patterns, "network_of", network_of)
+    index = index.with_added(["ip:11.0.0.0/8", "key:eu-*"])
+    assert set(parsed) == {"ip:11.0.0.0/8"}
+    assert [index.matching(name) for name in ("ip:11.2.3.4", "ip:10.7.3.4", "key:eu-1")] == [
+        ("ip:11.0.0.0/8",),
+        ("ip:10.7.0.0/16",),
+        ("key:eu-*",),
+    ]
 
 
 def test_clients_are_no_patterns() -> None:
