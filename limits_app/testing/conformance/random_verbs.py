@@ -210,9 +210,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]), keys=st.sampled_from([None, ("first",), ("db", "second")]))
     def reset(self, who: int, keys: tuple[str, ...] | None) -> None:
-        """Forget all use; what was charged until now is not refunded, where there is a record that notes it."""
-        if not self.went_back:  # a new scope may move the states of others, as newcomers do
-            taken(self.single[who], dict.fromkeys(RATES, 0), left_out=PERMITS if self.has_permits else ())
+        """Forget all use; what was charged until now is not refunded. Only a record that is in use notes that."""
+        if not any(self.models[ENTITIES[who], key].used(self.clock.now_us) for key in RATES):
+            return
         reset(self.single[who], keys)
         self.reset_at[ENTITIES[who]] = self.clock.now_us
         for key in RATES:
