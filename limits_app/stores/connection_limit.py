@@ -18,7 +18,7 @@ from limits_app.core.runtime import on_fork
 
 MOST_CONNECTIONS: Final = 32
 """Enough for the threads of a server process, and for all that one process can decide in a second."""
-_PATIENCE: Final = 10
+_PATIENCE: Final = 100
 """How many times as long a caller waits while none has found the server silent: the process may be short of CPU."""
 
 

@@ -22,7 +22,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_contenders_take_turns_under_load(site: Site) -> None:
     contenders = {"throttle": replace(site, view="our throttle"), "limited": site.limited(IN_MEMORY)}
     samples = traffic(contenders, [3], rounds=1, seconds=0.3, load=python_load)
@@ -32,7 +32,7 @@ def test_contenders_take_turns_under_load(site: Site) -> None:
     assert samples[3].speed("limited", "throttle").median > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_load_fails_where_the_named_user_is_rejected(site: Site) -> None:
     site.run("rows_of_users", 1, 1)
     with served(site.limited()) as server:
@@ -43,7 +43,7 @@ def test_load_fails_where_the_named_user_is_rejected(site: Site) -> None:
                 generator(rejected, 0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_first_requests_are_measured(site: Site) -> None:
     in_memory = site.limited(IN_MEMORY)
     site.run("entities", 10)

@@ -245,4 +245,5 @@ def test_a_bound_set_is_pickled_with_its_own_scopes() -> None:
     template = LimitSet.composed([USER], EVERYWHERE, version=EVERYWHERE.version())
     client = named_clients(template, 1)[0]
     again = pickle.loads(pickle.dumps(client))
-    assert (again.scoped, again.version) == (client.scoped, 7)
+    assert (again.scopes, again.version) == (client.scopes, 7)
+    assert [one.schema.limits for one in again.scoped] == [one.schema.limits for one in client.scoped]

@@ -79,10 +79,10 @@ WORST: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", WORST)
 def test_the_worst_input_takes_little_time_and_memory(name: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     with suppress(ValueError, ValidationError):
         WORST[name]()
-    took = time.process_time() - begun
+    took = time.thread_time() - begun
     tracemalloc.start()
     with suppress(ValueError, ValidationError):
         WORST[name]()

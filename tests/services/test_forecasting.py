@@ -171,7 +171,7 @@ def test_limits_of_others_that_cannot_be_read_are_no_matter() -> None:
     used("api", "user:1", 500)
     limit = LimitRow.from_definition(Policy.objects.create(counted="total"), QuotaLimit.per_day("tokens", 5))
     limit.save()
-    QuerySet.update(LimitRow.objects.all(), time_zone="Atlantis/Capital")  # as where zones are missing
+    QuerySet.update(LimitRow.objects.all(), text="5/day@Atlantis/Capital")  # as where zones are missing
     assert len(whom(foreseen(Policy(), CallLimit(100, 86_400)))) == 1
 
 

@@ -210,8 +210,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]), keys=st.sampled_from([None, ("first",), ("db", "second")]))
     def reset(self, who: int, keys: tuple[str, ...] | None) -> None:
-        """Forget all use, of a scope in which there is a record; what was charged until now is not refunded."""
-        taken(self.single[who], dict.fromkeys(RATES, 0), left_out=PERMITS if self.has_permits else ())
+        """Forget all use; what was charged until now is not refunded. Only a record that is in use notes that."""
+        if not any(self.models[ENTITIES[who], key].used(self.clock.now_us) for key in RATES):
+            return
         reset(self.single[who], keys)
         self.reset_at[ENTITIES[who]] = self.clock.now_us
         for key in RATES:

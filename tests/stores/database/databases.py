@@ -18,7 +18,7 @@ from django.db.models import Model
 from django.test import override_settings
 
 from limits_app.core.store import Store
-from limits_app.stores import registry
+from limits_app.stores import registry, steps
 from limits_app.stores.database import DatabaseStore, open_database_store
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
@@ -47,6 +47,8 @@ def use(settings: Settings) -> None:
 def forget() -> None:
     """Let the alias mean nothing, also to a store that was opened for it."""
     registry._OPENED.clear()
+    for place in [place for place in steps._OPENED if place[:2] == ("database", ALIAS)]:
+        del steps._OPENED[place]
     if ALIAS in connections.settings:
         with suppress(ImproperlyConfigured):  # of no database that Django can open
             connections[ALIAS].close()
