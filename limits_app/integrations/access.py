@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
+from django.urls import ResolverMatch
 
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import names_of
-from limits_app.policies import Access, AccessIndex, AccessVerdict
-from limits_app.services.access import Identity, blocked, read_verdict, shadowed
+from limits_app.policies import Access, AccessIndex, AccessVerdict, resolver
+from limits_app.services.access import Identity, blocked, read_verdict, shadowed, without_blocks
+from limits_app.services.request import Source
+from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
     from limits_app.integrations.charges import Key
     from limits_app.integrations.request import RequestLimits
 
+EXEMPT: Final = "limits_exempt"
+"""The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
+_EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
-def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
-    """Whether a request is charged nothing; `charged` are the resources and entities that it would be charged for.
 
-    Raises LimitExceeded where the request is blocked, and StoreUnavailable where that cannot be known.
+def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
+    """Whether a request is charged nothing; with `key`, whether it is not charged for a resource and an entity.
+
+    Raises LimitExceeded where the request or the entity is blocked, and StoreUnavailable where that cannot be known.
+    A page that stays reachable is charged to clients that are blocked as if they were not.
     May query the database.
     """
     if not limits.needs_verdict:
@@ -30,31 +38,39 @@ def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
     access = limits.table.access
     if not limits.needs_verdict:  # as is known now
         return False
-    places: list[tuple[str | None, str | None]] = [(None, None)]
-    for resource, entity in charged:
-        places += [(None, entity), *([(resource, entity)] if access.is_blocked_for_some(resource) else [])]
-    found = False
-    for place in places:
-        verdict = verdict_of(limits, *place)
-        if verdict.access is Access.BLOCKED and verdict.reason is not None:
-            rejected = blocked(verdict.reason, place[0])
-            limits.refused = (rejected,)
-            raise LimitExceeded.of(rejected)
-        found = found or verdict.access is Access.EXEMPT
-    return found
+    verdicts = [verdict_of(limits)]
+    _check(limits, verdicts[0])
+    if key is not None:
+        verdicts.append(verdict_of(limits, entity=key[1]))
+        _check(limits, verdicts[1])
+        if access.is_blocked_for_some(key[0]):
+            _check(limits, verdict_of(limits, *key), key[0])
+    return not limits.is_admitted and any(verdict.access is Access.EXEMPT for verdict in verdicts)
 
 
-async def ais_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
+async def ais_exempt(limits: RequestLimits, key: Key) -> bool:
     """`is_exempt` for asyncio."""
     if not limits.needs_verdict:
         return False
-    return await sync_to_async(is_exempt)(limits, charged)
+    return await sync_to_async(is_exempt)(limits, key)
+
+
+def limits_source(limits: RequestLimits) -> Source:
+    """Where the limits of a request come from: without blocks for a request that is let through all the same."""
+    return without_blocks if limits.is_admitted else resolver
+
+
+def is_marked_exempt(match: ResolverMatch | None) -> bool:
+    """Whether a view is marked with `@exempt`."""
+    return match is not None and getattr(match.func, EXEMPT, False)
 
 
 def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str | None = None) -> AccessVerdict:
-    """The verdict on a request, or on a charge of it; it is made once for a request, until its user changes."""
-    if limits.is_admitted:
-        return AccessVerdict(Access.EXEMPT)
+    """The verdict on a request; it is made once, until the user of the request changes.
+
+    With `entity`, it is that on an entity that is charged, and with `resource` that on the request and this entity by
+    the blocks of that resource.
+    """
     limits.forget_former_user()
     verdict = limits.verdicts.get((resource, entity))
     if verdict is None:
@@ -68,21 +84,54 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
     needs_user = exemptions.needs_user or bool(table.index.plans)
     names = names_of(limits, table.kinds | exemptions.entities.kinds, needs_user=needs_user)
-    if entity is not None and entity not in names:
+    if resource is None and entity is not None:
+        if entity in names:
+            return verdict_of(limits)
+        names = [entity]  # what is charged besides exempts only that charge
+    elif entity is not None and entity not in names:
         names.append(entity)
-    address, *others = names
-    plan = _plan(limits, table.index, others, resource)
-    identities: list[Identity] = [(address, None), *[(name, plan) for name in others]]
+    plan = _plan(limits, table.index, names, resource)
+    # An address is blocked whatever the plan of the user is.
+    identities: list[Identity] = [(name, None if name.startswith("ip:") else plan) for name in names]
     verdict = read_verdict(table, identities, resource)
-    if verdict.access is Access.LIMITED and resource is None and exemptions.apply(limits, names):
-        return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed)
-    return verdict
+    if verdict.access is not Access.LIMITED or resource is not None:
+        return verdict
+    is_of_charge = entity is not None
+    exempted = entity in exemptions.entities if is_of_charge else exemptions.apply(limits, names)
+    return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed) if exempted else verdict
 
 
 def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:
-    """The plan of the request, where it makes a difference; an address is blocked whatever the plan is."""
-    if not index.plans and not any(index.policies_of(name, resource) is not None for name in names):
+    """The plan of the request, where it makes a difference."""
+    others = [name for name in names if not name.startswith("ip:")]
+    if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
         return None
     if limits.settings[conf.PLAN_OF_REQUEST.name] is not None:
         return limits.plan_of(limits.entity)
     return limits.plan_of_groups()
+
+
+def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None = None) -> None:
+    """Count a rejection where a verdict blocks, and raise its error; a page may be reachable all the same."""
+    if verdict.access is not Access.BLOCKED or verdict.reason is None:
+        return
+    limits.is_admitted = resource is None and _stays_reachable(limits, verdict)
+    if not limits.is_admitted:
+        rejected = blocked(verdict.reason, resource)
+        limits.refused = (rejected,)
+        raise LimitExceeded.of(rejected)
+
+
+def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
+    """Whether a blocked request is let through, so that health checks work and nobody locks himself out of the admin.
+
+    These are views with `@exempt`, the log-in of the admin and the emergency switch, and all pages of the admin for
+    superusers while the system blocks everything.
+    """
+    match = None if limits.is_over else limits.request.resolver_match
+    if match is None or is_marked_exempt(match):
+        return match is not None
+    if is_admin_log_in(match.func):
+        return True
+    is_superuser = verdict.blocks_everything and bool(getattr(limits.user, "is_superuser", False))
+    return (match.url_name == _EMERGENCY_SWITCH or is_superuser) and is_of_admin(match.func)

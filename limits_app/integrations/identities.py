@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from django.conf import settings as django_settings
 from django.http import HttpRequest
 from django.utils.functional import LazyObject, empty
 
@@ -17,39 +16,43 @@ if TYPE_CHECKING:
 
 _OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
 """The kinds of identifiers that no user has."""
-_USUAL: Final = _OF_NO_USER | {"user"}
+_OF_SESSION: Final = "django.contrib.auth.middleware"
+"""The module of the function that finds the user of a session."""
 
 
 def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
     """Return the identifiers of a request that may be of some kinds; a kind is what precedes the colon.
 
-    The address is always among them. May query the database for the user, where the request has credentials of one.
+    The address is always among them. A request that is over has the identifiers that it was counted by.
+    May query the database for the user, and calls the functions of the site.
     """
     if limits.is_over:
-        return [] if limits.entity is None else [limits.entity]
+        return [one.entity for one in limits.identities if one.entity is not None]
     request, settings = limits.request, limits.settings
     found: dict[str | None, None] = {client_of(request): None}
     if "key" in kinds and settings[conf.API_KEY_OF_REQUEST.name]:
         found[entity_of_api_key(request)] = None
     if needs_user or not _OF_NO_USER.issuperset(kinds):
         found[entity_of_user(limits.user)] = None
-    is_usual = settings[conf.ENTITY_OF_REQUEST.name] in {conf.ENTITY_OF_REQUEST.default, entity_of_request}
-    if limits.identities or (not is_usual and (has_credentials(request) or not _USUAL.issuperset(kinds))):
+    # What a function of the site returns may be of any kind; the usual one returns one of those above.
+    is_usual = conf.function_of(conf.ENTITY_OF_REQUEST, settings) is entity_of_request
+    if limits.identities or (kinds and not is_usual):
         found[limits.entity] = None
     return [name for name in found if name is not None]
 
 
 def possible_user(request: HttpRequest) -> Any:
-    """Return `request.user`; None where looking at it would only find out that nobody is logged in.
+    """Return `request.user`; None where looking at it would only find out that the request has no session.
 
-    So a page without limits gets no `Vary: Cookie`, and makes no query.
+    So a page without limits gets no `Vary: Cookie`, and makes no query. Only the user that Django reads from the
+    session is left alone: what another middleware puts there may come from any header.
     """
     user = getattr(request, "user", None)
-    is_unknown = isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty
-    return None if is_unknown and not has_credentials(request) else user
-
-
-def has_credentials(request: HttpRequest) -> bool:
-    """Whether a request has a session, or other credentials of a user."""
-    has_session = django_settings.SESSION_COOKIE_NAME in request.COOKIES
-    return has_session or bool(request.META.get("HTTP_AUTHORIZATION") or request.META.get("REMOTE_USER"))
+    if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
+        session = getattr(request, "session", None)
+        if hasattr(request, "_cached_user"):
+            return user
+        of_session = getattr(user.__dict__.get("_setupfunc"), "__module__", None) == _OF_SESSION
+        if of_session and session is not None and session.is_empty():
+            return None
+    return user

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
@@ -25,6 +25,8 @@ UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 
 _DIGEST: Final = "digest:"
+_KEY_OF_REQUEST: Final = "_limits_app_api_key"
+"""The attribute of a request with its API key."""
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
@@ -118,9 +120,32 @@ def entity_of_user(user: Any) -> str | None:
 
 
 def entity_of_api_key(request: HttpRequest) -> str | None:
-    """Return `key:<digest>` of the key that LIMITS["API_KEY_OF_REQUEST"] finds; None without a key or the setting."""
+    """Return `key:<digest>` of the key that LIMITS["API_KEY_OF_REQUEST"] finds; None without a key or the setting.
+
+    The function is called once for a request, and again while it finds no key when the user has changed.
+    """
     function = conf.function_of(conf.API_KEY_OF_REQUEST)
-    key = None if function is None else function(request)
+    if function is None:
+        return None
+    inner = getattr(request, "_request", request)  # of the REST framework
+    user = getattr(inner, "user", None)
+    found: _KeyOfRequest | None = getattr(inner, _KEY_OF_REQUEST, None)
+    if found is None or found.function is not function or (found.entity is None and found.user is not user):
+        found = _KeyOfRequest(_read_api_key(function, request), function, user)
+        setattr(inner, _KEY_OF_REQUEST, found)
+    return found.entity
+
+
+class _KeyOfRequest(NamedTuple):
+    """The entity of the API key of a request, the function that found it, and the user at that time."""
+
+    entity: str | None
+    function: object
+    user: object
+
+
+def _read_api_key(function: Callable[[HttpRequest], str | None], request: HttpRequest) -> str | None:
+    key = function(request)
     if key is not None and not isinstance(key, str):
         raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
     return entity_of_key(key) if key else None

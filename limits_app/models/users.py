@@ -20,13 +20,19 @@ _TAKEN: Final = frozenset({_USER, "account", "digest", "header", "ip", "key", "s
 """The kinds of identifiers that a model with the same name must not use."""
 
 
+def is_logged_in(user: Any) -> bool:
+    """Whether a user is logged in; False for None, and for anything else that is not a user."""
+    value = getattr(user, "is_authenticated", False)
+    return bool(value() if callable(value) else value)
+
+
 def identifier_of_user(user: Any) -> str | None:
     """Return `user:<primary key>` of a user; None for one that is not logged in, or has no primary key.
 
     A user of another model than AUTH_USER_MODEL is `<model name>:<primary key>`, and of a model whose name another
     model of users has `<app label>.<model name>:<primary key>`: two tables never share a counter.
     """
-    if user is None or not user.is_authenticated:
+    if not is_logged_in(user):
         return None
     key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"{_kind_of(user)}:{key}"
@@ -40,7 +46,7 @@ def entity_name(entity: EntityName) -> str | None:
     """
     if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
         return entity  # type: ignore[return-value]  # other values are rejected when they are used
-    if not entity.is_authenticated:
+    if not is_logged_in(entity):
         raise InvalidLimit(
             "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
             "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"

@@ -22,7 +22,7 @@ from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, Po
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import read
 from limits_app.models.plan import memberships
-from limits_app.models.users import is_user_of_site
+from limits_app.models.users import is_logged_in, is_user_of_site
 from limits_app.policies import (
     LIMITED,
     NO_ACCESS_INDEX,
@@ -30,10 +30,13 @@ from limits_app.policies import (
     AccessReason,
     AccessVerdict,
     EntityPolicies,
+    Key,
+    ResolvedSet,
     Subject,
     access_of,
     configuration,
     policy_source,
+    resolve,
     resolver,
 )
 from limits_app.services import notify
@@ -101,7 +104,8 @@ class AccessTable:
 
     def groups_of(self, user: Any) -> dict[str, str]:
         """The names of the groups of a user, by primary key as text; one query per user until a membership changes."""
-        if user is None or not user.is_authenticated or not is_user_of_site(user) or memberships() is None:
+        is_saved = is_user_of_site(user) and is_logged_in(user) and user.pk is not None
+        if not is_saved or memberships() is None:
             return {}
         seen, found = self._follow(), self._groups.get(user.pk)
         if found is None:
@@ -142,6 +146,25 @@ class AccessTable:
         if len(kept) >= _MOST_KEPT:
             kept.pop(next(iter(kept)), None)
         kept[key] = value
+
+
+class WithoutBlocks:
+    """A `Source` for a request that is let through though it is blocked: the limits without blocks of clients."""
+
+    def cached(self, key: Key) -> ResolvedSet | None:  # noqa: ARG002 - nothing is kept
+        """See `Source.cached`."""
+        return None
+
+    def get(self, key: Key) -> ResolvedSet:
+        """See `Source.get`."""
+        return resolve(*key, lifts_blocks=True).resolved
+
+    def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:
+        """See `Source.catch_up`."""
+        resolver.catch_up(key, stale)
+
+
+without_blocks: Final = WithoutBlocks()
 
 
 def blocked(reason: AccessReason, resource: str | None = None) -> Acquisition:
