@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
-
-from django.http import HttpRequest
-from django.utils.functional import LazyObject, empty
+from typing import TYPE_CHECKING, Final
 
 from limits_app import conf
 from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
 
 _OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
 """The kinds of identifiers that no user has."""
-_OF_SESSION: Final = "django.contrib.auth.middleware"
-"""The module of the function that finds the user of a session."""
 
 
 def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
@@ -39,20 +34,3 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
     if limits.identities or (kinds and not is_usual):
         found[limits.entity] = None
     return [name for name in found if name is not None]
-
-
-def possible_user(request: HttpRequest) -> Any:
-    """Return `request.user`; None where looking at it would only find out that the request has no session.
-
-    So a page without limits gets no `Vary: Cookie`, and makes no query. Only the user that Django reads from the
-    session is left alone: what another middleware puts there may come from any header.
-    """
-    user = getattr(request, "user", None)
-    if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
-        session = getattr(request, "session", None)
-        if hasattr(request, "_cached_user"):
-            return user
-        of_session = getattr(user.__dict__.get("_setupfunc"), "__module__", None) == _OF_SESSION
-        if of_session and session is not None and session.is_empty():
-            return None
-    return user

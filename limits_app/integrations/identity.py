@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from unicodedata import normalize
 
 from django.http import HttpRequest
+from django.utils.functional import LazyObject, empty
 from python_ipware import IpWare
 
 from limits_app import conf
@@ -27,6 +28,8 @@ UNKNOWN_CLIENT: Final = "ip:unknown"
 _DIGEST: Final = "digest:"
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
 """The attribute of a request with its API key."""
+_OF_SESSION: Final = "django.contrib.auth.middleware"
+"""The module of the function that finds the user of a session."""
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
@@ -46,7 +49,7 @@ def entity_of_request(request: HttpRequest) -> str:
     """
     settings = conf.current()
     of_key = settings[conf.API_KEY_OF_REQUEST.name] and entity_of_api_key(request)
-    return of_key or entity_of_user(getattr(request, "user", None)) or _client_of(request, settings)
+    return of_key or entity_of_user(possible_user(request)) or _client_of(request, settings)
 
 
 class Identity(NamedTuple):
@@ -149,6 +152,23 @@ def _read_api_key(function: Callable[[HttpRequest], str | None], request: HttpRe
     if key is not None and not isinstance(key, str):
         raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
     return entity_of_key(key) if key else None
+
+
+def possible_user(request: HttpRequest) -> Any:
+    """Return `request.user`; None where looking at it would only find out that the request has no session.
+
+    So a page without limits gets no `Vary: Cookie`, and makes no query. Only the user that Django reads from the
+    session is left alone: what another middleware puts there may come from any header.
+    """
+    user = getattr(request, "user", None)
+    if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
+        session = getattr(request, "session", None)
+        if hasattr(request, "_cached_user"):
+            return user
+        of_session = getattr(user.__dict__.get("_setupfunc"), "__module__", None) == _OF_SESSION
+        if of_session and session is not None and session.is_empty():
+            return None
+    return user
 
 
 def entity_of_header(request: HttpRequest, name: str) -> str | None:

@@ -32,8 +32,7 @@ from limits_app.integrations.access import ais_exempt, is_exempt, limits_source
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.integrations.exemptions import has_exemptions
-from limits_app.integrations.identities import possible_user
-from limits_app.integrations.identity import Identity, entity_of_user, identify
+from limits_app.integrations.identity import Identity, entity_of_user, identify, possible_user
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import entity_name
 from limits_app.policies import AccessVerdict, Limits
@@ -300,16 +299,18 @@ class RequestLimits:
         return acquisition
 
     def _charge_nothing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts) -> Acquisition:
-        """Note that nothing is charged for a key.
+        """Note that nothing is charged for a key, since the request is exempt, or what is charged."""
+        if is_exempt(self):
+            self.refund_charges()
+        acquisition = acquire_nothing(requested or partial(one_of_each, named))
+        return self.note_charge(acquisition, ((key, named, ""),))
 
-        What an exempt request was charged before its user was known is refunded.
-        """
-        before = [one for one in self.acquired if self.charges.resources_of(one)] if is_exempt(self) else []
+    def refund_charges(self) -> None:
+        """Refund what integrations charged before the user was known, who is exempt."""
+        before = [one for one in self.acquired if self.charges.resources_of(one)]
         if before:
             self.charges.refund(before)
             self.acquired = [one for one in self.acquired if one not in before]
-        acquisition = acquire_nothing(requested or partial(one_of_each, named))
-        return self.note_charge(acquisition, ((key, named, ""),))
 
     def charge(
         self,

@@ -30,6 +30,7 @@ from tests.integrations.test_access import (
     INSIDE,
     NETWORK,
     OUTSIDE,
+    OnlyVisitors,
     Send,
     Throttled,
     ann,
@@ -93,7 +94,11 @@ def test_a_user_found_by_the_view_is_checked_though_the_resource_was_charged_bef
     assert [send("/rest/", **key) for key in ({}, {"X_Key": "k"})] == [200, 200]
 
 
-@pytest.mark.parametrize("view", [Throttled.as_view(), Late.as_view()], ids=["throttle", "decorator"])
+@pytest.mark.parametrize(
+    "view",
+    [Throttled.as_view(), Late.as_view(), OnlyVisitors.as_view()],
+    ids=["throttle", "decorator", "throttle that charges nothing"],
+)
 def test_an_exempt_user_found_by_the_view_is_refunded_what_its_key_was_charged(
     view: Any, send: Send, ann: User, settings: Settings
 ) -> None:
@@ -347,10 +352,11 @@ def test_a_block_of_a_resource_in_shadow_mode_is_counted_whoever_is_charged(path
     assert limits.shadow_refusals()[resource]["blocked"] == before + 2
 
 
-def test_a_function_of_the_site_that_reads_no_user_leaves_anonymous_pages_without_a_query(
-    settings: Settings, django_assert_num_queries: DjangoAssertNumQueries
+@pytest.mark.parametrize("function", [edge_address, tenant_by_header])
+def test_a_function_of_the_site_leaves_anonymous_pages_without_a_query_and_vary(
+    function: Any, settings: Settings, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": edge_address}
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": function}
     block("ip:198.51.100.0/30")
     Client().get("/")
     with django_assert_num_queries(0):

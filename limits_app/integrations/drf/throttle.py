@@ -123,7 +123,8 @@ class LimitThrottle(BaseThrottle):
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
-            is_exempt(limits)
+            if is_exempt(limits):
+                limits.refund_charges()
             charge_all(limits, [(share, NOTHING) for share in shares.values()])
         except REFUSALS as error:
             limits.refuse(error)
