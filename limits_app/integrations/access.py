@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.urls import ResolverMatch
 
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
-from limits_app.integrations.identities import names_of
+from limits_app.integrations.identities import calls_site, names_of
 from limits_app.policies import Access, AccessIndex, AccessReason, AccessVerdict, resolver
 from limits_app.services.access import Identity, blocked, read_verdict, shadowed, without_blocks
 from limits_app.services.request import Source
@@ -35,24 +36,44 @@ def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
     """
     if not limits.needs_verdict:
         return False
-    access = limits.table.access
-    if not limits.needs_verdict:  # as is known now
-        return False
-    verdicts = [verdict_of(limits)]
-    _check(limits, verdicts[0])
-    if key is not None:
-        verdicts.append(verdict_of(limits, entity=key[1]))
-        _check(limits, verdicts[1])
-        if access.is_blocked_for_some(key[0]):
-            _check(limits, verdict_of(limits, *key), key[0])
-    return not limits.is_admitted and any(verdict.access is Access.EXEMPT for verdict in verdicts)
+    verdicts = _verdicts(limits, key)
+    for resource, verdict in verdicts:
+        _check(limits, verdict, resource)
+    return not limits.is_admitted and any(verdict.access is Access.EXEMPT for _, verdict in verdicts)
 
 
 async def ais_exempt(limits: RequestLimits, key: Key) -> bool:
     """`is_exempt` for asyncio."""
+    return not is_known_as_limited(limits, key) and await sync_to_async(is_exempt)(limits, key)
+
+
+def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
+    """Whether a request is neither blocked nor exempt, as far as a task can know; it waits for nothing.
+
+    That is without the database, and without functions and lazy users of the site, which may wait for anything.
+    """
     if not limits.needs_verdict:
+        return True
+    if not limits.has_table or _calls_site(limits):
         return False
-    return await sync_to_async(is_exempt)(limits, key)
+    try:
+        return all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
+    except SynchronousOnlyOperation:  # there is something to read
+        return False
+
+
+def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, AccessVerdict]]:
+    """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all)."""
+    access = limits.table.access
+    if not limits.needs_verdict:  # as is known now
+        return []
+    verdicts: list[tuple[str | None, AccessVerdict]] = [(None, verdict_of(limits))]
+    if key is not None:
+        resource, entity = key
+        verdicts.append((None, verdict_of(limits, entity=entity)))
+        if access.is_blocked_for_some(resource):
+            verdicts.append((resource, verdict_of(limits, resource, entity)))
+    return verdicts
 
 
 def limits_source(limits: RequestLimits) -> Source:
@@ -90,8 +111,8 @@ def _count_shadowed(limits: RequestLimits, reason: AccessReason, resource: str |
 
 def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
-    needs_user = exemptions.needs_user or bool(table.index.plans)
-    names = names_of(limits, table.kinds | exemptions.entities.kinds, needs_user=needs_user)
+    kinds, needs_user = _kinds(limits)
+    names = names_of(limits, kinds, needs_user=needs_user)
     if resource is None and entity is not None:
         if entity in names:
             return verdict_of(limits)
@@ -107,6 +128,17 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
     is_of_charge = entity is not None
     exempted = entity in exemptions.entities if is_of_charge else exemptions.apply(limits, names)
     return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed) if exempted else verdict
+
+
+def _kinds(limits: RequestLimits) -> tuple[frozenset[str], bool]:
+    """The kinds of identities that make a difference, and whether the user of a request does in any case."""
+    table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
+    return table.kinds | exemptions.entities.kinds, exemptions.needs_user or bool(table.index.plans)
+
+
+def _calls_site(limits: RequestLimits) -> bool:
+    kinds, needs_user = _kinds(limits)
+    return calls_site(limits, kinds, needs_user=needs_user)
 
 
 def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:

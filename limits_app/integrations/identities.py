@@ -23,14 +23,40 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
     """
     if limits.is_over:
         return [one.entity for one in limits.identities if one.entity is not None]
-    request, settings = limits.request, limits.settings
+    request = limits.request
     found: dict[str | None, None] = {client_of(request): None}
-    if "key" in kinds and settings[conf.API_KEY_OF_REQUEST.name]:
+    if _needs_key(limits, kinds):
         found[entity_of_api_key(request)] = None
-    if needs_user or not _OF_NO_USER.issuperset(kinds):
+    if needs_user or _may_be_user(kinds):
         found[entity_of_user(limits.user)] = None
-    # What a function of the site returns may be of any kind; the usual one returns one of those above.
-    is_usual = conf.function_of(conf.ENTITY_OF_REQUEST, settings) is entity_of_request
-    if limits.identities or (kinds and not is_usual):
+    if limits.identities or _needs_counted(limits, kinds):
         found[limits.entity] = None
     return [name for name in found if name is not None]
+
+
+def calls_site(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> bool:
+    """Whether `names_of`, or the plan of a request, needs a function of the site, or looks at a user."""
+    if limits.is_over:
+        return False
+    is_known = not limits.identities or limits.identities[-1].user is getattr(limits.request, "user", None)
+    return (
+        not is_known
+        or _needs_key(limits, kinds)
+        or _needs_counted(limits, kinds)
+        or limits.settings[conf.PLAN_OF_REQUEST.name] is not None
+        or ((needs_user or _may_be_user(kinds)) and limits.user is not None)
+    )
+
+
+def _needs_key(limits: RequestLimits, kinds: Collection[str]) -> bool:
+    return "key" in kinds and limits.settings[conf.API_KEY_OF_REQUEST.name] is not None
+
+
+def _may_be_user(kinds: Collection[str]) -> bool:
+    return not _OF_NO_USER.issuperset(kinds)
+
+
+def _needs_counted(limits: RequestLimits, kinds: Collection[str]) -> bool:
+    """Whether a function of the site finds the counted entity, which may be of any kind then."""
+    is_usual = conf.function_of(conf.ENTITY_OF_REQUEST, limits.settings) is entity_of_request
+    return bool(kinds) and not is_usual

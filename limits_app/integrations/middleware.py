@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, is_marked_exempt, verdict_of
+from limits_app.integrations.access import is_exempt, is_known_as_limited, is_marked_exempt, verdict_of
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -142,7 +142,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
         return await sync_to_async(_enforce)(request)
     limits.table = table
     rules = table.find(request)
-    if limits.needs_verdict or (rules and (len(rules) > 1 or not rules[0].is_plain)):
+    if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
     try:
         if not rules or _is_preflight(request):
