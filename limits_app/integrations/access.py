@@ -133,7 +133,8 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
 def _kinds(limits: RequestLimits) -> tuple[frozenset[str], bool]:
     """The kinds of identities that make a difference, and whether the user of a request does in any case."""
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
-    return table.kinds | exemptions.entities.kinds, exemptions.needs_user or bool(table.index.plans)
+    kinds = table.kinds | exemptions.entities.kinds if exemptions.entities else table.kinds
+    return kinds, exemptions.needs_user or bool(table.index.plans)
 
 
 def _calls_site(limits: RequestLimits) -> bool:

@@ -122,7 +122,7 @@ def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTab
     rules = table.find(request)
     is_limited = not limits.needs_verdict or verdict_of(limits).access is Access.LIMITED
     if not rules or not is_limited or _is_preflight(request):
-        return _is_current(table) and (is_exempt(limits) or is_limited or not rules)
+        return _is_current(table) and (is_limited or is_exempt(limits) or not rules)
     if len(rules) == 1 and rules[0].is_plain:
         limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
         return True

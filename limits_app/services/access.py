@@ -129,7 +129,8 @@ class AccessTable:
     ) -> Sequence[EntityPolicies] | None:
         """The policies of an identity and of those above it; None where nothing blocks or exempts it."""
         seen = self._follow()
-        if not self.index.must_read(name, plan) and identifier_digest(name) not in configuration.touched:
+        touched = configuration.touched
+        if not self.index.must_read(name, plan) and not (touched and identifier_digest(name) in touched):
             policies = self.index.policies_of(name, resource)
             return None if policies is None else [policies]
         subject, using = Subject(resource, name, plan), write_alias()
