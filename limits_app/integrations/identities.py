@@ -11,13 +11,12 @@ from django.utils.functional import LazyObject, empty
 
 from limits_app import conf
 from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+from limits_app.models.users import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
 
-_OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
-"""The kinds of identifiers that no user has."""
-_USUAL: Final = _OF_NO_USER | {"user"}
+_USUAL: Final = KINDS_OF_NO_USER | {"user"}
 
 
 def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
@@ -31,7 +30,7 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
     found: dict[str | None, None] = {client_of(request): None}
     if "key" in kinds and settings[conf.API_KEY_OF_REQUEST.name]:
         found[entity_of_api_key(request)] = None
-    if needs_user or not _OF_NO_USER.issuperset(kinds):
+    if needs_user or not KINDS_OF_NO_USER.issuperset(kinds):
         found[entity_of_user(limits.user)] = None
     is_usual = settings[conf.ENTITY_OF_REQUEST.name] in {conf.ENTITY_OF_REQUEST.default, entity_of_request}
     if limits.identities or (not is_usual and (has_credentials(request) or not _USUAL.issuperset(kinds))):
