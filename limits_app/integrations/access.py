@@ -12,7 +12,7 @@ from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import names_of
 from limits_app.policies import Access, AccessIndex, AccessVerdict
-from limits_app.services.access import Identity, blocked, read_verdict, shadowed
+from limits_app.services.access import Identity, blocked, shadowed
 
 if TYPE_CHECKING:
     from limits_app.integrations.charges import Key
@@ -73,7 +73,7 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
     address, *others = names
     plan = _plan(limits, table.index, others, resource)
     identities: list[Identity] = [(address, None), *[(name, plan) for name in others]]
-    verdict = read_verdict(table, identities, resource)
+    verdict = table.verdict(identities, resource)
     if verdict.access is Access.LIMITED and resource is None and exemptions.apply(limits, names):
         return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed)
     return verdict
