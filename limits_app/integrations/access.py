@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
-from limits_app.integrations.identities import names_of
+from limits_app.integrations.identities import counted_of, names_of
 from limits_app.policies import Access, AccessIndex, AccessVerdict
 from limits_app.services.access import Identity, blocked, shadowed
 
@@ -70,19 +70,28 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
     names = names_of(limits, table.kinds | exemptions.entities.kinds, needs_user=needs_user)
     if entity is not None and entity not in names:
         names.append(entity)
-    address, *others = names
-    plan = _plan(limits, table.index, others, resource)
-    identities: list[Identity] = [(address, None), *[(name, plan) for name in others]]
+    identities = _with_plans(limits, table.index, names, resource)
     verdict = table.verdict(identities, resource)
     if verdict.access is Access.LIMITED and resource is None and exemptions.apply(limits, names):
         return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed)
     return verdict
 
 
-def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:
-    """The plan of the request, where it makes a difference; an address is blocked whatever the plan is."""
-    if not index.plans and not any(index.policies_of(name, resource) is not None for name in names):
-        return None
-    if limits.settings[conf.PLAN_OF_REQUEST.name] is not None:
-        return limits.plan_of(limits.entity)
-    return limits.plan_of_groups()
+def _with_plans(
+    limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None
+) -> list[Identity]:
+    """The identities of a request, each with its plan where that makes a difference.
+
+    What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
+    the block of an address.
+    """
+    address, *others = names
+    identities: list[Identity] = [(address, None)]
+    if not index.plans and not any(index.policies_of(name, resource) is not None for name in others):
+        return identities + [(name, None) for name in others]
+    counted, named = counted_of(limits) if limits.settings[conf.PLAN_OF_REQUEST.name] is not None else (None, None)
+    of_groups = limits.plan_of_groups()
+    identities += [(name, named if named is not None and name == counted else of_groups) for name in others]
+    if named in index.plans and counted is not None and counted not in others:
+        identities.append((counted, named))
+    return identities

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings as django_settings
@@ -10,7 +10,13 @@ from django.http import HttpRequest
 from django.utils.functional import LazyObject, empty
 
 from limits_app import conf
-from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+from limits_app.integrations.identity import (
+    client_of,
+    entity_of_api_key,
+    entity_of_request,
+    entity_of_user,
+    named_plan,
+)
 from limits_app.models.users import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
@@ -32,10 +38,25 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
         found[entity_of_api_key(request)] = None
     if needs_user or not KINDS_OF_NO_USER.issuperset(kinds):
         found[entity_of_user(limits.user)] = None
-    is_usual = settings[conf.ENTITY_OF_REQUEST.name] in {conf.ENTITY_OF_REQUEST.default, entity_of_request}
-    if limits.identities or (not is_usual and (has_credentials(request) or not _USUAL.issuperset(kinds))):
+    if limits.identities or (not _is_usual(settings) and (has_credentials(request) or not _USUAL.issuperset(kinds))):
         found[limits.entity] = None
     return [name for name in found if name is not None]
+
+
+def counted_of(limits: RequestLimits) -> tuple[str | None, str | None]:
+    """Return the counted entity of a request, and the plan that PLAN_OF_REQUEST names for it.
+
+    Like `possible_user`, it looks at no user where that would only find out that nobody is logged in.
+    """
+    request, settings = limits.request, limits.settings
+    if limits.identities or not _is_usual(settings) or has_credentials(request):
+        return limits.entity, limits.identities[-1].plan
+    return entity_of_api_key(request) or client_of(request), named_plan(request, settings)
+
+
+def _is_usual(settings: Mapping[str, Any]) -> bool:
+    """Whether the default decides which entity is counted."""
+    return settings[conf.ENTITY_OF_REQUEST.name] in (conf.ENTITY_OF_REQUEST.default, entity_of_request)
 
 
 def possible_user(request: HttpRequest) -> Any:
