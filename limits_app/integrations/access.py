@@ -14,7 +14,7 @@ from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import calls_site, names_of
 from limits_app.policies import Access, AccessIndex, AccessReason, AccessVerdict, resolver
-from limits_app.services.access import Identity, blocked, read_verdict, shadowed, without_blocks
+from limits_app.services.access import Identity, blocked, shadowed, without_blocks
 from limits_app.services.request import Source
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
+_ADDRESS: Final = "ip:"
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
 
@@ -119,10 +120,7 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
         names = [entity]  # what is charged besides exempts only that charge
     elif entity is not None and entity not in names:
         names.append(entity)
-    plan = _plan(limits, table.index, names, resource)
-    # An address is blocked whatever the plan of the user is.
-    identities: list[Identity] = [(name, None if name.startswith("ip:") else plan) for name in names]
-    verdict = read_verdict(table, identities, resource)
+    verdict = table.verdict(_with_plans(limits, table.index, names, resource), resource)
     if verdict.access is not Access.LIMITED or resource is not None:
         return verdict
     is_of_charge = entity is not None
@@ -142,14 +140,25 @@ def _calls_site(limits: RequestLimits) -> bool:
     return calls_site(limits, kinds, needs_user=needs_user)
 
 
-def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:
-    """The plan of the request, where it makes a difference."""
-    others = [name for name in names if not name.startswith("ip:")]
+def _with_plans(
+    limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None
+) -> list[Identity]:
+    """The identities of a request, each with its plan where that makes a difference.
+
+    What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
+    the block of an address.
+    """
+    others = [name for name in names if not name.startswith(_ADDRESS)]
     if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
-        return None
-    if limits.settings[conf.PLAN_OF_REQUEST.name] is not None:
-        return limits.plan_of(limits.entity)
-    return limits.plan_of_groups()
+        return [(name, None) for name in names]
+    has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None
+    counted, named = (limits.entity, limits.identities[-1].plan) if has_named else (None, None)
+    of_groups = limits.plan_of_groups()
+    identities: list[Identity] = [(name, None) for name in names if name not in others]
+    identities += [(name, named if named is not None and name == counted else of_groups) for name in others]
+    if named in index.plans and counted is not None and counted not in others:
+        identities.append((counted, named))
+    return identities
 
 
 def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None = None) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from limits_app import conf
 from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+from limits_app.models.users import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
-
-_OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
-"""The kinds of identifiers that no user has."""
 
 
 def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
@@ -53,7 +51,7 @@ def _needs_key(limits: RequestLimits, kinds: Collection[str]) -> bool:
 
 
 def _may_be_user(kinds: Collection[str]) -> bool:
-    return not _OF_NO_USER.issuperset(kinds)
+    return not KINDS_OF_NO_USER.issuperset(kinds)
 
 
 def _needs_counted(limits: RequestLimits, kinds: Collection[str]) -> bool:

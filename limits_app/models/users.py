@@ -16,8 +16,10 @@ from limits_app.core.keys import EntityName
 
 _USER: Final = "user"
 _PREFIX: Final = f"{_USER}:"
-_TAKEN: Final = frozenset({_USER, "account", "digest", "header", "ip", "key", "session", "throttle"})
-"""The kinds of identifiers that a model with the same name must not use."""
+KINDS_OF_NO_USER: Final = frozenset(
+    {"account", "digest", "get", "header", "ip", "key", "post", "ratelimit", "session", "throttle"}
+)
+"""The kinds of identifiers that integrations make of requests, and no user has."""
 
 
 def is_logged_in(user: Any) -> bool:
@@ -105,4 +107,5 @@ def _kind_of(user: Any) -> str:
 def _kind_of_model(label: str) -> str:
     name = label.rpartition(".")[2]
     namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
-    return label if name in _TAKEN or len(namesakes) > 1 else name
+    is_taken = name == _USER or name in KINDS_OF_NO_USER
+    return label if is_taken or len(namesakes) > 1 else name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from django.db import router, transaction
@@ -26,6 +27,7 @@ from limits_app.models.users import is_logged_in, is_user_of_site
 from limits_app.policies import (
     LIMITED,
     NO_ACCESS_INDEX,
+    Access,
     AccessIndex,
     AccessReason,
     AccessVerdict,
@@ -90,13 +92,30 @@ class AccessTable:
         return seen
 
     def verdict(self, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
-        """Judge a request by its identities; with a resource, only by the blocks of that. May query the database."""
+        """Judge a request by its identities; with a resource, only by the blocks of that. May query the database.
+
+        While the policies of an identity cannot be read, the patterns that match it may block it but not exempt it.
+        Where nothing that is known blocks the request, ON_UNRESOLVED decides; to block raises Unresolved.
+        """
         if not self.has_entries:
             return LIMITED
         self._follow()
         now = datetime.fromtimestamp(resolver.clock(), UTC)
-        chains = [self._chain(name, plan, resource, now) for name, plan in identities]
-        return access_of(filter(None, chains), self.index.switch, now, on_resource=resource is not None)
+        judged = partial(access_of, switch=self.index.switch, now=now, on_resource=resource is not None)
+        known: list[Sequence[EntityPolicies]] = []
+        unread: list[Sequence[EntityPolicies]] = []
+        error: Unresolved | None = None
+        for name, plan in identities:
+            try:
+                known += filter(None, [self._chain(name, plan, resource, now)])
+            except Unresolved as failed:
+                error = failed
+                unread += [[one] for one in [self.index.policies_of(name, resource)] if one is not None]
+        verdict = judged([*known, *unread])
+        if error is None or verdict.access is Access.BLOCKED:
+            return verdict
+        without_limits(error)
+        return judged(known)
 
     def is_blocked_for_some(self, resource: str) -> bool:
         """Whether a resource is blocked for some clients only."""
@@ -209,15 +228,6 @@ def acquire_nothing(requested: RequestedAmounts) -> Acquisition:
     acquisition = UNLIMITED.try_acquire(amounts_for(UNLIMITED, requested))
     acquisition.requires_usage = False
     return acquisition
-
-
-def read_verdict(table: AccessTable, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
-    """`AccessTable.verdict`; limited where the database cannot be read, unless ON_UNRESOLVED raises the error."""
-    try:
-        return table.verdict(identities, resource)
-    except Unresolved as error:
-        without_limits(error)
-        return LIMITED
 
 
 def _rejected(reason: AccessReason, resource: str | None) -> Acquisition:
