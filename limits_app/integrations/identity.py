@@ -20,7 +20,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.users import identifier_of_user
+from limits_app.models.users import identifier_of_user, is_logged_in
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
@@ -66,7 +66,10 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
     An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
     too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
     """
-    entity = conf.function_of(conf.ENTITY_OF_REQUEST, settings)(request)
+    function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
+    entity = function(request)
+    if function is entity_of_request and not str(entity).startswith("key:"):
+        is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
     if isinstance(entity, str):
         entity = normalize_entity(entity or entity_of_request(request))
     elif entity is not None:

@@ -352,6 +352,16 @@ def test_a_block_of_a_resource_in_shadow_mode_is_counted_whoever_is_charged(path
     assert limits.shadow_refusals()[resource]["blocked"] == before + 2
 
 
+@pytest.mark.parametrize("path", ["/ruled/", "/limited/", "/rest/"])
+@pytest.mark.parametrize("is_blocked", [False, True])
+def test_charged_responses_vary_by_cookie(path: str, is_blocked: bool) -> None:
+    if is_blocked:
+        block(NETWORK)
+    responses = [Client().get(path, headers=sent) for sent in ({}, {"X-Key": "k"})]
+    assert "Cookie" in responses[0].headers["Vary"]
+    assert path == "/rest/" or not responses[1].has_header("Vary")
+
+
 @pytest.mark.parametrize("function", [edge_address, tenant_by_header])
 def test_a_function_of_the_site_leaves_anonymous_pages_without_a_query_and_vary(
     function: Any, settings: Settings, django_assert_num_queries: DjangoAssertNumQueries
