@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.urls import ResolverMatch
 
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
-from limits_app.integrations.identities import calls_site, names_of
-from limits_app.policies import Access, AccessIndex, AccessReason, AccessVerdict, resolver
+from limits_app.integrations.identities import calls_site, counted_of, names_of
+from limits_app.policies import Access, AccessIndex, AccessReason, AccessVerdict
 from limits_app.services.access import Identity, blocked, shadowed, without_blocks
-from limits_app.services.request import Source
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
     from limits_app.integrations.charges import Key
     from limits_app.integrations.request import RequestLimits
 
-EXEMPT: Final = "limits_exempt"
-"""The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
 _ADDRESS: Final = "ip:"
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
@@ -40,7 +36,7 @@ def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
     verdicts = _verdicts(limits, key)
     for resource, verdict in verdicts:
         _check(limits, verdict, resource)
-    return not limits.is_admitted and any(verdict.access is Access.EXEMPT for _, verdict in verdicts)
+    return limits.source is not without_blocks and any(verdict.access is Access.EXEMPT for _, verdict in verdicts)
 
 
 async def ais_exempt(limits: RequestLimits, key: Key) -> bool:
@@ -75,16 +71,6 @@ def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, 
         if access.is_blocked_for_some(resource):
             verdicts.append((resource, verdict_of(limits, resource, entity)))
     return verdicts
-
-
-def limits_source(limits: RequestLimits) -> Source:
-    """Where the limits of a request come from: without blocks for a request that is let through all the same."""
-    return without_blocks if limits.is_admitted else resolver
-
-
-def is_marked_exempt(match: ResolverMatch | None) -> bool:
-    """Whether a view is marked with `@exempt`."""
-    return match is not None and getattr(match.func, EXEMPT, False)
 
 
 def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str | None = None) -> AccessVerdict:
@@ -152,7 +138,7 @@ def _with_plans(
     if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
         return [(name, None) for name in names]
     has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None
-    counted, named = (limits.entity, limits.identities[-1].plan) if has_named else (None, None)
+    counted, named = counted_of(limits) if has_named else (None, None)
     of_groups = limits.plan_of_groups()
     identities: list[Identity] = [(name, None) for name in names if name not in others]
     identities += [(name, named if named is not None and name == counted else of_groups) for name in others]
@@ -165,11 +151,12 @@ def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None =
     """Count a rejection where a verdict blocks, and raise its error; a page may be reachable all the same."""
     if verdict.access is not Access.BLOCKED or verdict.reason is None:
         return
-    limits.is_admitted = resource is None and _stays_reachable(limits, verdict)
-    if not limits.is_admitted:
-        rejected = blocked(verdict.reason, resource)
-        limits.refused = (rejected,)
-        raise LimitExceeded.of(rejected)
+    if resource is None and _stays_reachable(limits, verdict):
+        limits.source = without_blocks
+        return
+    rejected = blocked(verdict.reason, resource)
+    limits.refused = (rejected,)
+    raise LimitExceeded.of(rejected)
 
 
 def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
@@ -179,9 +166,9 @@ def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
     superusers while the system blocks everything.
     """
     match = None if limits.is_over else limits.request.resolver_match
-    if match is None or is_marked_exempt(match):
-        return match is not None
-    if is_admin_log_in(match.func):
+    if match is None:
+        return False
+    if limits.has_exempt_view or is_admin_log_in(match.func):
         return True
     is_superuser = verdict.blocks_everything and bool(getattr(limits.user, "is_superuser", False))
     return (match.url_name == _EMERGENCY_SWITCH or is_superuser) and is_of_admin(match.func)

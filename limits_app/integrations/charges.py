@@ -15,7 +15,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.outcome import LimitUse
-from limits_app.integrations.access import is_exempt, limits_source
+from limits_app.integrations.access import is_exempt
 from limits_app.policies import Limits
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
@@ -194,7 +194,7 @@ def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
         for share, _ in demands
     ]
     try:
-        acquisition = try_acquire_all(shares, limits_source(limits))
+        acquisition = try_acquire_all(shares, limits.source)
     except InvalidRequest:
         return False
     prefixes = prefixes_of(tuple([share.resource for share in shares]))

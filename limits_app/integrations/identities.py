@@ -6,7 +6,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from limits_app import conf
-from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+from limits_app.integrations.identity import (
+    client_of,
+    entity_of_api_key,
+    entity_of_request,
+    entity_of_user,
+    named_plan,
+)
 from limits_app.models.users import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
@@ -30,6 +36,16 @@ def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool 
     if limits.identities or _needs_counted(limits, kinds):
         found[limits.entity] = None
     return [name for name in found if name is not None]
+
+
+def counted_of(limits: RequestLimits) -> tuple[str | None, str | None]:
+    """Return the counted entity of a request, and the plan that PLAN_OF_REQUEST names for it.
+
+    Like `possible_user`, it looks at no user where that would only find out that the request has no session.
+    """
+    if limits.identities or not _is_usual(limits) or limits.user is not None:
+        return limits.entity, limits.identities[-1].plan
+    return entity_of_request(limits.request), named_plan(limits.request, limits.settings)
 
 
 def calls_site(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> bool:
@@ -56,5 +72,8 @@ def _may_be_user(kinds: Collection[str]) -> bool:
 
 def _needs_counted(limits: RequestLimits, kinds: Collection[str]) -> bool:
     """Whether a function of the site finds the counted entity, which may be of any kind then."""
-    is_usual = conf.function_of(conf.ENTITY_OF_REQUEST, limits.settings) is entity_of_request
-    return bool(kinds) and not is_usual
+    return bool(kinds) and not _is_usual(limits)
+
+
+def _is_usual(limits: RequestLimits) -> bool:
+    return conf.function_of(conf.ENTITY_OF_REQUEST, limits.settings) is entity_of_request

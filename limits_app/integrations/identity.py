@@ -74,11 +74,12 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
         entity = normalize_entity(entity or entity_of_request(request))
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
-    plan = _plan_of(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
+    plan = named_plan(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
     return Identity(entity, plan, getattr(request, "user", None))
 
 
-def _plan_of(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
+def named_plan(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
+    """Return the plan that PLAN_OF_REQUEST names; None without the setting. Raises TypeError as `identify` does."""
     function = conf.function_of(conf.PLAN_OF_REQUEST, settings)
     plan = None if function is None else function(request)
     if plan is not None and not isinstance(plan, str):

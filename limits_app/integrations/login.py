@@ -26,7 +26,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, limits_source
+from limits_app.integrations.access import is_exempt
 from limits_app.integrations.charges import NOTHING, one_of_each, refund
 from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
 from limits_app.integrations.request import RequestLimits
@@ -105,7 +105,7 @@ class LoginLimitBackend:
         try:
             if limits is not None:
                 is_exempt(limits)  # where it is blocked, it is rejected, or counted as if it were not
-            source = resolver if limits is None else limits_source(limits)
+            source = resolver if limits is None else limits.source
             attempt = _Attempt(_acquire_all(self._shares(request, credentials), source))
         except (LimitExceeded, StoreUnavailable) as error:
             if limits is not None:

@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, is_known_as_limited, is_marked_exempt, verdict_of
+from limits_app.integrations.access import is_exempt, is_known_as_limited, verdict_of
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -102,7 +102,7 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     """Charge a request by the rules that match it; return a refusal where it is blocked, or a limit rejects it."""
     limits = request.limits
     limits.enforced = True
-    if is_marked_exempt(request.resolver_match):
+    if limits.has_exempt_view:
         return None
     try:
         # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
@@ -121,7 +121,7 @@ def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTab
     limits.table = table
     rules = table.find(request)
     is_limited = not limits.needs_verdict or verdict_of(limits).access is Access.LIMITED
-    if not rules or not is_limited or _is_preflight(request):
+    if not rules or not is_limited or (request.method == "OPTIONS" and _is_preflight(request)):
         return _is_current(table) and (is_limited or is_exempt(limits) or not rules)
     if len(rules) == 1 and rules[0].is_plain:
         limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
@@ -135,7 +135,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     """`_enforce` for asyncio; a thread applies several rules, and those that may query the database."""
     limits = request.limits
     limits.enforced = True
-    if is_marked_exempt(request.resolver_match):
+    if limits.has_exempt_view:
         return None
     table = endpoints.cached()
     if table is None or limits.charges:
@@ -145,7 +145,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
     try:
-        if not rules or _is_preflight(request):
+        if not rules or (request.method == "OPTIONS" and _is_preflight(request)):
             if _is_current(table):
                 return None
         else:
@@ -169,13 +169,11 @@ def _is_preflight(request: HttpRequest) -> bool:
 
     Where the site has API keys, a preflight may carry one: to look for it is to check a guess, which must count.
     """
-    if request.method != "OPTIONS" or "Origin" not in request.headers:
-        return False
     match = request.resolver_match
     view = None if match is None else match.func
     has_credentials = any(map(request.META.get, _CREDENTIALS)) or conf.get(conf.API_KEY_OF_REQUEST) is not None
-    asks = "Access-Control-Request-Method" in request.headers and not has_credentials
-    return asks and answers_options(view) and renders_json(request, view)
+    asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
+    return asks and not has_credentials and answers_options(view) and renders_json(request, view)
 
 
 def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
@@ -187,7 +185,7 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
         limits.table = endpoints.current()
         limits.verdicts.clear()  # they may have been made before a change
         rules = limits.table.find(request)
-        if is_exempt(limits) or not rules or _is_preflight(request):
+        if is_exempt(limits) or not rules or (request.method == "OPTIONS" and _is_preflight(request)):
             return None
         charges = charges_for(limits, rules)
         try:

@@ -28,18 +28,18 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.core.leases import enter_block
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.access import ais_exempt, is_exempt, limits_source
+from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.integrations.exemptions import has_exemptions
 from limits_app.integrations.identity import Identity, entity_of_user, identify, possible_user
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import entity_name
-from limits_app.policies import AccessVerdict, Limits
+from limits_app.policies import AccessVerdict, Limits, resolver
 from limits_app.policies import Key as ResolverKey
 from limits_app.services.access import acquire_nothing
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
-from limits_app.services.request import Request
+from limits_app.services.request import Request, Source
 from limits_app.services.unavailable import without_limits
 from limits_app.usage.denial_counter import WEB_REQUEST
 
@@ -47,6 +47,8 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _ENABLED: Final = conf.ENABLED.name
 _EXEMPT: Final = conf.EXEMPT.name
+EXEMPT: Final = "limits_exempt"
+"""The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
@@ -86,8 +88,8 @@ class RequestLimits:
     """Whether the rules for the URL of the request were applied."""
     is_refunded = False
     """Whether the request was refunded what integrations charged, after it was rejected."""
-    is_admitted = False
-    """Whether the request is blocked, and its page is reachable all the same: it is charged as if it were not."""
+    source: Source = resolver
+    """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
 
@@ -130,6 +132,13 @@ class RequestLimits:
     def is_over(self) -> bool:
         """Whether the request is over."""
         return self._reference() is None
+
+    @property
+    def has_exempt_view(self) -> bool:
+        """Whether the view is marked with `@exempt`."""
+        request = self._reference()
+        match = None if request is None else request.resolver_match
+        return match is not None and getattr(match.func, EXEMPT, False)
 
     @property
     def user(self) -> Any:
@@ -380,7 +389,7 @@ class RequestLimits:
             requested = held.missing(named)
             if requested is None:
                 return None
-        request = Request(key, requested or partial(one_of_each, named), limits_source(self))
+        request = Request(key, requested or partial(one_of_each, named), self.source)
         request.requires_usage = False
         return request
 
