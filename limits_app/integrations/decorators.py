@@ -18,9 +18,9 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import EntityName, check_entity, check_resource
 from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
+from limits_app.integrations.access import EXEMPT
 from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, is_awaited
 from limits_app.integrations.charges import Charge
-from limits_app.integrations.middleware import EXEMPT
 from limits_app.models.users import entity_name
 
 F = TypeVar("F", bound=Callable[..., Any])

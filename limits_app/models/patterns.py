@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
@@ -118,7 +119,7 @@ class Patterns:
         self._names = frozenset(identifiers)
         self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
         networks = [_network_of(one) for one in self._names if is_pattern(one)]
-        self._sizes = sorted({(one.version, one.prefixlen) for one in networks if one is not None})
+        self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -137,15 +138,23 @@ class Patterns:
         if self._longest:
             ends = [end for end, one in enumerate(identifier[: self._longest], 1) if one in SEPARATORS]
             names += [f"{identifier[:end]}*" for end in ends]
-        network = _network_of(identifier) if self._sizes else None
-        if network is not None:
-            sizes = [size for version, size in self._sizes if version == network.version and size <= network.prefixlen]
-            names += [f"{_ADDRESS}{network.supernet(new_prefix=size)}" for size in sizes]
+        if self._sizes:
+            names += _networks_around(identifier, self._sizes)
         return [name for name in dict.fromkeys(names) if name in self._names]
 
 
 def _resembles_network(identifier: str) -> bool:
     return identifier.startswith(_ADDRESS) and ("/" in identifier or identifier.lower().startswith(_MAPPED))
+
+
+@lru_cache(maxsize=4096)
+def _networks_around(identifier: str, sizes: tuple[tuple[int, int], ...]) -> list[str]:
+    """The networks of some versions and sizes that an address or a network is in, as patterns."""
+    network = _network_of(identifier)
+    if network is None:
+        return []
+    fitting = [size for version, size in sizes if version == network.version and size <= network.prefixlen]
+    return [f"{_ADDRESS}{network.supernet(new_prefix=size)}" for size in fitting]
 
 
 def _network_of(identifier: str) -> IPv4Network | IPv6Network | None:

@@ -16,8 +16,16 @@ from limits_app.core.keys import EntityName
 
 _USER: Final = "user"
 _PREFIX: Final = f"{_USER}:"
-_TAKEN: Final = frozenset({_USER, "account", "digest", "header", "ip", "key", "session", "throttle"})
-"""The kinds of identifiers that a model with the same name must not use."""
+KINDS_OF_NO_USER: Final = frozenset(
+    {"account", "digest", "get", "header", "ip", "key", "post", "ratelimit", "session", "throttle"}
+)
+"""The kinds of identifiers that integrations make of requests, and no user has."""
+
+
+def is_logged_in(user: Any) -> bool:
+    """Whether a user is logged in; False for None, and for anything else that is not a user."""
+    value = getattr(user, "is_authenticated", False)
+    return bool(value() if callable(value) else value)
 
 
 def identifier_of_user(user: Any) -> str | None:
@@ -26,7 +34,7 @@ def identifier_of_user(user: Any) -> str | None:
     A user of another model than AUTH_USER_MODEL is `<model name>:<primary key>`, and of a model whose name another
     model of users has `<app label>.<model name>:<primary key>`: two tables never share a counter.
     """
-    if user is None or not user.is_authenticated:
+    if not is_logged_in(user):
         return None
     key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"{_kind_of(user)}:{key}"
@@ -40,7 +48,7 @@ def entity_name(entity: EntityName) -> str | None:
     """
     if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
         return entity  # type: ignore[return-value]  # other values are rejected when they are used
-    if not entity.is_authenticated:
+    if not is_logged_in(entity):
         raise InvalidLimit(
             "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
             "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"
@@ -99,4 +107,5 @@ def _kind_of(user: Any) -> str:
 def _kind_of_model(label: str) -> str:
     name = label.rpartition(".")[2]
     namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
-    return label if name in _TAKEN or len(namesakes) > 1 else name
+    is_taken = name == _USER or name in KINDS_OF_NO_USER
+    return label if is_taken or len(namesakes) > 1 else name

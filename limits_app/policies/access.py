@@ -9,7 +9,7 @@ blocks everything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -107,6 +107,12 @@ def access_of(
     if exempting is not None:
         return AccessVerdict(Access.EXEMPT, exempting, shadowed)
     return LIMITED if shadowed is None else AccessVerdict(shadowed=shadowed)
+
+
+def without_blocks(link: EntityPolicies) -> EntityPolicies:
+    """The policies of an entity without those that block it over all resources."""
+    policies = [one for one in link.policies if one.effect != PolicyEffect.BLOCKED or one.level not in _BLOCKING]
+    return replace(link, policies=tuple(policies))
 
 
 def _in_shadow(links: Sequence[EntityPolicies]) -> list[EntityPolicies]:

@@ -33,6 +33,7 @@ from limits_app.models import (
 )
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.policies.access import without_blocks
 from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
@@ -94,11 +95,13 @@ def resolve(
     *,
     store: Store | None = None,
     now: float | None = None,
+    lifts_blocks: bool = False,
 ) -> Resolution:
     """Read the policies that apply `now` (seconds of the system's clock) in one query, and compile them.
 
     `plan` is the name of the plan of the request, which applies to an entity without one; an unknown one is ignored.
-    They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`.
+    They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`. With
+    `lifts_blocks`, policies that block clients over all resources are left out.
     Raises InvalidLimit for an invalid resource, entity or default limit.
     """
     check_names(resource, entity)
@@ -106,7 +109,7 @@ def resolve(
     default_limits = checked_defaults(default_limits)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
     reading = read_policies(Subject(resource, entity, plan), at, StoreVersions(store))
-    return resolution_of(reading, resource, default_limits, at)
+    return resolution_of(reading, resource, default_limits, at, lifts_blocks=lifts_blocks)
 
 
 class Reading(NamedTuple):
@@ -117,12 +120,16 @@ class Reading(NamedTuple):
     store_version: StoreVersion
 
 
-def resolution_of(reading: Reading, resource: str, default_limits: Limits, at: datetime) -> Resolution:
+def resolution_of(
+    reading: Reading, resource: str, default_limits: Limits, at: datetime, *, lifts_blocks: bool = False
+) -> Resolution:
     """Judge policies that were read, and compile those that apply at a time."""
     found, members, store_version = reading
     entity = found.links[0].entity
     cooling_us = 0 if found.cooling is None else found.cooling.left_us(round(at.timestamp() * 1_000_000))
     links = [without_others(link, at) for link in found.links]
+    if lifts_blocks:
+        links = [without_blocks(link) for link in links]
     if default_limits:
         of_code = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], policies=(*links[0].policies, of_code))

@@ -51,6 +51,11 @@ def team_of(request: HttpRequest) -> str:
     return f"team:{request.headers.get('X-Team', 'none')}"
 
 
+def plan_of(request: HttpRequest) -> str | None:
+    """A plan by a header."""
+    return request.headers.get("X-Plan")
+
+
 class ByHeader(BaseAuthentication):
     """Authenticates inside the view."""
 
@@ -293,6 +298,28 @@ def test_the_counted_entity_of_the_site_is_checked(send: Send, settings: Setting
     assert [send(X_Team="red"), send(X_Team="blue")] == [403, 200]
 
 
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/missing/", "/limited/", "/alimited/", "/rest/"])
+def test_a_blocked_plan_of_the_request_rejects_whoever_is_counted(
+    path: str, send: Send, ann: User, settings: Settings
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": plan_of}
+    limits.set_plan_limits("ended", [], effect="blocked")
+    clients: list[dict[str, Any]] = [{}, {"user": ann}, {"X_Key": "k"}, {"user": ann, "X_Key": "k"}]
+    assert {send(path, X_Plan="ended", **client) for client in clients} == {403}
+    assert {send(path, X_Plan="other", **client) for client in clients} <= {200, 404}
+
+
+def test_a_plan_of_the_request_is_for_the_counted_entity(send: Send, ann: User, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": plan_of}
+    limits.set_plan_limits("trial", [], effect="unlimited")
+    limits.set_plan_limits("pro", "3/min")
+    assert [send("/ruled/", X_Plan="trial") for _ in range(7)] == [200] * 7
+    block(NETWORK)
+    block(f"user:{ann.pk}")
+    statuses = [send(user=ann, X_Plan="pro", X_Key="k"), send(ip=INSIDE, X_Plan="pro"), send(ip=INSIDE, X_Plan="trial")]
+    assert statuses == [403] * 3
+
+
 def test_pages_by_which_a_block_is_lifted_stay_reachable(ann: User, settings: Settings) -> None:
     User.objects.filter(pk=ann.pk).update(is_staff=True, is_superuser=True)
     client = Client(REMOTE_ADDR=INSIDE)
@@ -329,9 +356,11 @@ def test_a_system_that_blocks_everything_leaves_superusers_in_the_admin(send: Se
 
 
 @pytest.mark.parametrize("entity", ["user:7", "key:*", "team:*", NETWORK, "plan"])
+@pytest.mark.parametrize("of_request", [None, plan_of])
 def test_an_anonymous_page_makes_no_query_and_does_not_vary_by_cookie(
-    entity: str, ann: User, django_assert_num_queries: DjangoAssertNumQueries
+    entity: str, of_request: Any, ann: User, settings: Settings, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": of_request}
     on_plan(ann, "free", "unlimited") if entity == "plan" else block(entity)
     Client().get("/")
     with django_assert_num_queries(0):
