@@ -169,7 +169,7 @@ def possible_user(request: HttpRequest) -> Any:
         session = getattr(request, "session", None)
         if hasattr(request, "_cached_user"):
             return user
-        of_session = getattr(user.__dict__.get("_setupfunc"), "__module__", None) == _OF_SESSION
+        of_session = any(getattr(one, "__module__", None) == _OF_SESSION for one in vars(user).values())
         if of_session and session is not None and session.is_empty():
             return None
     return user
