@@ -149,6 +149,11 @@ class Entry:
         return self.section.name, self.key
 
     @property
+    def values(self) -> State:
+        """Every field with its value, also those that identify it."""
+        return dict(zip(self.section.identity, self.key, strict=False)) | dict(self.state)
+
+    @property
     def label(self) -> str:
         """What people call it."""
         if self.section.named:
@@ -168,7 +173,7 @@ class Entry:
 
 def references(entry: Entry) -> Iterator[Name]:
     """The objects that an object names; the groups of users that it names are in no section."""
-    said = dict(zip(entry.section.identity, entry.key, strict=False)) | dict(entry.state)
+    said = entry.values
     for name in entry.section.registered.references:
         model = entry.section.field(name).related_model
         if said.get(name) and model in REGISTRY:
