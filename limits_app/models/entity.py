@@ -74,7 +74,9 @@ class Entity(Configuration):
         _("unlimited"),
         default=False,
         help_text=_(
-            "Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply."
+            "Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply. "
+            "Web requests are not charged at all, also not for limits that all clients share, totals and members of "
+            "pools, unless it counts for a parent that is not exempt."
         ),
     )
     blocked = models.BooleanField(

@@ -20,8 +20,9 @@ from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 from limits_app.policies.choose import Choice, applied_policies, judge
 
 _PATTERNS: Final = frozenset({PolicyScope.PATTERN, PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN_TOTAL})
-_EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})
-_BLOCKING: Final = _EXEMPTING | {
+EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})
+"""The levels of the policies that exempt a client where they are unlimited."""
+_BLOCKING: Final = EXEMPTING | {
     PolicyScope.ENTITY_TOTAL,
     PolicyScope.PLAN_TOTAL,
     PolicyScope.PATTERN_TOTAL,
@@ -129,6 +130,6 @@ def _block(choices: Iterable[Choice], levels: frozenset[str]) -> AccessReason | 
 
 def _exemption(choice: Choice) -> AccessReason | None:
     first = next(iter(applied_policies(choice.verdicts)), None)
-    if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in _EXEMPTING:
+    if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in EXEMPTING:
         return None
     return AccessReason(choice.entity, first)

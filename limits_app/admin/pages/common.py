@@ -15,14 +15,14 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from limits_app.admin.base import site_page
-from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnapshot
+from limits_app.models import Bucket, Denial, Exemption, Explain, Live, Overview, UsageSnapshot
 from limits_app.models.validators import validate_text
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import roll_up
 
 View = Callable[[AdminSite, HttpRequest], HttpResponse]
 
-_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain)
+_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain, Exemption)
 
 
 def check(request: HttpRequest, action: Action, *more: str) -> None:
