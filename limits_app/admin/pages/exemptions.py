@@ -111,7 +111,9 @@ def exemptions_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, Action.VIEW_LIMITS)
     form = None
     if may(request.user, Action.EXEMPT):
-        form = ExemptForm(request.POST if request.method == "POST" else None, auto_id="limits-exempt-%s")
+        form = ExemptForm(
+            request.POST if request.method == "POST" else None, auto_id="limits-exempt-%s", label_suffix=""
+        )
         if form.is_valid() and _add(site, request, form):
             return HttpResponseRedirect(request.path)
     sections = [one for one in (_shown(site, request, table) for table in _tables(site, request)) if one["rows"]]

@@ -75,4 +75,4 @@ def test_the_pages_are_in_the_menu_and_overview_is_first(admin_client: Client) -
     response = admin_client.get(reverse("admin:app_list", args=["limits_app"]))
     names = [model["name"].strip() for model in response.context["app_list"][0]["models"]]
     assert names[0] == "Overview"
-    assert {"Rejections", "Usage", "Live", "Effective limits"} <= {*names}
+    assert {"Rejections", "Usage", "Live", "Effective limits", "Exemptions"} <= {*names}
