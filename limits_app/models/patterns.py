@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Final
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q
+from django.db import connections
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from limits_app import conf
@@ -21,6 +22,8 @@ SEPARATORS: Final = ":/.-_@"
 _ADDRESS: Final = "ip:"
 _MAPPED: Final = "ip:::ffff:"
 """What precedes IPv4 addresses that are mapped to IPv6; clients are identified by the IPv4 address."""
+_LAST: Final = "\U0010ffff"
+"""No character comes after it."""
 _NETWORK_RANK: Final = 1000
 """Networks are more specific than any prefix."""
 
@@ -44,6 +47,16 @@ def check_pattern(identifier: str) -> None:
         raise ValidationError(
             _("Write the network as “ip:%(network)s”, not %(value)s."),
             params={"network": found, "value": shown(identifier)},
+        )
+
+
+def check_client(identifier: str) -> None:
+    """Raise ValidationError for a pattern, where one client is meant; and as `check_pattern`."""
+    check_pattern(identifier)
+    if is_pattern(identifier):
+        name = shown(identifier)
+        raise ValidationError(
+            _("entity %(name)s is a pattern: name one entity, or set a policy for it"), params={"name": name}
         )
 
 
@@ -105,6 +118,23 @@ def prefixes_of(identifier: str) -> list[str]:
 def patterns_of(identifier: str) -> list[str]:
     """All patterns that match the identifier of a client, as the query for policies finds them."""
     return prefixes_of(identifier) + other_networks_of(identifier)
+
+
+def begins(field: str, text: str, using: str) -> Q:
+    """The filter for rows whose field begins with a text, in words that the database looks up in an index."""
+    if connections[using].vendor == "postgresql":
+        return Q(**{f"{field}__startswith": text})
+    return Q(**{f"{field}__gte": text, f"{field}__lt": text + _LAST})
+
+
+def matching(field: str, name: str, identifiers: QuerySet[Any, str]) -> Q:
+    """The filter for rows whose field is an identifier or matches a pattern; `identifiers` are those of addresses."""
+    if name.endswith("*"):
+        return begins(field, name.removesuffix("*"), identifiers.db)
+    if not is_pattern(name):
+        return Q(**{field: name})
+    network = Patterns([name])
+    return Q(**{f"{field}__in": [one for one in identifiers if one in network]})
 
 
 class Patterns:
