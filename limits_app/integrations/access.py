@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
 
 _ADDRESS: Final = "ip:"
+DECIDES_ITSELF: Final = "throttles_block_of_everything"
+"""The attribute of views whose throttle decides while the system blocks everything."""
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
 
@@ -142,12 +144,20 @@ def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None =
     """Count a rejection where a verdict blocks, and raise its error; a page may be reachable all the same."""
     if verdict.access is not Access.BLOCKED or verdict.reason is None:
         return
+    if verdict.blocks_everything and _decides_itself(limits):
+        return
     if resource is None and _stays_reachable(limits, verdict):
         limits.source = without_blocks
         return
     rejected = blocked(verdict.reason, resource)
     limits.refused = (rejected,)
     raise LimitExceeded.of(rejected)
+
+
+def _decides_itself(limits: RequestLimits) -> bool:
+    """Whether a view of the REST API of the app answers, whose throttle lets administrators lift a block of all."""
+    match = None if limits.is_over else limits.request.resolver_match
+    return match is not None and getattr(getattr(match.func, "cls", None), DECIDES_ITSELF, False)
 
 
 def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
