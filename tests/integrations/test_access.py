@@ -378,6 +378,20 @@ def test_a_blocked_client_costs_no_query(ann: User, django_assert_num_queries: D
     assert statuses == [403, 403, 403, 200]
 
 
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/limited/", "/rest/"])
+@pytest.mark.parametrize("subject", ["user:999", "key:x-*", "team:x", NETWORK, "plan"])
+def test_the_second_request_of_a_client_reads_only_its_session_and_user(
+    subject: str, path: str, ann: User, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    on_plan(User.objects.create_user("bob"), "bad", "blocked") if subject == "plan" else block(subject)
+    client = Client()
+    client.force_login(ann)
+    for headers in ({}, {"X-Key": "k"}):
+        client.get(path, headers=headers)
+        with django_assert_max_num_queries(2):
+            assert client.get(path, headers=headers).status_code == 200
+
+
 def test_rejections_are_counted_for_the_pattern_that_is_blocked(send: Send, ann: User) -> None:
     block(NETWORK)
     block(f"user:{ann.pk}", "ruled")
