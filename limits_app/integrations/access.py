@@ -12,7 +12,7 @@ from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import calls_site, counted_of, names_of
-from limits_app.policies import Access, AccessIndex, AccessReason, AccessVerdict
+from limits_app.policies import Access, AccessIndex, AccessVerdict
 from limits_app.services.access import Identity, blocked, shadowed, without_blocks
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
 
 _ADDRESS: Final = "ip:"
+DECIDES_ITSELF: Final = "throttles_block_of_everything"
+"""The attribute of views whose throttle decides while the system blocks everything."""
 _EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
 
@@ -83,17 +85,8 @@ def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str |
     verdict = limits.verdicts.get((resource, entity))
     if verdict is None:
         verdict = limits.verdicts[resource, entity] = _judged(limits, resource, entity)
-        if verdict.shadowed is not None:
-            _count_shadowed(limits, verdict.shadowed, resource, entity)
+        shadowed(verdict.shadowed, resource, limits.blocks_in_shadow)
     return verdict
-
-
-def _count_shadowed(limits: RequestLimits, reason: AccessReason, resource: str | None, entity: str | None) -> None:
-    """Count a rejection by a block in shadow mode once for a request; the charge of an entity counts its own ones."""
-    is_counted_by_charge = entity is not None and (resource is None or reason.entity == entity)
-    if not is_counted_by_charge and (resource, reason.subject) not in limits.shadowed:
-        limits.shadowed.add((resource, reason.subject))
-        shadowed(reason, resource)
 
 
 def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
@@ -151,12 +144,20 @@ def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None =
     """Count a rejection where a verdict blocks, and raise its error; a page may be reachable all the same."""
     if verdict.access is not Access.BLOCKED or verdict.reason is None:
         return
+    if verdict.blocks_everything and _decides_itself(limits):
+        return
     if resource is None and _stays_reachable(limits, verdict):
         limits.source = without_blocks
         return
     rejected = blocked(verdict.reason, resource)
     limits.refused = (rejected,)
     raise LimitExceeded.of(rejected)
+
+
+def _decides_itself(limits: RequestLimits) -> bool:
+    """Whether a view of the REST API of the app answers, whose throttle lets administrators lift a block of all."""
+    match = None if limits.is_over else limits.request.resolver_match
+    return match is not None and getattr(getattr(match.func, "cls", None), DECIDES_ITSELF, False)
 
 
 def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:

@@ -112,8 +112,8 @@ class RequestLimits:
         self._charge_locks: dict[object, Any] = {}
         self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
         """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
-        self.shadowed: set[tuple[str | None, str | None]] = set()
-        """The resources (None: all) and the identifiers of blocks in shadow mode that were counted."""
+        self.blocks_in_shadow: set[object] = set()
+        """The blocks in shadow mode that were counted for the request."""
         self._judged_user: object = None
         self.needs_verdict: bool = self.settings[_ENABLED]
         """Whether anyone at all is blocked or exempt; True until the table is known."""

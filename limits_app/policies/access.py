@@ -58,11 +58,11 @@ class AccessReason:
 
 @dataclass(frozen=True, slots=True)
 class AccessVerdict:
-    """The access of a request, with its reason (None: limited), and the first block that is in shadow mode."""
+    """The access of a request, with its reason (None: limited), and the blocks in shadow mode, which do not reject."""
 
     access: Access = Access.LIMITED
     reason: AccessReason | None = None
-    shadowed: AccessReason | None = None
+    shadowed: tuple[AccessReason, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The verdict as plain data, for JSON."""
@@ -95,19 +95,19 @@ def access_of(
         return LIMITED
     levels = _BLOCKING_A_RESOURCE if on_resource else _BLOCKING
     exempting: AccessReason | None = None
-    shadowed: AccessReason | None = None
+    shadowed: list[AccessReason] = []
     for links in identities:
         choices = [judge(link, now) for link in links]
-        block = _block(choices, levels)
-        if block is not None and mode == Enforcement.ENFORCE:
-            return AccessVerdict(Access.BLOCKED, block)
-        shadowed = shadowed or block or _block([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
+        blocks = _blocks(choices, levels)
+        if blocks and mode == Enforcement.ENFORCE:
+            return AccessVerdict(Access.BLOCKED, blocks[0])
+        shadowed += blocks or _blocks([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
         # What an exempt entity counts for has limits of its own.
         exemptions = [] if on_resource else [_exemption(choice) for choice in choices]
         exempting = exempting or (exemptions[0] if exemptions and all(exemptions) else None)
     if exempting is not None:
-        return AccessVerdict(Access.EXEMPT, exempting, shadowed)
-    return LIMITED if shadowed is None else AccessVerdict(shadowed=shadowed)
+        return AccessVerdict(Access.EXEMPT, exempting, tuple(shadowed))
+    return AccessVerdict(shadowed=tuple(shadowed)) if shadowed else LIMITED
 
 
 def without_blocks(link: EntityPolicies) -> EntityPolicies:
@@ -120,12 +120,13 @@ def _in_shadow(links: Sequence[EntityPolicies]) -> list[EntityPolicies]:
     return [link for link in links if any(one.enforcement == Enforcement.SHADOW for one in link.policies)]
 
 
-def _block(choices: Iterable[Choice], levels: frozenset[str]) -> AccessReason | None:
-    for choice in choices:
-        for one in (*choice.limits, *choice.totals):
-            if isinstance(one.limit, Blocked) and one.policy.level in levels:
-                return AccessReason(choice.entity, one.policy)
-    return None
+def _blocks(choices: Iterable[Choice], levels: frozenset[str]) -> list[AccessReason]:
+    return [
+        AccessReason(choice.entity, one.policy)
+        for choice in choices
+        for one in (*choice.limits, *choice.totals)
+        if isinstance(one.limit, Blocked) and one.policy.level in levels
+    ]
 
 
 def _exemption(choice: Choice) -> AccessReason | None:

@@ -43,7 +43,7 @@ from limits_app.policies import (
 )
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
-from limits_app.services.shadow import note_shadowed
+from limits_app.services.shadow import block_in_shadow, note_shadowed
 from limits_app.services.unavailable import UNLIMITED, without_limits
 from limits_app.stores.memory import MemoryStore
 
@@ -194,9 +194,17 @@ def blocked(reason: AccessReason, resource: str | None = None) -> Acquisition:
     return acquisition
 
 
-def shadowed(reason: AccessReason, resource: str | None = None) -> None:
-    """Count a rejection by a block in shadow mode, which rejects nothing."""
-    note_shadowed(_rejected(reason, resource).outcome)
+def shadowed(reasons: Iterable[AccessReason], resource: str | None, counted: set[object]) -> None:
+    """Count rejections by blocks in shadow mode, which reject nothing; each once for a request.
+
+    `counted` has the blocks that were counted for the request, and the limits that they are in its acquisitions.
+    """
+    for reason in reasons:
+        limit = block_in_shadow(reason.entity, reason.policy.level, resource)
+        block = reason.policy.policy_id or limit
+        if block not in counted:
+            note_shadowed(_rejected(reason, resource).outcome)
+        counted |= {block, limit}
 
 
 def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = ENFORCED) -> AccessVerdict:

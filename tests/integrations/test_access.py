@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path as address
 from django.utils import timezone
@@ -90,7 +90,7 @@ def site(settings: Settings, default_entities: None) -> None:
         "": fine, "ruled/": fine, "a/": afine, "health/": exempt(fine),
         "limited/": limited("decorated")(fine), "alimited/": limited("decorated")(afine),
         "ratelimit/": ratelimit(key="ip", rate="5/m", group="decorated")(fine),
-        "rest/": Throttled.as_view(), "visitors/": OnlyVisitors.as_view(),
+        "rest/": Throttled.as_view(), "both/": fine, "visitors/": OnlyVisitors.as_view(),
     }  # fmt: skip
     settings.ROOT_URLCONF = (
         address("admin/", admin.site.urls),
@@ -378,6 +378,20 @@ def test_a_blocked_client_costs_no_query(ann: User, django_assert_num_queries: D
     assert statuses == [403, 403, 403, 200]
 
 
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/limited/", "/rest/"])
+@pytest.mark.parametrize("subject", ["user:999", "key:x-*", "team:x", NETWORK, "plan"])
+def test_the_second_request_of_a_client_reads_only_its_session_and_user(
+    subject: str, path: str, ann: User, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    on_plan(User.objects.create_user("bob"), "bad", "blocked") if subject == "plan" else block(subject)
+    client = Client()
+    client.force_login(ann)
+    for headers in ({}, {"X-Key": "k"}):
+        client.get(path, headers=headers)
+        with django_assert_max_num_queries(2):
+            assert client.get(path, headers=headers).status_code == 200
+
+
 def test_rejections_are_counted_for_the_pattern_that_is_blocked(send: Send, ann: User) -> None:
     block(NETWORK)
     block(f"user:{ann.pk}", "ruled")
@@ -406,6 +420,66 @@ def test_a_block_in_shadow_mode_rejects_nobody_and_is_counted(send: Send, ann: U
     before = limits.shadow_refusals().get("", {}).get("blocked", 0)
     assert send(ip=INSIDE, user=ann) == 200
     assert limits.shadow_refusals()[""]["blocked"] == before + 1
+
+
+def shadowed_blocks(send: Send, path: str, **client: Any) -> int:
+    """How many rejections by blocks in shadow mode one request adds."""
+
+    def number() -> int:
+        return sum(one.get("blocked", 0) for one in limits.shadow_refusals().values())
+
+    before = number()
+    assert send(path, **client) == 200
+    return number() - before
+
+
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/limited/", "/alimited/", "/rest/", "/ratelimit/", "/both/"])
+@pytest.mark.parametrize("subject", [NETWORK, f"ip:{INSIDE}", "user", "user:*", "key:*", "parent", "system", "total"])
+def test_a_block_in_shadow_mode_is_counted_once_for_a_request(subject: str, path: str, send: Send, ann: User) -> None:
+    endpoint(limit("second", CallLimit(5, 60)), "/both/")
+    endpoint(limit("third", CallLimit(5, 60)), "/both/", name="third", counted_by="ip")
+    match subject:
+        case "parent":
+            above = Entity.objects.create(identifier="tenant:a")
+            Entity.objects.create(identifier=f"user:{ann.pk}", parent=above, cascade=True)
+            block("tenant:a", enforcement="shadow")
+        case "system":
+            limits.set_system_limits([], effect="blocked", counted="total", enforcement="shadow")
+        case _:
+            name, counted = (f"user:{ann.pk}", "total") if subject == "total" else (subject, "each")
+            block(f"user:{ann.pk}" if subject == "user" else name, enforcement="shadow", counted=counted)
+    assert shadowed_blocks(send, path, user=ann, ip=INSIDE, X_Key="k") == 1
+    is_of_user = subject in {"user", "user:*", "parent", "total"}
+    if is_of_user:
+        assert shadowed_blocks(send, path, user=ann) == 1
+    assert shadowed_blocks(send, path, user=ann if not is_of_user else None) == int(subject == "system")
+
+
+@pytest.mark.parametrize("subject", [NETWORK, "user", "key:*", "ruled", "both"])
+def test_a_block_of_a_resource_in_shadow_mode_is_counted_once_where_that_is_charged(
+    subject: str, send: Send, ann: User
+) -> None:
+    if subject == "ruled":
+        limits.set_resource_limits("ruled", [], effect="blocked", enforcement="shadow")
+    elif subject == "both":
+        block("key:*", "ruled", enforcement="shadow")
+        block(NETWORK, "ruled", enforcement="shadow")
+    else:
+        block(f"user:{ann.pk}" if subject == "user" else subject, "ruled", enforcement="shadow")
+    client = {"user": ann, "ip": INSIDE, "X_Key": "k"}
+    expected = 2 if subject == "both" else 1
+    assert [shadowed_blocks(send, path, **client) for path in ("/", "/limited/", "/ruled/")] == [0, 0, expected]
+
+
+def test_a_block_in_shadow_mode_of_another_client_is_counted_in_a_request(send: Send, settings: Settings) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        limits.acquire("jobs", entity="tenant:a").release()
+        return HttpResponse("fine")
+
+    settings.ROOT_URLCONF = (address("jobs/", view),)
+    block("tenant:a", enforcement="shadow")
+    block(NETWORK, enforcement="shadow")
+    assert shadowed_blocks(send, "/jobs/", ip=INSIDE) == 2
 
 
 def test_a_block_begins_and_ends_at_its_dates(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
