@@ -98,6 +98,12 @@ def find_or_new(model: type[M], name: str) -> M:
         return model(**{name_field(model): name})
 
 
+def find_known(row: Definable, find: Find) -> Find:
+    """Return a `find` that knows the rows that a row which was just read refers to."""
+    known = {(type(named), str(named)): named for _, named in _named_rows(row)}
+    return lambda model, name: known.get((model, name)) or find(model, name)
+
+
 def read(
     row: Definable, data: object, *, partial: bool = False, find: Find = find_stored, alone: bool = False
 ) -> Definition:
@@ -131,15 +137,39 @@ def save(definition: Definition) -> None:
             named.save()
             setattr(row, name, named)  # which takes the new primary key
     row.save()
+    _save_parts(definition, is_new=is_new)
+
+
+def _save_parts(definition: Definition, *, is_new: bool) -> None:
+    """Make the parts of a row those of its definition; equal ones are left alone."""
     if definition.parts is None:
         return
-    if not is_new:
-        kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
-        stored = getattr(row, registered(type(row)).parts).all()
-        (stored.exclude(pk__in=kept) if kept else stored).delete()
+    parts = getattr(definition.row, registered(type(definition.row)).parts)
+    kind = registered(parts.model)
+    # Read here, since the row may have been read with its parts before others changed them.
+    stored = {} if is_new else {_identity(row): row for row in parts.order_by()}
+    changed, new = [], []
     for part in definition.parts:
-        setattr(part.row, registered(type(row)).owner, row)
-        save(part)
+        row = stored.pop(_identity(part.row), None)
+        new.append(row is None)
+        if row is None:
+            changed.append(part.row)
+            continue
+        differing = [name for name in kind.fields if getattr(row, name) != getattr(part.row, name)]
+        for name in differing:
+            setattr(row, name, getattr(part.row, name))
+        part.row = row
+        if differing:
+            changed.append(row)
+    if stored:
+        parts.filter(pk__in=[row.pk for row in stored.values()]).delete()
+    parts.add(*changed, bulk=False)  # which forgets the parts that were read with the row
+    for part, is_new_part in zip(definition.parts, new, strict=True):
+        _save_parts(part, is_new=is_new_part)
+
+
+def _identity(part: Definable) -> tuple[Any, ...]:
+    return tuple(getattr(part, name) for name in registered(type(part)).identity)
 
 
 class _Reader:
@@ -159,9 +189,10 @@ class _Reader:
         self._check_names(data, [*fields, *filter(None, [part_name])], path)
         columns = {name: row._meta.get_field(name) for name in fields}
         values, wrong = self._values(columns, data, path, partial=partial)
+        before = _identifying(row)
         for name, value in values.items():
             setattr(row, name, value)
-        self._check(row, path, wrong)
+        self._check(row, path, wrong, is_moved=row.pk is None or _identifying(row) != before)
         inner, parts = (*path, part_name), None
         if part_name and (part_name in data or not partial):
             parts = self.parts(row, data.get(part_name, ()), inner)
@@ -239,16 +270,19 @@ class _Reader:
                 values[name] = column.get_default()
         return values, wrong
 
-    def _check(self, row: Definable, path: Path, wrong: set[str]) -> None:
-        """Have the model check the row; one with fields of a wrong type is checked field by field only."""
+    def _check(self, row: Definable, path: Path, wrong: set[str], *, is_moved: bool) -> None:
+        """Have the model check the row; one with fields of a wrong type is checked field by field only.
+
+        A stored row whose identity stays as it is, and a new one of a name that was not found, are unique.
+        """
         new = {name: found for name, found in _named_rows(row) if found.pk is None}
         for name, found in new.items() if not self._alone else ():
             with self._noted((*path, name)):
-                found.full_clean()
+                found.full_clean(validate_unique=False)
         exclude = {*new, *wrong, *([registered(Pool).owner] if isinstance(row, PoolMember) else ())}
         with self._noted(path):
             if not (wrong or self._alone):
-                row.full_clean(exclude)
+                row.full_clean(exclude, validate_unique=is_moved, validate_constraints=is_moved)
                 return
             row.clean_fields(exclude)
             if not wrong:
@@ -270,6 +304,11 @@ class _Reader:
 
     def _has_errors(self, path: Path) -> bool:
         return any(found[: len(path)] == path for found in self.errors)
+
+
+def _identifying(row: Definable) -> list[Any]:
+    """The values of the columns that identify a row."""
+    return [getattr(row, row._meta.get_field(name).attname) for name in registered(type(row)).identity]  # type: ignore[union-attr]
 
 
 def _named_rows(row: Definable) -> Iterator[tuple[str, Any]]:
