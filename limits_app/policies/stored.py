@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
         about = Q(entity=None, plan=None)
     if all(policy.resource_id is not None for policy in policies):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies})
-    rows = Policy.objects.using(using).filter(about)
+    rows = Policy.objects.using(using).filter(about).order_by("pk")
     found = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
     keys = {policy.pk for policy in policies}
     clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}

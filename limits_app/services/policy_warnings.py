@@ -36,7 +36,7 @@ def overriding_block(policy: Policy) -> list[str]:
 
 
 def dropped_messages(policy: Policy) -> list[str]:
-    """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
+    """Return a sentence for each key that a saved policy drops, or for an overridden block."""
     if others := overriding_block(policy):
         return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block the total"]
     levels: dict[str, list[str]] = {}

@@ -123,8 +123,10 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
     data: dict[str, Any] = {**fields}
     if data.get("parent") is not None:
         data["parent"] = check_entity(entity_name(data["parent"]))
-    with audit.acting(actor=actor, source="service", reason=reason):
-        row = definitions.find_or_new(Entity, check_entity(entity_name(entity)))
+    name = check_entity(entity_name(entity))
+    with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()) as unit:
+        there = unit.read(Entity.objects.filter(identifier=name).order_by())
+        row = there[0] if there else Entity(identifier=name)
         found = definitions.read(row, data, partial=True, find=_entity_or_stored)
         definitions.save(found)
     stored: Entity = found.row
@@ -160,7 +162,7 @@ def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Pol
     hours = fields.get("weekly_hours", "")
     with audit.acting(actor=actor, source="service", using=write_alias()) as unit:
         policies = scope.policies(str(fields.get("counted", Counted.EACH)))
-        there = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)))
+        there = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
         stored = there[0] if there else Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
         found = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
