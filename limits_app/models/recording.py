@@ -201,7 +201,7 @@ class Unit:
             if _state(before) != _state(after[model].get(key))
         ]
         if events:
-            AuditEvent.objects.using(self._using).append(events, batch_size=1000)  # type: ignore[attr-defined]
+            AuditEvent.objects.using(self._using).append(events, batch_size=1000)
         self._before.clear()
 
     def _keys(self) -> dict[Model, list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from django.db import IntegrityError
@@ -20,10 +20,13 @@ from limits_app.services.limits_file.content import (
     SECTIONS,
     Content,
     Entry,
+    Name,
     Section,
     State,
     stored_content,
     stored_keys,
+    stored_where,
+    where_named,
 )
 from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
 from limits_app.services.limits_file.reading import InvalidFile, Problem
@@ -86,10 +89,10 @@ class _Writer:
     def write(self) -> None:
         """Delete what nothing refers to, write section by section, and delete the rest, users before used."""
         self._give_keys_to_groups()
+        self._give_keys(self._plan.keys)
         for name in _DELETED_FIRST:
             self._delete(SECTIONS[name])
         for section in SECTIONS.values():
-            self._give_keys(section)
             self._change(section)
             self._create(section)
         for section in reversed([*SECTIONS.values()]):
@@ -108,14 +111,22 @@ class _Writer:
                 rows.update(parent=None)
             rows.delete()
 
-    def _give_keys(self, section: Section) -> None:
+    def _give_keys(self, keys: Mapping[Name, Any]) -> None:
         """Give the rows of the file, to which others refer, the primary keys that they have in the database."""
-        keys = stored_keys(section, self._using)
-        for (name, key), row in self._content.rows.items():
-            if name == section.name:
-                row.pk = keys.get(key)
-        for entry in self._content.of(section.name):
-            _row(entry).pk = keys.get(entry.key)
+        for name, row in self._content.rows.items():
+            if name[0] != GROUPS:
+                row.pk = keys.get(name)
+        for name, entry in self._content.entries.items():
+            _row(entry).pk = keys.get(name)
+
+    def _give_new_keys(self, section: Section, entries: Collection[Entry]) -> None:
+        """Read the primary keys of new rows where the database has not returned them."""
+        if any(_row(entry).pk is None for entry in entries):
+            names = [entry.key for entry in entries]
+            found = [one for where in where_named(section, names) for one in stored_where(section, where, self._using)]
+            keys = {entry.key: entry.pk for entry in found}
+            for entry in entries:
+                _row(entry).pk = keys[entry.key]
 
     def _give_keys_to_groups(self) -> None:
         """Give the groups of users that the file names their primary keys; the plan has found them."""
@@ -147,7 +158,7 @@ class _Writer:
         entries = [step.entry for step in self._plan.of(Change.CREATE, section.name)]
         for generation in _generations(entries) if section.model is Entity else [entries] if entries else []:
             self._rows(section.model).bulk_create([_row(entry) for entry in generation], batch_size=_BATCH)
-            self._give_keys(section)  # which not every database returns
+            self._give_new_keys(section, generation)
         self._write_parts(section, entries)
 
     def _write_parts(self, section: Section, entries: Sequence[Entry]) -> None:
