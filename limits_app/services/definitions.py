@@ -7,7 +7,7 @@ mistake has the same message everywhere. A policy is a mapping such as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from limits_app.core.limits import AnyLimit
 from limits_app.core.notation import Noted, parse_limit
 from limits_app.models import Limit, Policy, PolicyEffect, Pool, PoolMember, registered
 from limits_app.models.base import Definable, name_field
+from limits_app.models.snapshots import batches
 from limits_app.services import limit_fields
 from limits_app.services.field_values import Find, column_value, nearest
 
@@ -31,6 +32,8 @@ Path = tuple[str | int, ...]
 
 MOST_PARTS: Final = 100
 """How many limits a policy or a member can have, and how many members a pool."""
+MOST_ROWS: Final = 500
+"""How many rows a statement writes."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
 _KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them, or give one another key."
 _NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
@@ -137,35 +140,78 @@ def save(definition: Definition) -> None:
             named.save()
             setattr(row, name, named)  # which takes the new primary key
     row.save()
-    _save_parts(definition, is_new=is_new)
+    if definition.parts is not None:
+        save_parts([definition], are_new=is_new, using=row._state.db)
+        getattr(row, registered(type(row)).parts).add(bulk=False)  # forgets the parts that were read with the row
 
 
-def _save_parts(definition: Definition, *, is_new: bool) -> None:
-    """Make the parts of a row those of its definition; equal ones are left alone."""
-    if definition.parts is None:
+def save_parts(definitions: Sequence[Definition], *, are_new: bool, using: str) -> None:
+    """Make the parts of saved rows of one model those of their definitions, with a few queries for all of them.
+
+    Parts that are stored as they are defined are left alone. Rows that `are_new` have no parts yet.
+    """
+    if not definitions:
         return
-    parts = getattr(definition.row, registered(type(definition.row)).parts)
-    kind = registered(parts.model)
-    # Read here, since the row may have been read with its parts before others changed them.
-    stored = {} if is_new else {_identity(row): row for row in parts.order_by()}
-    changed, new = [], []
-    for part in definition.parts:
-        row = stored.pop(_identity(part.row), None)
-        new.append(row is None)
-        if row is None:
-            changed.append(part.row)
-            continue
-        differing = [name for name in kind.fields if getattr(row, name) != getattr(part.row, name)]
-        for name in differing:
-            setattr(row, name, getattr(part.row, name))
-        part.row = row
-        if differing:
-            changed.append(row)
-    if stored:
-        parts.filter(pk__in=[row.pk for row in stored.values()]).delete()
-    parts.add(*changed, bulk=False)  # which forgets the parts that were read with the row
-    for part, is_new_part in zip(definition.parts, new, strict=True):
-        _save_parts(part, is_new=is_new_part)
+    entry = registered(type(definitions[0].row))
+    kind: Any = entry.model._meta.get_field(entry.parts).related_model
+    rows = kind._base_manager.using(using)
+    stored: dict[Any, dict[tuple[Any, ...], Any]] = {definition.row.pk: {} for definition in definitions}
+    # Read here, since the rows may have been read with their parts before others changed them.
+    for row in () if are_new else _rows_of(rows, entry.owner, stored):
+        stored[getattr(row, f"{entry.owner}_id")][_identity(row)] = row
+    new, changed = [], []
+    for definition in definitions:
+        for part in definition.parts or ():
+            row = stored[definition.row.pk].pop(_identity(part.row), None)
+            if row is None:
+                setattr(part.row, entry.owner, definition.row)
+                part.row.pk = None
+                new.append(part.row)
+                continue
+            if _take_over(row, part.row):
+                changed.append(row)
+            part.row = row
+    for batch in batches([row.pk for gone in stored.values() for row in gone.values()]):
+        rows.filter(pk__in=batch).delete()
+    update_rows(changed, registered(kind).fields, using=using)
+    _create_parts(rows, new, using=using)
+    nested = [part for definition in definitions for part in definition.parts or () if part.parts is not None]
+    save_parts(nested, are_new=are_new, using=using)
+
+
+def _rows_of(rows: Any, owner: str, keys: Collection[Any]) -> Iterator[Any]:
+    for batch in batches(keys):
+        yield from rows.filter(**{f"{owner}__in": batch}).order_by()
+
+
+def _create_parts(rows: Any, new: Sequence[Any], *, using: str) -> None:
+    """Insert rows; those that have parts need their primary keys, which not every database returns for several."""
+    if len(new) > 1 and not registered(rows.model).parts:
+        rows.bulk_create(new, batch_size=MOST_ROWS)
+        return
+    for row in new:
+        row.save(using=using)
+
+
+def update_rows(rows: Sequence[Any], fields: Iterable[str], *, using: str) -> None:
+    """Write some fields of stored rows of one model, with the time of the change where they have one."""
+    if len(rows) == 1:
+        rows[0].save(using=using)
+    elif rows:
+        automatic = [field for field in rows[0]._meta.concrete_fields if getattr(field, "auto_now", False)]
+        for row in rows:
+            for field in automatic:
+                field.pre_save(row, False)
+        names = [*fields, *[field.name for field in automatic]]
+        type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=MOST_ROWS)
+
+
+def _take_over(row: Definable, other: Definable) -> bool:
+    """Give a row the values of another one; returns whether any of them differs."""
+    differing = [name for name in registered(type(row)).fields if getattr(row, name) != getattr(other, name)]
+    for name in differing:
+        setattr(row, name, getattr(other, name))
+    return bool(differing)
 
 
 def _identity(part: Definable) -> tuple[Any, ...]:

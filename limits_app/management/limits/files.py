@@ -64,9 +64,9 @@ def apply(options: Namespace, out: Output) -> ExitCode:
     if planned and planned.of(Change.DELETE):
         _show(planned, out)
         out.confirm(f"Delete {len(planned.of(Change.DELETE))} and apply the rest?", yes=False)
-    with out.working(f"Applying {len(content.entries)} objects"):
+    with out.progress(f"Applying {len(content.entries)} objects") as progress:
         said = {"file": options.file, "actor": actor(), "reason": options.reason}
-        applied = limits_file.apply(content, **said, expected=planned)
+        applied = limits_file.apply(content, **said, expected=planned, progress=progress)
     _show(applied, out)
     return ExitCode.OK
 
