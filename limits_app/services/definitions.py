@@ -7,7 +7,7 @@ mistake has the same message everywhere. A policy is a mapping such as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -159,7 +159,8 @@ def save_parts(definitions: Sequence[Definition], *, are_new: bool, using: str) 
     # Read here, since the rows may have been read with their parts before others changed them.
     for row in () if are_new else _rows_of(rows, entry.owner, stored):
         stored[getattr(row, f"{entry.owner}_id")][_identity(row)] = row
-    new, changed = [], []
+    new: list[Any] = []
+    changed: dict[tuple[str, ...], list[Any]] = {}
     for definition in definitions:
         for part in definition.parts or ():
             row = stored[definition.row.pk].pop(_identity(part.row), None)
@@ -168,12 +169,11 @@ def save_parts(definitions: Sequence[Definition], *, are_new: bool, using: str) 
                 part.row.pk = None
                 new.append(part.row)
                 continue
-            if _take_over(row, part.row):
-                changed.append(row)
+            changed.setdefault(_take_over(row, part.row), []).append(row)
             part.row = row
     for batch in batches([row.pk for gone in stored.values() for row in gone.values()]):
         rows.filter(pk__in=batch).delete()
-    update_rows(changed, registered(kind).fields, using=using)
+    update_rows(changed, using=using)
     _create_parts(rows, new, using=using)
     nested = [part for definition in definitions for part in definition.parts or () if part.parts is not None]
     save_parts(nested, are_new=are_new, using=using)
@@ -193,25 +193,27 @@ def _create_parts(rows: Any, new: Sequence[Any], *, using: str) -> None:
         row.save(using=using)
 
 
-def update_rows(rows: Sequence[Any], fields: Iterable[str], *, using: str) -> None:
-    """Write some fields of stored rows of one model, with the time of the change where they have one."""
-    if len(rows) == 1:
-        rows[0].save(using=using)
-    elif rows:
-        automatic = [field for field in rows[0]._meta.concrete_fields if getattr(field, "auto_now", False)]
-        for row in rows:
-            for field in automatic:
-                field.pre_save(row, False)
-        names = [*fields, *[field.name for field in automatic]]
-        type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=MOST_ROWS)
+def update_rows(changed: Mapping[tuple[str, ...], Sequence[Any]], *, using: str) -> None:
+    """Write the fields of stored rows that differ, by these fields, with the time of the change where rows have one."""
+    for fields, rows in changed.items():
+        if fields and len(rows) == 1:
+            rows[0].save(using=using)
+        elif fields:
+            automatic = [field for field in rows[0]._meta.concrete_fields if getattr(field, "auto_now", False)]
+            for row in rows:
+                for field in automatic:
+                    field.pre_save(row, False)
+            names = [*fields, *[field.name for field in automatic]]
+            type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=MOST_ROWS)
 
 
-def _take_over(row: Definable, other: Definable) -> bool:
-    """Give a row the values of another one; returns whether any of them differs."""
-    differing = [name for name in registered(type(row)).fields if getattr(row, name) != getattr(other, name)]
+def _take_over(row: Definable, other: Definable) -> tuple[str, ...]:
+    """Give a row the values of another one; returns the names of the fields that differ."""
+    fields = registered(type(row)).fields
+    differing = tuple([name for name in fields if getattr(row, name) != getattr(other, name)])
     for name in differing:
         setattr(row, name, getattr(other, name))
-    return bool(differing)
+    return differing
 
 
 def _identity(part: Definable) -> tuple[Any, ...]:

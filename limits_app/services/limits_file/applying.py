@@ -154,11 +154,8 @@ class _Writer:
             there = self._rows(section.model).filter(pk__in=found).order_by()
             differing: dict[tuple[str, ...], list[Any]] = {}
             for row in self._unit.read(there) if section.registered.is_audited else there:
-                fields = _take_over(row, found[row.pk])
-                differing.setdefault(fields, []).append(row)
-            for fields, rows in differing.items():
-                if fields:
-                    definitions.update_rows(rows, fields, using=self._using)
+                differing.setdefault(_take_over(row, found[row.pk]), []).append(row)
+            definitions.update_rows(differing, using=self._using)
             self._write_parts(section, [step.entry for step in batch], are_new=False)
             self._advance(len(batch))
 
