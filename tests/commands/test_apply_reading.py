@@ -11,7 +11,7 @@ import pytest
 from django.db.models.sql.compiler import SQLCompiler
 
 from limits_app import audit, limits
-from limits_app.models import Endpoint, Entity, Plan, Policy, Pool, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.services import limits_file
 from limits_app.services.limits_file import InvalidFile
 from limits_app.services.limits_file.content import stored_content
@@ -95,6 +95,33 @@ def test_a_plan_that_changes_no_policy_reads_no_policies_of_others(monkeypatch: 
     with counted_rows(monkeypatch) as beside:
         plan(FILE)
     assert beside[0] <= alone[0] + 2  # the policy of the resource, which a rule may have made
+
+
+def test_a_new_entity_is_the_parent_of_a_stored_one() -> None:
+    apply("entities: {a: {}}")
+    apply("entities: {a: {parent: b}, b: {}, c: {parent: a}}")
+    assert dict(Entity.objects.values_list("identifier", "parent__identifier")) == {"a": "b", "b": None, "c": "a"}
+
+
+def test_many_rows_change_with_few_statements(django_assert_max_num_queries: Any) -> None:
+    text = "\n".join(f"  user:{number}: {{name: Old {number}}}" for number in range(200))
+    policies = "\n".join(f"- {{entity: 'user:{number}', limits: [rpm={number + 1}/min]}}" for number in range(200))
+    file = f"entities:\n{text}\npolicies:\n{policies}"
+    done = []
+    content = limits_file.read_content(file)
+    with django_assert_max_num_queries(60):
+        limits_file.apply(content, progress=lambda *steps: done.append(steps))
+    assert done == [(200, 400), (400, 400)]
+    with django_assert_max_num_queries(60):
+        planned = apply(file.replace("Old", "New").replace("rpm=", "rpm=1"))
+    assert planned.counts() == {"create": 0, "change": 400, "delete": 0, "unchanged": 0}
+    policy = Policy.objects.get(entity__identifier="user:7")
+    assert [limit.text for limit in policy.limits.all()] == ["18/min"]
+    assert policy.entity is not None
+    assert policy.entity.name == "New 7"
+    assert AuditEvent.objects.filter(verb="update").count() == 400
+    assert not audit.verify().broken
+    assert not [*audit.unrecorded()]
 
 
 def entity_line(*names: str) -> None:
