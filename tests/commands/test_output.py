@@ -210,9 +210,9 @@ def test_long_work_is_shown_on_stderr_of_a_terminal_only(capfd: pytest.CaptureFi
 
 def test_progress_is_a_bar_on_a_terminal_and_a_line_every_10_seconds_elsewhere() -> None:
     out, written, told = opened()
-    now = 0.0
-    with out.progress("Applying 3 objects", clock=lambda: now) as show:
-        for now, done in ((9.9, 1), (10.0, 2), (19.9, 3)):
+    times = iter([0.0, 9.9, 10.0, 19.9])
+    with out.progress("Applying 3 objects", clock=lambda: next(times)) as show:
+        for done in (1, 2, 3):
             show(done, 3)
     assert (written.getvalue(), told.getvalue()) == ("", "Applying 3 objects: 2 of 3\n")
     out, written, told = opened(kind=Terminal)
