@@ -64,9 +64,9 @@ def apply(options: Namespace, out: Output) -> ExitCode:
     if planned and (question := _question(planned)):
         _show(planned, out)
         out.confirm(question, yes=False)
-    with out.working(f"Applying {len(content.entries)} objects"):
+    with out.progress(f"Applying {len(content.entries)} objects") as progress:
         said = {"file": options.file, "actor": actor(), "reason": options.reason}
-        applied = limits_file.apply(content, **said, expected=planned)
+        applied = limits_file.apply(content, **said, expected=planned, progress=progress)
     _show(applied, out)
     return ExitCode.OK
 
