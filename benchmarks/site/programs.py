@@ -163,35 +163,47 @@ def memory(patience: str) -> dict[str, Any]:
 
 
 def others(laps: str, clients: str) -> dict[str, Any]:
-    """`limits.acquire` of clients before and after another process changes the limits of another client."""
+    """`limits.acquire` of clients after another process changes the limits of another client, or rolls that back.
+
+    After either, this process has waited as long, and the caches of the processor are as cold.
+    """
     users = [1_000_000 + number for number in range(int(clients))]
-    figures: dict[str, Any] = {"before": [], "first": [], "rest": [], "queries": []}
+    kinds = {"rolled back": "-", "changed": "+"}
+    figures: dict[str, Any] = {kind: {"first": [], "rest": []} for kind in kinds} | {"queries": []}
     command = [sys.executable, "-m", "benchmarks.site.programs", "change"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as changing:
         assert changing.stdin is not None
         assert changing.stdout is not None
         for lap in range(int(laps)):
-            for user in users * 2:
-                _acquire(user)
-            figures["before"].append(_microseconds(lambda: [_acquire(user) for user in users]) / len(users))
-            changing.stdin.write(f"user:{lap % 10}\n")
-            changing.stdin.flush()
-            assert changing.stdout.readline()
-            with _counted() as counted:
-                figures["first"].append(_microseconds(lambda: _acquire(users[0])))
-                figures["rest"].append(_microseconds(lambda: [_acquire(user) for user in users[1:]]) / (len(users) - 1))
+            for kind, sign in kinds.items():
+                for user in users * 2:
+                    _acquire(user)
+                changing.stdin.write(f"{sign}user:{lap % 10}\n")
+                changing.stdin.flush()
+                assert changing.stdout.readline()
+                with _counted() as counted:
+                    figures[kind]["first"].append(_microseconds(lambda: _acquire(users[0])))
+                    rest = _microseconds(lambda: [_acquire(user) for user in users[1:]])
+                figures[kind]["rest"].append(rest / (len(users) - 1))
             figures["queries"].append(counted.count)
         changing.stdin.close()
     return figures
 
 
 def change() -> None:
-    """Change the limits of the client in each line of the input, and answer with a line."""
+    """Change the limits of the client in each line of the input, and answer with a line.
+
+    The change of a line that begins with "-" is rolled back.
+    """
+    from django.db import transaction
+
     from limits_app import CallLimit, limits
 
     for number, line in enumerate(sys.stdin):
-        limits.set_entity_limits(line.strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
-        print("changed", flush=True)
+        with transaction.atomic():
+            limits.set_entity_limits(line[1:].strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
+            transaction.set_rollback(line.startswith("-"))
+        print("done", flush=True)
 
 
 def _acquire(user: int) -> None:

@@ -67,6 +67,11 @@ class Balancers:
         self.read_cool_downs(pool)
         return used.balancer
 
+    @property
+    def are_used(self) -> bool:
+        """Whether this process uses any pool."""
+        return bool(self._by_pool)
+
     def must_read(self, pool: str) -> bool:
         """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""
         used = self._by_pool.get(pool)

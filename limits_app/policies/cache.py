@@ -195,7 +195,7 @@ class KeptConfiguration:
     def drop(self, digests: Collection[bytes]) -> None:
         """See `ChangeTarget`."""
         self.touched.update(digests)
-        self.clients.drop(lambda aged: not aged.digests.isdisjoint(digests))
+        self.clients.drop(digests)
         if len(self.touched) > _MOST_TOUCHED:
             self._begin_generation()
 
@@ -238,15 +238,15 @@ class _Source(ABC):
         They are not `available` while their store is down. While the database cannot be read the last ones are used,
         even if expired; Unresolved where there are none. Raises InvalidLimit for invalid arguments.
         """
-        found = self.cached(key)
-        if found is not None:
-            return found
+        return self.cached(key) or self.read(key)
+
+    def read(self, key: Key) -> ResolvedSet:
+        """`get` for limits that are not `cached`."""
         key = self._checked(key)
         self.configuration.refresh()
         with self._locks.locked(self._shared(key)):
-            last = self._last(key)
-            if last is not None and last[0].members is not None:
-                balancers.read_cool_downs(last[0].members.name)
+            if balancers.are_used:
+                self._read_cool_downs(key)
             found = self.cached(key)  # another thread may have resolved them in the meantime
             if found is not None:
                 return found
@@ -267,6 +267,12 @@ class _Source(ABC):
     def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:  # noqa: ARG002 - other sources need the key
         """Apply the changes that have made the limits of a key stale."""
         self.configuration.catch_up(stale)
+
+    def _read_cool_downs(self, key: Key) -> None:
+        """Read those of the pool of a key, which may be all that its limits lack."""
+        last = self._last(key)
+        if last is not None and last[0].members is not None:
+            balancers.read_cool_downs(last[0].members.name)
 
     def _resolved(self, key: Key) -> tuple[ResolvedSet, bool]:
         self._misses += 1
