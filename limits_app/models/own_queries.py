@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from threading import Lock
+from threading import RLock
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -51,7 +51,7 @@ class Failures:
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
         self.clear()
 
     def clear(self) -> None:
