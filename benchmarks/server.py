@@ -52,7 +52,7 @@ _RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF's own throttle, local memory cache"
 _THEIRS_REDIS: Final = "DRF's own throttle, Redis cache"
 _PLENTY: Final = 1_000_000_000
-_READY_SECONDS: Final = 5
+_READY_SECONDS: Final = 240
 _MEMORY: Final = {"KIND": "memory"}
 
 Compared = Mapping[str, tuple[str, str, Mapping[int, Bar]]]

@@ -144,20 +144,19 @@ def unmatched(laps: str) -> dict[str, Any]:
 def memory(patience: str) -> dict[str, Any]:
     """The memory of this process after requests of some clients, and how long the first of them took with the start.
 
-    What is read in the background is waited for: until a new client needs no query, at most `patience` seconds.
+    What is read in the background is waited for, at most `patience` seconds.
     """
+    from limits_app.policies import configuration
+
     started = monotonic()
     once, users = _request(PATH), count(1)
     once(next(users))
     first_seconds = monotonic() - started
+    while not configuration.known.is_complete:
+        assert monotonic() - started < float(patience), "the identifiers were not read in time"
+        sleep(_PAUSE_SECONDS)
     for user in islice(users, _CLIENTS_IN_USE):
         once(user)
-    ready = False
-    while not ready and monotonic() - started < float(patience):
-        sleep(_PAUSE_SECONDS)
-        with _counted() as counted:
-            once(next(users))
-        ready = counted.count == 0
     gc.collect()
     return {"bytes": _private_bytes(), "first_seconds": first_seconds}
 
