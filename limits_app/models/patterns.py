@@ -106,6 +106,8 @@ def networks_of(identifier: str) -> list[str]:
 
 def other_networks_of(identifier: str) -> list[str]:
     """The identifiers of the networks of a client without its own identifier, unless that is a pattern."""
+    if not identifier.startswith(_ADDRESS):
+        return []
     return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db.models import IntegerField
@@ -26,6 +27,16 @@ def is_logged_in(user: Any) -> bool:
     """Whether a user is logged in; False for None, and for anything else that is not a user."""
     value = getattr(user, "is_authenticated", False)
     return bool(value() if callable(value) else value)
+
+
+def user_model() -> Any:
+    """AUTH_USER_MODEL; ImproperlyConfigured where the site has no such model."""
+    return _user_model(settings.AUTH_USER_MODEL)
+
+
+@cache
+def _user_model(_name: str) -> Any:
+    return get_user_model()  # which looks for it each time
 
 
 def identifier_of_user(user: Any) -> str | None:
@@ -64,14 +75,14 @@ def user_key(identifier: str) -> Any:
     if not is_user(identifier):
         return None
     try:
-        return get_user_model()._meta.pk.clean(identifier.removeprefix(_PREFIX), None)
+        return user_model()._meta.pk.clean(identifier.removeprefix(_PREFIX), None)
     except ValidationError:
         return None
 
 
 def user_identifier(key: object) -> str:
     """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key, in any form."""
-    return f"{_PREFIX}{get_user_model()._meta.pk.to_python(key)}"
+    return f"{_PREFIX}{user_model()._meta.pk.to_python(key)}"
 
 
 def has_usual_key(identifier: str) -> bool:
@@ -81,7 +92,7 @@ def has_usual_key(identifier: str) -> bool:
     """
     text = identifier.removeprefix(_PREFIX)
     is_usual = text.isascii() and text.isdecimal() and not text.startswith("0")
-    return is_usual and isinstance(get_user_model()._meta.pk, IntegerField)
+    return is_usual and isinstance(user_model()._meta.pk, IntegerField)
 
 
 def is_user(identifier: str) -> bool:
@@ -92,7 +103,7 @@ def is_user(identifier: str) -> bool:
 def is_user_of_site(user: Any) -> bool:
     """Whether a user is of AUTH_USER_MODEL, or of a model that inherits from it and has its primary keys."""
     try:
-        return isinstance(user, get_user_model())
+        return isinstance(user, user_model())
     except ImproperlyConfigured:  # the site has no such model
         return False
 

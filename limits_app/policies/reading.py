@@ -58,6 +58,19 @@ def members_of_groups(above: Any, most: int) -> Sequence[tuple[Any, str]]:
     return [(key, user_identifier(person)) for key, person in page]
 
 
+def _keep_no_pages() -> None:
+    """Let the connection of this thread keep few pages of the database, of which each is read once."""
+    using = write_alias()
+    connection = connections[using]
+    if connection.vendor == "sqlite":
+
+        def keep_few() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("PRAGMA cache_size = -100")  # kilobytes; by default 2,000 in each connection
+
+        read(using, keep_few, None)
+
+
 class IdentifierReader:
     """Reads identifiers page by page in a background thread, until all were read."""
 
@@ -74,6 +87,7 @@ class IdentifierReader:
         """Read a page; returns in how many microseconds to read the next one, None after the last."""
         started = perf_counter()
         try:
+            _keep_no_pages()
             if self._known.read_page():
                 return round((perf_counter() - started) * _SHARE * _SECOND) or 1
         except Unresolved as error:

@@ -56,7 +56,7 @@ Limits = tuple[Limit, ...]
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""
 
-_BATCH: Final = 100
+BATCH: Final = 100
 """Number of pairs per query: databases limit the number of parameters, and an address is in many networks."""
 
 _BLOCKED: Final = (Blocked(),)
@@ -66,12 +66,12 @@ _DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
 class PolicySource:
     """The functions that read policies: those of the database, or those of `limits_app.testing`.
 
-    `read` takes a subject, the alias of a database and a time; `code_limits` takes a resource.
+    `read` takes a subject, the alias of a database and a time; `code_limits` takes resources.
     """
 
     def __init__(self) -> None:
         self.read: Callable[[Subject, str, datetime], PolicyChain] = policies_for
-        self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
+        self.code_limits: Callable[..., Sequence[CodeLimits]] = code_limits
 
     @property
     def is_database(self) -> bool:
@@ -84,7 +84,15 @@ policy_source: Final = PolicySource()
 
 def latest_code_limits(resource: str) -> Limits:
     """Return the limits that code used last on a resource; none where it has set none."""
-    return next((row.definitions for row in policy_source.code_limits(resource)), ())
+    return latest_code_limits_of_each([resource])[resource]
+
+
+def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, Limits]:
+    """`latest_code_limits` of several resources, in one query."""
+    latest: dict[str, CodeLimits] = {}
+    for row in policy_source.code_limits(*resources):
+        latest.setdefault(row.resource, row)
+    return {name: latest[name].definitions if name in latest else () for name in resources}
 
 
 def resolve(
@@ -209,17 +217,26 @@ def read_policies(subject: Subject, at: datetime, versions: StoreVersions, gener
     missing = None
     while True:
         found = policy_source.read(subject, write_alias(), at)
-        store_version = versions.of(found.store)
-        members = None
         try:
-            if found.pool is not None:
-                members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
+            return _reading(found, versions, generation)
         except UnknownPool:
             if found.pool == missing:
                 raise
             missing = found.pool  # it may have been renamed between the two queries
-        else:
-            return Reading(found, members, store_version)
+
+
+def read_policies_of_each(
+    subjects: Sequence[Subject], at: datetime, versions: StoreVersions, generation: int
+) -> list[Reading]:
+    """`read_policies` of several subjects from the database, in one query."""
+    return [_reading(found, versions, generation) for found in policies_of_each(subjects, write_alias(), at)]
+
+
+def _reading(found: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:
+    store_version, members = versions.of(found.store), None
+    if found.pool is not None:
+        members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
+    return Reading(found, members, store_version)
 
 
 def _chosen(
@@ -245,7 +262,7 @@ def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None)
     now = aware(now)
     subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
-    while some := list(islice(subjects, _BATCH)):
+    while some := list(islice(subjects, BATCH)):
         found += [judge(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
     return found
 

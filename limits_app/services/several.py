@@ -118,7 +118,7 @@ class SharesSource:
         self._sets = sets
         return _joined(sets, self._prefixes)
 
-    def get(self, _key: Key) -> ResolvedSet:
+    def read(self, _key: Key) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
         sets = tuple([self._source.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved

@@ -51,10 +51,10 @@ _IN_FORCE: Final[list[_Override]] = []
 """The overrides in effect; of several that are about the same, the latest applies."""
 
 
-def _code_limits(resource: str) -> Sequence[CodeLimits]:
+def _code_limits(*resources: str) -> Sequence[CodeLimits]:
     """Return the limits that code sets, unless they are overridden."""
-    overridden = any(override.resource in {None, resource} for override in _IN_FORCE)
-    return () if overridden else code_limits(resource)
+    overridden = {override.resource for override in _IN_FORCE}
+    return () if None in overridden else code_limits(*[one for one in resources if one not in overridden])
 
 
 def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChain:

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, RLock
 from time import time
 from typing import ClassVar, Final, Generic, TypeVar
 
@@ -53,7 +53,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
 
     def after_fork(self) -> None:
         """Start with new locks and empty in a child process, because the parent writes what it has kept."""
-        self._lock = Lock()
+        self._lock = RLock()  # reentrant, because a finalizer may be rejected while this thread holds the lock
         self._writing = Lock()
         self._is_failing = False
         self._is_started = False
