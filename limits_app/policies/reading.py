@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.conf import test_runner
 from limits_app.core.clock import Clock, monotonic_us
 from limits_app.core.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
+from limits_app.models.namespaces import SiteNamespace, entered, is_entered
 from limits_app.models.own_queries import read
 from limits_app.models.plan import groups_have_plans, memberships
 from limits_app.models.users import user_identifier
@@ -61,8 +63,9 @@ def members_of_groups(above: Any, most: int) -> Sequence[tuple[Any, str]]:
 class IdentifierReader:
     """Reads identifiers page by page in a background thread, until all were read."""
 
-    def __init__(self, known: KnownIdentifiers) -> None:
+    def __init__(self, known: KnownIdentifiers, namespace: SiteNamespace) -> None:
         self._known = known
+        self._namespace = namespace
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
 
     def start(self) -> None:
@@ -74,10 +77,23 @@ class IdentifierReader:
         """Read a page; returns in how many microseconds to read the next one, None after the last."""
         started = perf_counter()
         try:
-            if self._known.read_page():
+            if self._read_page():
                 return round((perf_counter() - started) * _SHARE * _SECOND) or 1
         except Unresolved as error:
             logger.debug("the identifiers that have rows are not known yet: %s", error)
             return _SECOND
+        except ImproperlyConfigured as error:
+            logger.warning("which clients have rows is not known, so that each is read by itself: %s", error)
         connections.close_all()
         return None
+
+    def _read_page(self) -> bool:
+        """Read the next page of the namespace; returns whether there may be more."""
+        with entered(self._namespace):
+            if is_entered(self._namespace):
+                return self._known.read_page()
+            raise ImproperlyConfigured(
+                f"the database router does not choose {self._namespace.alias!r} in background threads: set "
+                "LIMITS['NAMESPACE_CONTEXT'] to a function that takes this alias and returns a context manager in "
+                "which it does"
+            )

@@ -137,8 +137,7 @@ class MemoryStore:
             self._records.clear()
             self._to_check.clear()
             self._counts = UsageCounts()
-            self._logs = {namespace: log.advanced((ALL,)) for namespace, log in self._logs.items()}
-            self._unchanged = self._unchanged.advanced((ALL,))
+            self._make_stale()
         self.line.notify_all()
 
     def collect_counts(self, namespace: str = "") -> Batch | None:
@@ -160,6 +159,16 @@ class MemoryStore:
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
         return self._log_of(namespace).since(version)
+
+    def make_stale(self) -> None:
+        """Make all limits stale that were compiled before now, in all namespaces."""
+        with self._exclusive_step():
+            self._make_stale()
+        self.line.notify_all()
+
+    def _make_stale(self) -> None:
+        self._logs = {namespace: log.advanced((ALL,)) for namespace, log in self._logs.items()}
+        self._unchanged = self._unchanged.advanced((ALL,))
 
     def _log_of(self, namespace: str) -> ChangeLog:
         return self._logs.get(namespace, self._unchanged)

@@ -93,7 +93,7 @@ def capacity(resource: str = "api", entity: str = "user:1") -> float:
 
 def read_identifiers() -> None:
     """Read which identifiers have rows, as the background thread does."""
-    while configuration.known.read_page():
+    while configuration.current().known.read_page():
         pass
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import pytest
 
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import (
+    Scope,
     idempotency_scope,
     member_scope,
     scope_of,
@@ -46,7 +48,7 @@ NAMES: Final = ("", "a", "A", "a b:{c}#\U0001f9c0", "x" * 1000)
 def in_namespace(name: str) -> Iterator[None]:
     """Make limits in a namespace in the block."""
     before = HOOKS.namespace
-    HOOKS.namespace = lambda: Namespace(name, name)
+    HOOKS.namespace = partial(Namespace, name, name)
     try:
         yield
     finally:
@@ -72,7 +74,7 @@ class Namespaces(Contract):
         assert found == [9 - place for place in range(len(NAMES))]
 
     def test_scopes_of_every_kind_are_apart(self, store: Store) -> None:
-        kinds = [
+        kinds: list[Callable[[], Scope]] = [
             lambda: scope_of("conformance", None),
             lambda: shared_scope("conformance", "call_count"),
             lambda: total_scope("someone", of_system=True),
@@ -127,7 +129,7 @@ class Namespaces(Contract):
     def test_counters_may_be_apart_where_the_configuration_is_one(self, store: Store) -> None:
         version, before, sets = store.advance_version(), HOOKS.namespace, []
         for name in ("a", "b"):
-            HOOKS.namespace = lambda name=name: Namespace("", name)  # type: ignore[misc]  # mypy cannot infer it
+            HOOKS.namespace = partial(Namespace, "", name)
             sets.append(limits_of(store, CallLimit(1, HOUR), version=version))
         HOOKS.namespace = before
         assert [admissions(limits, 2) for limits in sets] == [[True, False]] * 2
