@@ -7,7 +7,7 @@ that `LIMITS["NAMESPACE"]` returns. Sites without any of these have one namespac
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import lru_cache
@@ -159,6 +159,21 @@ def entered_by_name(name: str) -> Iterator[None]:
         if found != name:
             raise _not_entered(name, found)
         yield
+
+
+def run_in_all(work: Callable[[str], object]) -> dict[str, Exception]:
+    """Call `work` with the name of each namespace of `LIMITS["NAMESPACES"]`, in that namespace.
+
+    Returns the errors by name: that of one namespace does not keep the others from being worked on.
+    """
+    errors: dict[str, Exception] = {}
+    for name in all_namespaces():
+        try:
+            with entered_by_name(name):
+                work(name)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            errors[name] = error
+    return errors
 
 
 def all_namespaces() -> list[str]:

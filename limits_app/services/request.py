@@ -24,6 +24,7 @@ from limits_app.core.errors import (
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
+from limits_app.models.namespaces import in_task, is_of_thread
 from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
@@ -83,6 +84,9 @@ class Request:
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
+        if is_of_thread():
+            async with in_task():
+                return await self.aacquire(timeout)
         if timeout != 0:
             self._time_left = _countdown(timeout)
         acquired = await self._ause(self._atry if timeout == 0 else self._await)
@@ -107,6 +111,9 @@ class Request:
 
     async def alatest(self, stale: LimitSet) -> LimitSet:
         """See `LimitsSource.alatest`."""
+        if is_of_thread():
+            async with in_task():
+                return await self.alatest(stale)
 
         async def found(limits: LimitSet, _: Requested) -> LimitSet:
             return limits
