@@ -1,40 +1,18 @@
-"""Sites with django-tenants on PostgreSQL: each tenant has counters of its own, and its own limits where it has tables."""
+"""Sites with django-tenants: each tenant has counters of its own, and limits of its own where it has the tables."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pytest
-
-from tests.servers.postgres import PostgresServer, postgres_server
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as running:
-        yield running
+from tests.servers.postgres import PostgresServer
+from tests.tenants import support
 
 
 def seen(server: PostgresServer, directory: Path, place: str, what: str) -> dict[str, Any]:
     """What the tenants of a site in a database of its own see."""
-    name = f"{place}_{what}"
-    own = {**server.settings, "NAME": name}
-    with psycopg.connect(host=own["HOST"], port=own["PORT"], user=own["USER"], dbname="postgres", autocommit=True) as run:
-        run.execute(f"CREATE DATABASE {name}")
-    database = json.dumps(own)
-    command = [sys.executable, "-m", "tests.tenants.tenant_site", database, str(directory), place, what]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    own = support.database(server, f"{place}_{what}")
+    return support.seen("tenant_site", own, str(directory), place, what)
 
 
 def test_each_schema_with_tables_has_limits_of_its_own(server: PostgresServer, tmp_path: Path) -> None:
