@@ -100,8 +100,7 @@ def run_in_namespaces(run: Run, options: Namespace, out: Output) -> int:
     try:
         if options.namespace:
             with entered_by_name(options.namespace):
-                run_in(options.namespace)
-            return max(codes)
+                return run(options, out) or ExitCode.OK
         errors = run_in_all(run_in)
     except ImproperlyConfigured as error:
         fail(str(error), ExitCode.USAGE)
