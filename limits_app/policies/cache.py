@@ -95,7 +95,8 @@ class KeptConfiguration:
     `generation` is another number after each change that belongs to no single client. See `Sync` for the order.
     """
 
-    def __init__(self, namespace: SiteNamespace = WHOLE_SITE) -> None:
+    def __init__(self, read_soon: Callable[[], object], namespace: SiteNamespace = WHOLE_SITE) -> None:
+        """`read_soon` begins to read which identifiers have rows."""
         self.namespace = namespace
         self.known = KnownIdentifiers(entities, members_of_groups)
         self.clients: Kept[Key, ResolvedSet] = Kept()
@@ -108,7 +109,7 @@ class KeptConfiguration:
         self.touched: set[bytes] = set()
         """The digests of the clients that have changed in this generation."""
         self._bound: dict[Key, ResolvedSet] = {}
-        self._reader = IdentifierReader(self.known, namespace)
+        self._read_soon = read_soon
         self.sync = Sync(self)
         self._forget_times()
 
@@ -134,7 +135,8 @@ class KeptConfiguration:
         if is_due:
             with suppress(Unresolved):
                 self.known.refresh()
-        self._reader.start()
+        if not self.known.is_complete:
+            self._read_soon()
 
     def postpone(self, seconds: float) -> None:
         """Refresh nothing for so long, since the database cannot be read."""
@@ -247,7 +249,8 @@ class CurrentConfiguration:
     """The configuration of the present namespace, of those that this process keeps; others are read again."""
 
     def __init__(self) -> None:
-        self._whole_site = KeptConfiguration()
+        self._reader = IdentifierReader(lambda: [(kept.namespace, kept.known) for kept in self.all()])
+        self._whole_site = KeptConfiguration(self._reader.start)
         self._kept: Kept[SiteNamespace, KeptConfiguration] = Kept()
         self._locks = KeyLocks()
 
@@ -263,7 +266,7 @@ class CurrentConfiguration:
         with self._locks.locked(namespace):
             aged = self._kept.get(namespace)
             if aged is None:
-                aged = Aged(KeptConfiguration(namespace))
+                aged = Aged(KeptConfiguration(self._reader.start, namespace))
                 self._kept.add(namespace, aged, most=MOST_NAMESPACES)
             return aged.value
 

@@ -188,7 +188,11 @@ class MemoryStore:
                 acquire_patiently(lock)
             if self._in_step:
                 raise InStep
-            if is_new and claim.version is not None and claim.version != self._log_of(claim.plan.namespace).version:
+            if (
+                is_new
+                and claim.version is not None
+                and claim.version != self._logs.get(claim.plan.namespace, self._unchanged).version
+            ):
                 raise StaleConfiguration
             try:
                 self._in_step = True
