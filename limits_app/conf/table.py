@@ -145,12 +145,12 @@ its own, beside those of each schema of django-tenants and of each database that
 NAMESPACE_CONTEXT: Final = Key[str | Callable[[str], AbstractContextManager[object]] | None](
     "NAMESPACE_CONTEXT", None, "limits_app.E083", parsers.or_none(parsers.function_of("a name"))
 )
-"""Takes the name of a tenant and returns a context manager that enters it, for background threads and commands; None is
-`schema_context` of django-tenants."""
+"""Takes the name of a tenant and returns a context manager that enters it, for background threads and commands; None enters
+a schema of django-tenants."""
 NAMESPACES: Final = Key[tuple[str, ...] | str | Callable[[], Iterable[str]] | None](
     "NAMESPACES", None, "limits_app.E084", parsers.or_none(parsers.namespaces)
 )
-"""The names of all tenants, or a function without arguments that returns them, for commands with `--all`."""
+"""The names of all tenants, or a function without arguments that returns them, for commands that work on all."""
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

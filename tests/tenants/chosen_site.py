@@ -1,6 +1,7 @@
 """A site whose code chooses a schema with `SET search_path`, or a router a database; prints what each of two sees.
 
-Its arguments are the settings of the databases as JSON, and which of both: `schemas` or `databases`.
+Its arguments are the settings of the databases as JSON, which of both: `schemas` or `databases`, and `entered` where
+background threads can enter them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def search(name: str | None) -> None:
             cursor.execute(f"SET search_path TO {name or 'public'}")
 
 
-def main(databases: str, kind: str) -> None:
+def main(databases: str, kind: str, is_entered: str) -> None:
     """Print what happens, by name."""
     is_routed, module = kind == "databases", "tests.tenants.chosen_site"
     settings.configure(
@@ -69,7 +70,7 @@ def main(databases: str, kind: str) -> None:
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "limits_app"],
         LIMITS={
             "STORES": {"default": {"KIND": "memory"}},
-            "NAMESPACE_CONTEXT": f"{module}.entered",
+            "NAMESPACE_CONTEXT": f"{module}.entered" if is_entered == "entered" else None,
             "NAMESPACES": NAMES[kind],
             **({} if is_routed else {"NAMESPACE": f"{module}.present"}),
         },
@@ -86,12 +87,13 @@ def main(databases: str, kind: str) -> None:
                 cursor.execute(f"CREATE SCHEMA {name}")
         with entered(name):
             call_command("migrate", verbosity=0, database=name if is_routed else "default")
-    sys.stdout.write(json.dumps(_seen(names)))
+    sys.stdout.write(json.dumps(_seen(names, is_entered=is_entered == "entered")))
 
 
-def _seen(names: tuple[str, ...]) -> dict[str, Any]:
+def _seen(names: tuple[str, ...], *, is_entered: bool) -> dict[str, Any]:
     from django.core.management import call_command
 
+    from limits_app import limits
     from limits_app.policies import configuration
     from limits_app.usage.denial_counter import denials
 
@@ -106,14 +108,18 @@ def _seen(names: tuple[str, ...]) -> dict[str, Any]:
         with entered(name):
             _set(number)
     found: dict[str, Any] = {"admitted": in_each(_admitted, "user:1", 12)}
-    found["known"] = in_each(_until, lambda: configuration.current().known.is_complete)
+    if is_entered:
+        found["known"] = in_each(_until, lambda: configuration.current().known.is_complete)
     with entered(names[1]):
         _set(3)
     found["others"] = in_each(_admitted, "user:2", 12)
     with ThreadPoolExecutor(1) as executor:
         executor.submit(denials.flush).result()
     found["rejections"] = in_each(_rejections)
-    call_command("limits", "snapshot", "--all", stdout=sys.stderr)
+    if is_entered:
+        call_command("limits", "snapshot", "--all", stdout=sys.stderr)
+    else:
+        in_each(limits.roll_up)
     found["usage"] = in_each(_usage)
     return found
 

@@ -18,10 +18,19 @@ EXPECTED = {
 
 def test_schemas_of_a_search_path_are_apart(server: PostgresServer) -> None:
     databases = {"default": support.database(server, "search_path")}
-    assert support.seen("chosen_site", databases, "schemas") == EXPECTED
+    assert support.seen("chosen_site", databases, "schemas", "entered") == EXPECTED
+
+
+def two_databases(directory: Path) -> dict[str, dict[str, str]]:
+    """The settings of two databases."""
+    engine = "django.db.backends.sqlite3"
+    return {name: {"ENGINE": engine, "NAME": str(directory / name)} for name in ("default", "bolt")}
 
 
 def test_databases_that_a_router_chooses_are_apart(tmp_path: Path) -> None:
-    engine = "django.db.backends.sqlite3"
-    databases = {name: {"ENGINE": engine, "NAME": str(tmp_path / name)} for name in ("default", "bolt")}
-    assert support.seen("chosen_site", databases, "databases") == EXPECTED
+    assert support.seen("chosen_site", two_databases(tmp_path), "databases", "entered") == EXPECTED
+
+
+def test_threads_that_cannot_enter_a_database_write_to_it(tmp_path: Path) -> None:
+    found = support.seen("chosen_site", two_databases(tmp_path), "databases", "")
+    assert found == {name: value for name, value in EXPECTED.items() if name != "known"}

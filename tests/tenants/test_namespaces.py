@@ -24,6 +24,8 @@ from limits_app.core.namespaces import Namespace
 from limits_app.models import Denial, Entity, Limit, Pool, PoolMember, Resource, namespaces
 from limits_app.models.namespaces import MOST_NAMESPACES, current_namespace
 from limits_app.policies import configuration, resolver
+from limits_app.policies.identifiers import KnownIdentifiers
+from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import instead
 from limits_app.testing import fresh_limits
@@ -313,3 +315,24 @@ def test_settings_are_checked(settings: Settings) -> None:
     assert found() == ["limits_app.E082", "limits_app.E083", "limits_app.E084"]
     settings.LIMITS = {"NAMESPACES": "no.such.function"}
     assert found() == ["limits_app.E018"]
+
+
+def test_which_clients_have_rows_is_read_of_each_tenant_that_a_thread_can_enter(
+    chosen: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    Entity.objects.create(identifier="user:1")
+    chosen.LIMITS = {**chosen.LIMITS, "NAMESPACE_CONTEXT": only_b}
+    kept = []
+    for name in ("a", "b"):
+        with tenant(name):
+            kept.append((current_namespace(), KnownIdentifiers(entities, members_of_groups)))
+    reader = IdentifierReader(lambda: kept)
+    while reader._step() is not None:
+        pass
+    assert [known.is_complete for _, known in kept] == [False, True]
+    assert kept[1][1].may_have_rows("user:1")
+    assert not kept[1][1].may_have_rows("user:2")
+    assert [record.message for record in caplog.records if "'a'" in record.message] == [
+        "which clients have rows is unknown, so that the rows of each are queried: LIMITS['NAMESPACE_CONTEXT'] must "
+        "enter the namespace 'a': in its context, the namespace is 'b'"
+    ]
