@@ -145,8 +145,8 @@ its own, beside those of each schema of django-tenants and of each database that
 NAMESPACE_CONTEXT: Final = Key[str | Callable[[str], AbstractContextManager[object]] | None](
     "NAMESPACE_CONTEXT", None, "limits_app.E083", parsers.or_none(parsers.function_of("a name"))
 )
-"""Takes the name of a tenant and returns a context manager that enters it, for background threads and commands; None enters
-a schema of django-tenants."""
+"""Takes the name of a tenant and returns a context manager that enters it, for background threads and commands; None
+enters a schema of django-tenants."""
 NAMESPACES: Final = Key[tuple[str, ...] | str | Callable[[], Iterable[str]] | None](
     "NAMESPACES", None, "limits_app.E084", parsers.or_none(parsers.namespaces)
 )
