@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -18,8 +19,8 @@ from pytest_django import Settings
 
 from limits_app import checks, limits, signals, tasks
 from limits_app.core.changes import ALL, EVERYTHING, Changes
-from limits_app.core.errors import InvalidRequest, LimitsError, StaleConfiguration
-from limits_app.core.limits import CallLimit
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError, StaleConfiguration
+from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.namespaces import Namespace
 from limits_app.models import Denial, Entity, Limit, Pool, PoolMember, Resource, namespaces
 from limits_app.models.namespaces import MOST_NAMESPACES, current_namespace
@@ -336,3 +337,44 @@ def test_which_clients_have_rows_is_read_of_each_tenant_that_a_thread_can_enter(
         "which clients have rows is unknown, so that the rows of each are queried: LIMITS['NAMESPACE_CONTEXT'] must "
         "enter the namespace 'a': in its context, the namespace is 'b'"
     ]
+
+
+@pytest.mark.usefixtures("chosen")
+def test_an_extension_is_charged_in_the_tenant_of_its_request() -> None:
+    denials.clear()
+    with tenant("a"):
+        limits.set_resource_limits("api", [RateLimit("tokens", 10, HOUR)])
+        stream = limits.acquire("api", entity="user:1", requested={"tokens": 4})
+    with tenant("b"):
+        limits.set_resource_limits("api", [RateLimit("tokens", 20, HOUR)])
+    with tenant("a"):
+        limits.set_resource_limits("api", [RateLimit("tokens", 8, HOUR)])
+    stream.extend({"tokens": 3})
+    with pytest.raises(LimitExceeded):
+        stream.extend({"tokens": 2})
+    stream.update({"tokens": 7})
+    stream.release()
+    with tenant("b"):
+        assert limits.try_acquire("api", entity="user:1", requested={"tokens": 20})
+        denials.flush_here()
+    assert rejections() == []
+    denials.flush()
+    assert rejections() == [("user:1", 1)]
+
+
+@pytest.mark.usefixtures("chosen")
+def test_an_extension_in_a_task_is_charged_in_the_tenant_of_its_request() -> None:
+    async def extended() -> list[bool]:
+        with tenant("a"):
+            stream = await limits.atry_acquire("api", entity="user:1", requested={"tokens": 4})
+        with tenant("b"):
+            other = await limits.atry_acquire("api", entity="user:1", requested={"tokens": 10})
+        await stream.aextend({"tokens": 6})
+        stream.update({"tokens": 10})
+        other.update({"tokens": 10})
+        stream.release()
+        other.release()
+        return [stream.successful, other.successful]
+
+    limits.set_resource_limits("api", [RateLimit("tokens", 10, HOUR)])
+    assert asyncio.run(extended()) == [True, True]
