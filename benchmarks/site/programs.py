@@ -144,54 +144,65 @@ def unmatched(laps: str) -> dict[str, Any]:
 def memory(patience: str) -> dict[str, Any]:
     """The memory of this process after requests of some clients, and how long the first of them took with the start.
 
-    What is read in the background is waited for: until a new client needs no query, at most `patience` seconds.
+    What is read in the background is waited for, at most `patience` seconds.
     """
+    from limits_app.policies import configuration
+
     started = monotonic()
     once, users = _request(PATH), count(1)
     once(next(users))
     first_seconds = monotonic() - started
+    while not configuration.known.is_complete:
+        assert monotonic() - started < float(patience), "the identifiers were not read in time"
+        sleep(_PAUSE_SECONDS)
     for user in islice(users, _CLIENTS_IN_USE):
         once(user)
-    ready = False
-    while not ready and monotonic() - started < float(patience):
-        sleep(_PAUSE_SECONDS)
-        with _counted() as counted:
-            once(next(users))
-        ready = counted.count == 0
     gc.collect()
     return {"bytes": _private_bytes(), "first_seconds": first_seconds}
 
 
 def others(laps: str, clients: str) -> dict[str, Any]:
-    """`limits.acquire` of clients before and after another process changes the limits of another client."""
+    """`limits.acquire` of clients after another process changes the limits of another client, or rolls that back.
+
+    After either, this process has waited as long, and the caches of the processor are as cold.
+    """
     users = [1_000_000 + number for number in range(int(clients))]
-    figures: dict[str, Any] = {"before": [], "first": [], "rest": [], "queries": []}
+    kinds = {"rolled back": "-", "changed": "+"}
+    figures: dict[str, Any] = {kind: {"first": [], "rest": []} for kind in kinds} | {"queries": []}
     command = [sys.executable, "-m", "benchmarks.site.programs", "change"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as changing:
         assert changing.stdin is not None
         assert changing.stdout is not None
         for lap in range(int(laps)):
-            for user in users * 2:
-                _acquire(user)
-            figures["before"].append(_microseconds(lambda: [_acquire(user) for user in users]) / len(users))
-            changing.stdin.write(f"user:{lap % 10}\n")
-            changing.stdin.flush()
-            assert changing.stdout.readline()
-            with _counted() as counted:
-                figures["first"].append(_microseconds(lambda: _acquire(users[0])))
-                figures["rest"].append(_microseconds(lambda: [_acquire(user) for user in users[1:]]) / (len(users) - 1))
+            for kind, sign in kinds.items():
+                for user in users * 2:
+                    _acquire(user)
+                changing.stdin.write(f"{sign}user:{lap % 10}\n")
+                changing.stdin.flush()
+                assert changing.stdout.readline()
+                with _counted() as counted:
+                    figures[kind]["first"].append(_microseconds(lambda: _acquire(users[0])))
+                    rest = _microseconds(lambda: [_acquire(user) for user in users[1:]])
+                figures[kind]["rest"].append(rest / (len(users) - 1))
             figures["queries"].append(counted.count)
         changing.stdin.close()
     return figures
 
 
 def change() -> None:
-    """Change the limits of the client in each line of the input, and answer with a line."""
+    """Change the limits of the client in each line of the input, and answer with a line.
+
+    The change of a line that begins with "-" is rolled back.
+    """
+    from django.db import transaction
+
     from limits_app import CallLimit, limits
 
     for number, line in enumerate(sys.stdin):
-        limits.set_entity_limits(line.strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
-        print("changed", flush=True)
+        with transaction.atomic():
+            limits.set_entity_limits(line[1:].strip(), [CallLimit(1_000_000 + number, 3600)], resource=RESOURCE)
+            transaction.set_rollback(line.startswith("-"))
+        print("done", flush=True)
 
 
 def _acquire(user: int) -> None:

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
+from limits_app.admin.own_blocks import ConfirmBlock
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
@@ -40,10 +41,10 @@ class ReasonForm(forms.Form):
     )
 
 
-class BlockReasonForm(ReasonForm):
-    """Why an entity is blocked, and the confirmation where that also hits others."""
+class BlockReasonForm(ConfirmBlock, ReasonForm):
+    """Why somebody is blocked, and the confirmation where that also hits others."""
 
-    confirm_block = forms.BooleanField(label=_("Confirm the block"), required=False)
+    field_order = ["reason", "confirm_block"]
 
 
 class RequiredReasonForm(ReasonForm):
@@ -64,12 +65,13 @@ class EraseForm(ReasonForm):
     field_order = ["entity", "with_policies", "reason"]
 
 
-class RevertForm(ReasonForm):
+class RevertForm(BlockReasonForm):
     """The reason of a revert, and whether it also undoes later changes."""
 
     force = forms.BooleanField(
         label=_("Revert even if the object has been changed since; this undoes the later changes"), required=False
     )
+    field_order = ["reason", "force", "confirm_block"]
 
 
 class BoostForm(RequiredReasonForm):

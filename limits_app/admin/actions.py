@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,20 +19,22 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import (
+    BlockReasonForm,
     BoostForm,
     EntityBoostForm,
     EntityResetForm,
     EntityTopUpForm,
-    ReasonForm,
     RequiredReasonForm,
     TopUpForm,
 )
 from limits_app.admin.base import AuditedAdmin, confirmation
+from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
 from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern
 from limits_app.policies import dropped_by_each
+from limits_app.services import blocks
 from limits_app.services.limit_words import limit_key, limit_name
 from limits_app.services.rights import Action, may
 
@@ -46,6 +48,7 @@ class ConfirmedAction:
     `do` changes one row; it gets the data of the form and an idempotency key.
     Its LimitsErrors are shown beside the rows, and then no row is changed.
     `note` gets the chosen rows, and gives a warning for the page that asks.
+    `change` are the values of fields that it gives each row; a block that it makes so may need a confirmation.
     `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
 
@@ -59,6 +62,7 @@ class ConfirmedAction:
         do: Callable[[Any, dict[str, Any], str], None],
         warn: Callable[[Sequence[int]], str] = lambda _keys: "",
         note: Callable[[Sequence[Any]], str] = lambda _rows: "",
+        change: Mapping[str, Any] | None = None,
     ) -> None:
         self.__name__ = name
         self.short_description = description
@@ -67,6 +71,7 @@ class ConfirmedAction:
         self._do = do
         self._warn = warn
         self._note = note
+        self._change = change or {}
 
     def __call__(self, page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
         """Show the form, or run the confirmed action."""
@@ -76,10 +81,22 @@ class ConfirmedAction:
             page.message_user(request, problem, messages.ERROR)
             return None
         form = self._form(request.POST if "confirmed" in request.POST else None)
+        self._check_blocks(request, rows, form)
         if not form.is_valid():
             return self._asked(page, request, rows, form)
         self._done(page, request, rows, form.cleaned_data)
         return None
+
+    def _check_blocks(self, request: HttpRequest, rows: Sequence[Any], form: forms.Form) -> None:
+        """Show the box that confirms blocks only where it is needed, and require it then."""
+        if CONFIRM not in form.fields:
+            return
+        changes = ((type(row), before := blocks.state_of(row), {**before, **self._change}) for row in rows)
+        problem = block_problem(request, changes)
+        if not problem:
+            del form.fields[CONFIRM]
+        elif form.is_valid() and not form.cleaned_data[CONFIRM]:
+            form.add_error(CONFIRM, problem)
 
     def _asked(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], form: forms.Form) -> HttpResponse:
         context: dict[str, Any] = {
@@ -214,13 +231,14 @@ def _state_actions(why: type[forms.Form], credit: type[forms.Form]) -> list[Conf
 
 def _enforcement(name: str, description: Any, enforcement: Enforcement, **options: Any) -> ConfirmedAction:
     """An action that sets the enforcement of policies."""
+    change = {"enforcement": enforcement}
 
     def do(policy: Policy, data: dict[str, Any], _key: str) -> None:
         with audit.acting(reason=data["reason"]):
             policy.enforcement = enforcement
             policy.save(update_fields=["enforcement", "updated_at"])
 
-    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=do, **options)
+    return ConfirmedAction(name, description, allowed="change", form=BlockReasonForm, do=do, change=change, **options)
 
 
 def _in_force(rows: Sequence[Policy]) -> str:

@@ -23,9 +23,11 @@ from limits_app import audit
 from limits_app.admin.action_forms import RevertForm
 from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
+from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit.reverting import MODELS
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent
+from limits_app.services import blocks
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import may_revert
 
@@ -158,6 +160,8 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             ):
                 if not self._may_revert(request, event):  # depends on whether the object exists now
                     raise PermissionDenied
+                if not self._check_block(request, event, form):
+                    return self._confirmation(request, event, form)
                 audit.revert(event, force=form.cleaned_data["force"])
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
@@ -203,6 +207,13 @@ class AuditEventAdmin(ReadOnly, RobustListAdmin):
             return may_revert(request.user, event)
         except audit.CannotRevert:
             return False
+
+    def _check_block(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> bool:
+        """Whether it makes no block that needs a confirmation, or has it; otherwise the form shows the error."""
+        problem = block_problem(request, [blocks.revert_of(event)])
+        if problem and not form.cleaned_data[CONFIRM]:
+            form.add_error(CONFIRM, problem)
+        return form.is_valid()
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
         title = gettext("Revert event %(number)s?") % {"number": event.number}

@@ -19,11 +19,12 @@ from limits_app import services
 from limits_app.admin.action_forms import BlockReasonForm, EraseForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
-from limits_app.admin.own_blocks import check_block
+from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.core.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text
+from limits_app.services import blocks
 from limits_app.services.rights import Action, may, to_create_entity
 
 
@@ -113,12 +114,16 @@ class BlockingAdmin(UsageListAdmin):
 
     def _blocked(self, request: HttpRequest, entity: Entity, form: BlockReasonForm) -> bool:
         """Block it; errors are shown in the form."""
+        before = None if entity.pk is None else blocks.state_of(entity)
         entity.blocked = True
         try:
-            check_block(request, entity.identifier, form.cleaned_data)
             entity.full_clean()
         except ValidationError as error:
             form.add_error(None, error.messages)
+            return False
+        problem = block_problem(request, [(Entity, before, blocks.state_of(entity))])
+        if problem and not form.cleaned_data[CONFIRM]:
+            form.add_error(CONFIRM, problem)
             return False
         with self.acting(request, form.cleaned_data["reason"]):
             entity.save()

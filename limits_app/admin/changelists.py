@@ -11,7 +11,6 @@ from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Page, Paginator
-from django.db import connections
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
@@ -24,15 +23,13 @@ from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import LEVELS, amount, bar_of
 from limits_app.core.errors import LimitsError
 from limits_app.models import PolicyEffect
+from limits_app.models.patterns import begins
 from limits_app.policies import Pair
 from limits_app.services import LimitState, RowState
 from limits_app.services.limit_words import limit_name
 
 MOST_COUNTED: Final = 10_000
 """The maximum number of rows that a list counts and pages through; users filter or search for others."""
-
-_LAST: Final = "\U0010ffff"
-"""No character comes after it."""
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]  # generic only in its type stubs
@@ -129,13 +126,6 @@ class LargeListAdmin(_Files):
         return Q(
             **{f"{relation}__in": related._base_manager.using(using).filter(begins(name, text, using)).values("pk")}
         )
-
-
-def begins(field: str, text: str, using: str) -> Q:
-    """Rows whose field begins with a text, in words that the database looks up in an index."""
-    if connections[using].vendor == "postgresql":
-        return Q(**{f"{field}__startswith": text})
-    return Q(**{f"{field}__gte": text, f"{field}__lt": text + _LAST})
 
 
 _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _("unlimited")}

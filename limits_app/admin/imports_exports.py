@@ -11,7 +11,7 @@ from diff_match_patch import diff_match_patch
 from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import ObjectDoesNotExist, PermissionDenied, ValidationError
-from django.db import router
+from django.db import router, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import escape
@@ -20,6 +20,7 @@ from django.utils.translation import gettext
 from import_export.admin import ImportMixin
 from import_export.fields import Field
 from import_export.formats.base_formats import CSV, JSON
+from import_export.forms import ConfirmImportForm
 from import_export.resources import Diff, ModelResource
 from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
 from tablib import Dataset
@@ -27,10 +28,11 @@ from tablib import Dataset
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
 from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.own_blocks import CONFIRM, ConfirmBlock, block_problem
 from limits_app.models import AuditEvent, Counted, Endpoint, Entity, Plan, Policy, Pool, Resource, registered
 from limits_app.models.limit import limit_texts
 from limits_app.models.validators import validate_json
-from limits_app.services import definitions
+from limits_app.services import blocks, definitions
 from limits_app.services.safe_text import csv_text, unguarded
 
 _MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
@@ -134,6 +136,10 @@ class Table(ModelResource):  # type: ignore[misc]
         report_skipped = True
         use_transactions = True
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._changes: list[blocks.Change] = []
+
     def before_import(self, dataset: Any, **options: Any) -> None:
         """Reject a file without the columns that identify rows."""
         missing = [name for name in self._meta.import_id_fields if name not in (dataset.headers or ())]
@@ -143,8 +149,17 @@ class Table(ModelResource):  # type: ignore[misc]
             )
 
     def skip_row(self, instance: Any, original: Any, *args: Any, **options: Any) -> bool:
-        """Skip unchanged rows."""
-        return original.pk is not None and bool(super().skip_row(instance, original, *args, **options))
+        """Skip unchanged rows, and note how others change."""
+        if original.pk is not None and super().skip_row(instance, original, *args, **options):
+            return True
+        before = None if original.pk is None else blocks.state_of(original)
+        self._changes.append((self._meta.model, before, blocks.state_of(instance)))
+        return False
+
+    def after_import(self, dataset: Any, result: Any, **options: Any) -> None:
+        """Note how the rows change."""
+        super().after_import(dataset, result, **options)
+        result.changes = self._changes
 
     def get_diff_class(self) -> type[Diff]:
         """Return the class that renders differences."""
@@ -255,6 +270,10 @@ class GuardedCSV(CSV):  # type: ignore[misc]
 _FORMATS: Final = {"csv": GuardedCSV, "json": JSON}
 
 
+class ConfirmImport(ConfirmBlock, ConfirmImportForm):  # type: ignore[misc]  # of a package without types
+    """The file that was shown, and the box that confirms the blocks of it that need that."""
+
+
 class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of a package without types
     """Files are shown as differences first, then change all rows or none, and are audited as an import.
 
@@ -267,6 +286,7 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
     import_template_name = "admin/limits_app/import.html"
     import_formats = tuple(_FORMATS.values())
     import_error_display = ("message", "row")
+    confirm_form_class = ConfirmImport
     skip_admin_log = True
 
     def get_urls(self) -> list[URLPattern]:
@@ -288,6 +308,32 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
         """Change all rows or none."""
         return {**super().get_import_data_kwargs(**options), "rollback_on_validation_errors": True}
 
+    def is_skip_import_confirm_enabled(self) -> bool:
+        """Always show what a file changes first, whatever IMPORT_EXPORT_SKIP_ADMIN_CONFIRM is."""
+        return False
+
+    def import_action(self, request: HttpRequest, **options: Any) -> HttpResponse:
+        """Show what a file changes, with the box that confirms blocks only where it is needed."""
+        response: Any = super().import_action(request, **options)
+        form = response.context_data.get("confirm_form")
+        if form is not None:
+            problem = block_problem(request, response.context_data["result"].changes)
+            form.fields[CONFIRM].required = True
+            if problem:
+                response.context_data["block_problem"] = problem
+            else:
+                del form.fields[CONFIRM]
+        return response  # type: ignore[no-any-return]  # of a package without types
+
+    def process_dataset(self, dataset: Any, form: Any, request: HttpRequest, **options: Any) -> Any:
+        """Import the rows, or none of them where a block needs a confirmation and has none."""
+        result = super().process_dataset(dataset, form, request, **options)
+        is_confirmed = form.cleaned_data.get(CONFIRM)
+        result.block_problem = "" if is_confirmed else block_problem(request, getattr(result, "changes", ()))
+        if result.block_problem:
+            transaction.set_rollback(True, using=router.db_for_write(AuditEvent))
+        return result
+
     def process_import(self, request: HttpRequest, **options: Any) -> HttpResponse:
         """Import the confirmed rows with the user as actor."""
         actor = request.user.get_username()
@@ -297,8 +343,10 @@ class ImportExportAdmin(ImportMixin, AuditedAdmin):  # type: ignore[misc]  # of 
 
     def process_result(self, result: Any, request: HttpRequest) -> HttpResponse:
         """Show the result; a failed import has changed nothing."""
+        problem = result.block_problem
         if result.has_errors() or result.has_validation_errors():
             problem = gettext("Nothing was imported, because rows have changed since: import the file again.")
+        if problem:
             self.message_user(request, problem, messages.ERROR)
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_import"))
         response: HttpResponse = super().process_result(result, request)

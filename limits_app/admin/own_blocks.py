@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django import forms
-from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import conf
-from limits_app.integrations.identities import names_of
-from limits_app.integrations.request import limits_of
-from limits_app.models.patterns import Patterns
+from limits_app.integrations.authors import author_of
+from limits_app.services import blocks
 
 CONFIRM: Final = "confirm_block"
-_EVERY_ADDRESS: Final = frozenset({"ip:*", "ip:0.0.0.0/0", "ip:::/0"})
 
 
-class BlockForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
+class ConfirmBlock(forms.Form):
     """Has the box that confirms such a block."""
 
     confirm_block = forms.BooleanField(
@@ -31,68 +26,36 @@ class BlockForm(forms.ModelForm):  # type: ignore[type-arg]  # generic only in i
     )
 
 
-def check_block(request: HttpRequest, identifier: str | None, data: Any) -> None:
-    """Raise ValidationError for a block (None: of everything) that needs a confirmation, and has none."""
-    hit = ", ".join(_also_hit(request, identifier))
-    if hit and not data.get(CONFIRM):
-        raise ValidationError(
-            gettext("This also blocks %(hit)s. Tick the box if that is meant; `manage.py limits unblock` lifts it.")
-            % {"hit": hit}
-        )
+class BlockForm(ConfirmBlock, forms.ModelForm):  # type: ignore[type-arg]  # generic only in its type stubs
+    """The form of a row that may block somebody."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.state_before = blocks.state_of(self.instance) if self.instance.pk else None
 
 
-def _also_hit(request: HttpRequest, identifier: str | None) -> Iterator[str]:
-    if identifier is None or identifier in _EVERY_ADDRESS:
-        yield gettext("everyone")
-        return
-    blocked = Patterns([identifier])
-    yield from (name for name in names_of(limits_of(request), {"key", "user"}, needs_user=True) if name in blocked)
-    network = _network(identifier)
-    if network is None:
-        return
-    proxies = conf.get(conf.TRUSTED_PROXIES)
-    if _overlap(network, proxies):
-        yield gettext("a trusted proxy")
-    if network.is_private or network.is_loopback or network.is_link_local:
-        yield gettext("a private network")
-
-
-def _overlap(network: IPv4Network | IPv6Network, others: Iterable[IPv4Network | IPv6Network | None]) -> bool:
-    return any(one is not None and one.version == network.version and one.overlaps(network) for one in others)
-
-
-def _network(identifier: str) -> IPv4Network | IPv6Network | None:
-    try:
-        return ip_network(identifier.removeprefix("ip:")) if identifier.startswith("ip:") else None
-    except ValueError:
-        return None
+def block_problem(request: HttpRequest, changes: Iterable[blocks.Change]) -> str:
+    """Say why changes of rows need a confirmation; empty where they need none."""
+    warning = blocks.warning(changes, author_of(request))
+    lifting = gettext("Tick the box if that is meant; `manage.py limits unblock` lifts it.")
+    return f"{warning} {lifting}" if warning else ""
 
 
 class ConfirmedBlocks:
     """Rejects the form of a block that needs a confirmation, and then shows the box: put it before the base class."""
 
-    block_fields: frozenset[str]
-    """The fields that make or widen a block."""
-
-    def blocked_by(self, data: Any) -> tuple[str | None] | None:
-        """Return the identifier that cleaned data blocks (of None: everything); None where it blocks nobody."""
-        raise NotImplementedError
-
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
         """Add the check, and the box once the form was sent."""
-        page, base = self, super().get_form(request, obj, change=change, **options)  # type: ignore[misc]  # of the admin
+        base = super().get_form(request, obj, change=change, **options)  # type: ignore[misc]  # of the admin
 
         class Confirmed(base):  # type: ignore[misc, valid-type]  # a class made of another
-            def clean(self) -> Any:
-                cleaned = super().clean()
-                data = self.cleaned_data
-                found = page.blocked_by(data) if page.block_fields & {*self.changed_data} else None
-                if found is not None:
-                    try:
-                        check_block(request, found[0], data)
-                    except ValidationError as error:
-                        self.add_error(CONFIRM, error)
-                return cleaned
+            def _post_clean(self) -> None:
+                super()._post_clean()  # which makes the row
+                if self.errors or self.cleaned_data.get(CONFIRM):
+                    return
+                change = type(self.instance), self.state_before, blocks.state_of(self.instance)
+                if problem := block_problem(request, [change]):
+                    self.add_error(CONFIRM, problem)
 
         return Confirmed
 

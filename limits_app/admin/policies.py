@@ -184,16 +184,6 @@ class PolicyAdmin(ConfirmedBlocks, StatePermissions, UsageListAdmin):
     ]
     inlines = [LimitInline]
     form = PolicyForm
-    block_fields = frozenset({"effect", "entity", "resource", "plan", "counted", "enforcement"})
-
-    def blocked_by(self, data: Any) -> tuple[str | None] | None:
-        """Return whom a policy blocks, as far as the author may be among them; a plan or a resource is not checked."""
-        if data.get("effect") != PolicyEffect.BLOCKED or data.get("enforcement") != Enforcement.ENFORCE:
-            return None
-        if data.get("entity") is not None:
-            return (data["entity"].identifier,)
-        is_of_system = data.get("plan") is None and data.get("resource") is None
-        return (None,) if is_of_system and data.get("counted") == Counted.TOTAL else None
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Ask for the confirmation where a policy in force may be changed."""

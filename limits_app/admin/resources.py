@@ -121,11 +121,6 @@ class EntityAdmin(ConfirmedBlocks, StatePermissions, BlockingAdmin):
     autocomplete_fields = ["parent", "plan"]
     actions = ENTITY_ACTIONS
     form = BlockForm
-    block_fields = frozenset({"identifier", "blocked"})
-
-    def blocked_by(self, data: Any) -> tuple[str | None] | None:
-        """Return the entity, where its flag blocks it."""
-        return (data.get("identifier") or "",) if data.get("blocked") else None
 
     @admin.display(description=_("status"), ordering="blocked")
     def status(self, entity: Any) -> str:

@@ -117,6 +117,7 @@ class ApiView(LimitsMixin, APIView):
     renderer_classes: Sequence[type[renderers.BaseRenderer]] = (JSONRenderer,)
     content_negotiation_class: type[BaseContentNegotiation] = AlwaysJSON
     throttle_classes = (ApiThrottle,)
+    throttles_block_of_everything = True  # see `DECIDES_ITSELF`
     versioning_class = None
     metadata_class = None
     schema = ApiSchema()

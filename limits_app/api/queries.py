@@ -8,12 +8,14 @@ from typing import Any, ClassVar, Final
 from django.db.models import Q
 from django.http import QueryDict
 from rest_framework import serializers
+from rest_framework.fields import empty
 
 from limits_app.api.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.api.problems import WrongQuery
-from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb, in_scope
+from limits_app.models import Enforcement, Entity, Period, PolicyEffect, PolicyScope, Verb, in_scope, write_alias
+from limits_app.models.patterns import matching
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.validators import validate_identifier, validate_resource_name
+from limits_app.models.validators import validate_client, validate_identifier, validate_resource_name
 from limits_app.usage.reading import By
 
 MAX_PAGE_SIZE: Final = 200
@@ -82,6 +84,24 @@ class ChoiceOfRows(serializers.ChoiceField):
         return self._conditions[super().to_internal_value(data)]
 
 
+class EntityOrPattern(Exact):
+    """An entity of a row, or a pattern such as `key:*` that entities match; maps to a filter condition."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(
+            required=False,
+            validators=[validate_identifier],
+            help_text="An identifier, or a pattern such as `key:*` or `ip:10.0.0.0/8`: all that match it.",
+        )
+        self._column = column
+
+    def run_validation(self, data: Any = empty) -> Any:
+        """Return the condition of a valid identifier or pattern."""
+        name = super().run_validation(data)
+        addresses = Entity.objects.using(write_alias()).filter(identifier__startswith="ip:").order_by()
+        return matching(self._column, name, addresses.values_list("identifier", flat=True))
+
+
 class ResourceQuery(ListQuery):
     """Parameters of the list of resources."""
 
@@ -101,8 +121,8 @@ class PlanQuery(ListQuery):
 class EntityQuery(ListQuery):
     """Parameters of the list of entities."""
 
-    identifier = Exact(required=False)
-    parent = Exact(source="parent__identifier", required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
+    identifier = EntityOrPattern("identifier")
+    parent = EntityOrPattern("parent__identifier")  # type: ignore[assignment]  # the framework takes fields out of the class
     plan = Exact(source="plan__name", required=False)
     blocked = serializers.BooleanField(required=False)
     unlimited = serializers.BooleanField(required=False)
@@ -113,7 +133,7 @@ class PolicyQuery(ListQuery):
     """Parameters of the list of policies."""
 
     resource = Exact(source="resource__name", required=False)
-    entity = Exact(source="entity__identifier", required=False)
+    entity = EntityOrPattern("entity__identifier")
     plan = Exact(source="plan__name", required=False)
     scope = ChoiceOfRows({scope: in_scope(scope) for scope in PolicyScope.values}, required=False)
     holds = ChoiceOfRows(_HOLDS, required=False)
@@ -154,7 +174,7 @@ class StatusQuery(StrictSerializer):
     """The resource and entity whose state is read."""
 
     resource = Exact(validators=[validate_resource_name])
-    entity = Exact(required=False, validators=[validate_identifier])
+    entity = Exact(required=False, validators=[validate_client])
     plan = Exact(
         required=False,
         max_length=MAX_PLAN_LENGTH,
@@ -188,7 +208,12 @@ class CountedQuery(PageQuery):
     """Filters for usage and rejections."""
 
     resource = Exact(required=False)
-    entity = Exact(required=False, allow_blank=True, help_text="Empty for the site itself and shared limits.")
+    entity = Exact(
+        required=False,
+        allow_blank=True,
+        validators=[validate_identifier],
+        help_text="A client or a pattern such as `key:*`; empty for the site itself and shared limits.",
+    )
     key = serializers.CharField(required=False, help_text="Limit key.")
 
 

@@ -26,6 +26,10 @@ _ALWAYS: Final = (400, 401, 403, 429, 503)
 _CHANGES: Final = frozenset({"PUT", "PATCH", "DELETE"})
 _WRITES: Final = _CHANGES | {"POST"}
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+_CONFIRM: Final = (
+    "`true` confirms a change that is rejected with 409 otherwise: weaker enforcement of a policy in force, or a block "
+    "that also hits the caller, a trusted proxy, a private network or everyone."
+)
 _TAG: Final = {"ETag": {"description": "The version of the representation.", "schema": {"type": "string"}}}
 
 
@@ -62,6 +66,8 @@ class Problems(AutoSchema):
         query = getattr(self.view, "query", None)
         if query is not None and self.method == "GET" and getattr(self.view, "action", None) != "retrieve":
             yield query
+        if self.method in _WITH_BODY and getattr(self.view, "is_confirmed", False):
+            yield OpenApiParameter("confirm", bool, description=_CONFIRM)
         if self.method in _WRITES:
             yield _header(REASON_HEADER, "The reason of the change, for the audit log.", required=False)
         if self.method in _CHANGES:

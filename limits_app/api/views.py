@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -29,10 +30,40 @@ from limits_app.api.serializers import (
     ResourceSerializer,
     RevertSerializer,
 )
+from limits_app.integrations.authors import author_of
 from limits_app.models import AuditEvent, Endpoint, Entity, Plan, Policy, Pool, Resource
 from limits_app.models.policy_rules import weakened
+from limits_app.services import blocks
 from limits_app.services.policy_warnings import left_without
 from limits_app.services.rights import Action, may_revert
+
+
+def check_confirmed(request: Request, problems: Iterable[str]) -> None:
+    """Raise Problem with the status 409 for what needs a confirmation, unless the request has `confirm=true`."""
+    found = [] if request.query_params.get("confirm") == "true" else [*problems]
+    if found:
+        confirm = _("Send it with ?confirm=true if that is meant.")
+        raise Problem(HTTPStatus.CONFLICT, " ".join([*found, confirm]))
+
+
+class ConfirmedView(ConfigurationView):
+    """Configuration of which some changes need `confirm=true`."""
+
+    is_confirmed = True
+
+    def saved(self, serializer: Any) -> Any:
+        """Save it, if what needs a confirmation has one."""
+        stored = serializer.instance
+        before = None if stored is None else blocks.state_of(stored)  # reading the definition changes the row
+        serializer.is_valid(raise_exception=True)
+        row = serializer.validated_data["definition"].row
+        check_confirmed(self.request, self.problems(before, row))
+        return serializer.save()
+
+    def problems(self, before: Mapping[str, Any] | None, row: Any) -> Iterator[str]:
+        """Return what needs a confirmation, of a row that was as `before`: a block that also hits its author."""
+        if warning := blocks.warning([(type(row), before, blocks.state_of(row))], author_of(self.request)):
+            yield warning
 
 
 class ResourceView(ConfigurationView):
@@ -53,7 +84,7 @@ class PlanView(ConfigurationView):
     search_fields = ("name", "description")
 
 
-class EntityView(ConfigurationView):
+class EntityView(ConfirmedView):
     """Entities: users, API keys, tenants."""
 
     queryset = Entity.objects.select_related("parent", "plan")
@@ -62,7 +93,7 @@ class EntityView(ConfigurationView):
     search_fields = ("identifier", "name")
 
 
-class PolicyView(ConfigurationView):
+class PolicyView(ConfirmedView):
     """Policies with their limits."""
 
     queryset = Policy.objects.select_related("resource", "entity", "plan").prefetch_related("limits")
@@ -70,16 +101,11 @@ class PolicyView(ConfigurationView):
     query = queries.PolicyQuery
     search_fields = ("resource__name", "entity__identifier", "entity__name", "plan__name", "reason")
 
-    def saved(self, serializer: Any) -> Any:
-        """Save it; a policy in force that would be enforced no longer, or for fewer, needs `confirm=true`."""
-        stored = serializer.instance
-        before = None if stored is None else {**vars(stored)}  # reading the definition changes the row
-        serializer.is_valid(raise_exception=True)
-        is_confirmed = self.request.query_params.get("confirm") == "true"
-        if before is not None and not is_confirmed and (why := weakened(before, vars(stored))):
-            confirm = _("Send it with ?confirm=true if that is meant.")
-            raise Problem(HTTPStatus.CONFLICT, f"{why} {left_without(stored)} {confirm}")
-        return serializer.save()
+    def problems(self, before: Any, row: Any) -> Iterator[str]:
+        """A block may need a confirmation, and a policy in force that would be enforced no longer, or for fewer."""
+        if before is not None and (why := weakened(before, vars(row))):
+            yield f"{why} {left_without(row)}"
+        yield from super().problems(before, row)
 
 
 class PoolView(ConfigurationView):
@@ -116,6 +142,7 @@ class RevertView(ApiView):
     rights: ClassVar = {"POST": (Action.REVERT,)}
     queryset = AuditEvent.objects.all()
     tagged = True
+    is_confirmed = True
 
     @extend_schema(request=RevertSerializer, responses=AuditEventSerializer)
     def post(self, request: Request, pk: int) -> Response:
@@ -128,6 +155,8 @@ class RevertView(ApiView):
             with audit.acting(reason=given["reason"] or reason_of(request), using=using, **who(request)):
                 if not may_revert(request.user, event):
                     raise PermissionDenied
+                warning = blocks.warning([blocks.revert_of(event)], author_of(request))
+                check_confirmed(request, [warning] if warning else [])
                 audit.revert(event, force=given["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
         return self.answered(request, AuditEventSerializer(left).data)

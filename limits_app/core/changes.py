@@ -27,7 +27,7 @@ _RESERVED: Final = bytes(DIGEST_LENGTH - 1)
 
 
 class ChangeKind(Enum):
-    """What a change concerns: one client, rows of many clients, anything else, or also which identifiers have rows.
+    """What a change concerns: one client, rows of many clients, what belongs to no single client, or anything.
 
     ACCESS comes with changes of clients, of which one is blocked or exempt now, or was before.
     """
@@ -35,6 +35,7 @@ class ChangeKind(Enum):
     CLIENT = "client"
     ACCESS = "access"
     ROWS = "rows"
+    GENERAL = "general"
     ALL = "all"
     EVERYTHING = "everything"
 
@@ -70,6 +71,8 @@ ACCESS: Final = Change(ChangeKind.ACCESS)
 """Who is blocked or exempt has changed, among the clients that are announced together with it."""
 ALL: Final = Change(ChangeKind.ALL)
 """Anything may have changed; new identifiers are those of the latest rows."""
+GENERAL: Final = Change(ChangeKind.GENERAL)
+"""What belongs to no single client has changed, such as a plan; there are no new identifiers."""
 ROWS: Final = Change(ChangeKind.ROWS)
 """Rows of many clients have changed, and no more than that; new identifiers are those of the latest rows."""
 
@@ -79,6 +82,7 @@ _CODES: Final = {
     ChangeKind.ROWS: _RESERVED + b"\1",
     ChangeKind.EVERYTHING: _RESERVED + b"\2",
     ChangeKind.ACCESS: _RESERVED + b"\3",
+    ChangeKind.GENERAL: _RESERVED + b"\4",
 }
 
 Changes = tuple[Change, ...]
@@ -87,7 +91,8 @@ Changes = tuple[Change, ...]
 def announced(changes: Collection[Change]) -> Changes:
     """Return changes as they are announced together, each once.
 
-    ALL takes the place of ROWS and ACCESS, but not of clients: these may have rows now that are not the latest.
+    ALL takes the place of ROWS, GENERAL and ACCESS, but not of clients: these may have rows now that are not the
+    latest. GENERAL takes the place of ACCESS, and is ALL together with ROWS.
     EVERYTHING takes the place of all others, also of more than MOST_CLIENTS clients.
 
     Raises ValueError when there are none.
@@ -98,7 +103,9 @@ def announced(changes: Collection[Change]) -> Changes:
     clients = tuple([change for change in distinct if change.kind is ChangeKind.CLIENT])
     if EVERYTHING in distinct or len(clients) > MOST_CLIENTS:
         return (EVERYTHING,)
-    return (*clients, ALL) if ALL in distinct else distinct
+    if ALL in distinct or (GENERAL in distinct and ROWS in distinct):
+        return (*clients, ALL)
+    return (*clients, GENERAL) if GENERAL in distinct else distinct
 
 
 class ChangeLog(NamedTuple):

@@ -2,87 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
-from limits_app.integrations.identities import names_of
+from limits_app.integrations.identities import calls_site, counted_of, names_of
 from limits_app.policies import Access, AccessIndex, AccessVerdict
-from limits_app.services.access import Identity, blocked, read_verdict, shadowed
+from limits_app.services.access import Identity, blocked, shadowed, without_blocks
+from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
     from limits_app.integrations.charges import Key
     from limits_app.integrations.request import RequestLimits
 
+_ADDRESS: Final = "ip:"
+DECIDES_ITSELF: Final = "throttles_block_of_everything"
+"""The attribute of views whose throttle decides while the system blocks everything."""
+_EMERGENCY_SWITCH: Final = "limits_app_emergencyswitch_changelist"
 
-def is_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
-    """Whether a request is charged nothing; `charged` are the resources and entities that it would be charged for.
 
-    Raises LimitExceeded where the request is blocked, and StoreUnavailable where that cannot be known.
+def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
+    """Whether a request is charged nothing; with `key`, whether it is not charged for a resource and an entity.
+
+    Raises LimitExceeded where the request or the entity is blocked, and StoreUnavailable where that cannot be known.
+    A page that stays reachable is charged to clients that are blocked as if they were not.
     May query the database.
     """
     if not limits.needs_verdict:
         return False
+    verdicts = _verdicts(limits, key)
+    for resource, verdict in verdicts:
+        _check(limits, verdict, resource)
+    return limits.source is not without_blocks and any(verdict.access is Access.EXEMPT for _, verdict in verdicts)
+
+
+async def ais_exempt(limits: RequestLimits, key: Key) -> bool:
+    """`is_exempt` for asyncio."""
+    return not is_known_as_limited(limits, key) and await sync_to_async(is_exempt)(limits, key)
+
+
+def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
+    """Whether a request is neither blocked nor exempt, as far as a task can know; it waits for nothing.
+
+    That is without the database, and without functions and lazy users of the site, which may wait for anything.
+    """
+    if not limits.needs_verdict:
+        return True
+    if not limits.has_table or _calls_site(limits):
+        return False
+    try:
+        return all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
+    except SynchronousOnlyOperation:  # there is something to read
+        return False
+
+
+def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, AccessVerdict]]:
+    """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all)."""
     access = limits.table.access
     if not limits.needs_verdict:  # as is known now
-        return False
-    places: list[tuple[str | None, str | None]] = [(None, None)]
-    for resource, entity in charged:
-        places += [(None, entity), *([(resource, entity)] if access.is_blocked_for_some(resource) else [])]
-    found = False
-    for place in places:
-        verdict = verdict_of(limits, *place)
-        if verdict.access is Access.BLOCKED and verdict.reason is not None:
-            rejected = blocked(verdict.reason, place[0])
-            limits.refused = (rejected,)
-            raise LimitExceeded.of(rejected)
-        found = found or verdict.access is Access.EXEMPT
-    return found
-
-
-async def ais_exempt(limits: RequestLimits, charged: Iterable[Key] = ()) -> bool:
-    """`is_exempt` for asyncio."""
-    if not limits.needs_verdict:
-        return False
-    return await sync_to_async(is_exempt)(limits, charged)
+        return []
+    verdicts: list[tuple[str | None, AccessVerdict]] = [(None, verdict_of(limits))]
+    if key is not None:
+        resource, entity = key
+        verdicts.append((None, verdict_of(limits, entity=entity)))
+        if access.is_blocked_for_some(resource):
+            verdicts.append((resource, verdict_of(limits, resource, entity)))
+    return verdicts
 
 
 def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str | None = None) -> AccessVerdict:
-    """The verdict on a request, or on a charge of it; it is made once for a request, until its user changes."""
-    if limits.is_admitted:
-        return AccessVerdict(Access.EXEMPT)
+    """The verdict on a request; it is made once, until the user of the request changes.
+
+    With `entity`, it is that on an entity that is charged, and with `resource` that on the request and this entity by
+    the blocks of that resource.
+    """
     limits.forget_former_user()
     verdict = limits.verdicts.get((resource, entity))
     if verdict is None:
         verdict = limits.verdicts[resource, entity] = _judged(limits, resource, entity)
-        if verdict.shadowed is not None and entity is None:
-            shadowed(verdict.shadowed, resource)
+        shadowed(verdict.shadowed, resource, limits.blocks_in_shadow)
     return verdict
 
 
 def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
-    needs_user = exemptions.needs_user or bool(table.index.plans)
-    names = names_of(limits, table.kinds | exemptions.entities.kinds, needs_user=needs_user)
-    if entity is not None and entity not in names:
+    kinds, needs_user = _kinds(limits)
+    names = names_of(limits, kinds, needs_user=needs_user)
+    if resource is None and entity is not None:
+        if entity in names:
+            return verdict_of(limits)
+        names = [entity]  # what is charged besides exempts only that charge
+    elif entity is not None and entity not in names:
         names.append(entity)
-    address, *others = names
-    plan = _plan(limits, table.index, others, resource)
-    identities: list[Identity] = [(address, None), *[(name, plan) for name in others]]
-    verdict = read_verdict(table, identities, resource)
-    if verdict.access is Access.LIMITED and resource is None and exemptions.apply(limits, names):
-        return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed)
-    return verdict
+    verdict = table.verdict(_with_plans(limits, table.index, names, resource), resource)
+    if verdict.access is not Access.LIMITED or resource is not None:
+        return verdict
+    is_of_charge = entity is not None
+    exempted = entity in exemptions.entities if is_of_charge else exemptions.apply(limits, names)
+    return AccessVerdict(Access.EXEMPT, shadowed=verdict.shadowed) if exempted else verdict
 
 
-def _plan(limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None) -> str | None:
-    """The plan of the request, where it makes a difference; an address is blocked whatever the plan is."""
-    if not index.plans and not any(index.policies_of(name, resource) is not None for name in names):
-        return None
-    if limits.settings[conf.PLAN_OF_REQUEST.name] is not None:
-        return limits.plan_of(limits.entity)
-    return limits.plan_of_groups()
+def _kinds(limits: RequestLimits) -> tuple[frozenset[str], bool]:
+    """The kinds of identities that make a difference, and whether the user of a request does in any case."""
+    table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
+    kinds = table.kinds | exemptions.entities.kinds if exemptions.entities else table.kinds
+    return kinds, exemptions.needs_user or bool(table.index.plans)
+
+
+def _calls_site(limits: RequestLimits) -> bool:
+    kinds, needs_user = _kinds(limits)
+    return calls_site(limits, kinds, needs_user=needs_user)
+
+
+def _with_plans(
+    limits: RequestLimits, index: AccessIndex, names: Sequence[str], resource: str | None
+) -> list[Identity]:
+    """The identities of a request, each with its plan where that makes a difference.
+
+    What PLAN_OF_REQUEST names is the plan of the counted entity; others have that of the user's groups. No plan lifts
+    the block of an address.
+    """
+    others = [name for name in names if not name.startswith(_ADDRESS)]
+    if limits.is_over or not (index.plans or any(index.policies_of(name, resource) is not None for name in others)):
+        return [(name, None) for name in names]
+    has_named = limits.settings[conf.PLAN_OF_REQUEST.name] is not None
+    counted, named = counted_of(limits) if has_named else (None, None)
+    of_groups = limits.plan_of_groups()
+    identities: list[Identity] = [(name, None) for name in names if name not in others]
+    identities += [(name, named if named is not None and name == counted else of_groups) for name in others]
+    if named in index.plans and counted is not None and counted not in others:
+        identities.append((counted, named))
+    return identities
+
+
+def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None = None) -> None:
+    """Count a rejection where a verdict blocks, and raise its error; a page may be reachable all the same."""
+    if verdict.access is not Access.BLOCKED or verdict.reason is None:
+        return
+    if verdict.blocks_everything and _decides_itself(limits):
+        return
+    if resource is None and _stays_reachable(limits, verdict):
+        limits.source = without_blocks
+        return
+    rejected = blocked(verdict.reason, resource)
+    limits.refused = (rejected,)
+    raise LimitExceeded.of(rejected)
+
+
+def _decides_itself(limits: RequestLimits) -> bool:
+    """Whether a view of the REST API of the app answers, whose throttle lets administrators lift a block of all."""
+    match = None if limits.is_over else limits.request.resolver_match
+    return match is not None and getattr(getattr(match.func, "cls", None), DECIDES_ITSELF, False)
+
+
+def _stays_reachable(limits: RequestLimits, verdict: AccessVerdict) -> bool:
+    """Whether a blocked request is let through, so that health checks work and nobody locks himself out of the admin.
+
+    These are views with `@exempt`, the log-in of the admin and the emergency switch, and all pages of the admin for
+    superusers while the system blocks everything.
+    """
+    match = None if limits.is_over else limits.request.resolver_match
+    if match is None:
+        return False
+    if limits.has_exempt_view or is_admin_log_in(match.func):
+        return True
+    is_superuser = verdict.blocks_everything and bool(getattr(limits.user, "is_superuser", False))
+    return (match.url_name == _EMERGENCY_SWITCH or is_superuser) and is_of_admin(match.func)

@@ -164,7 +164,7 @@ def charge_all(limits: RequestLimits, demands: Sequence[Demand]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
-    exempt = [one for one in demands if is_exempt(limits, [one[0].key[:2]])]
+    exempt = [one for one in demands if is_exempt(limits, one[0].key[:2])]
     for share, named in exempt:
         limits.charge(*share.key[:2], named, requested=share.requested)
     demands = [one for one in demands if one not in exempt] if exempt else demands
@@ -194,7 +194,7 @@ def _charged_together(limits: RequestLimits, demands: Sequence[Demand]) -> bool:
         for share, _ in demands
     ]
     try:
-        acquisition = try_acquire_all(shares)
+        acquisition = try_acquire_all(shares, limits.source)
     except InvalidRequest:
         return False
     prefixes = prefixes_of(tuple([share.resource for share in shares]))

@@ -20,8 +20,8 @@ from limits_app.core.limits import Limit
 from limits_app.core.notation import checked_limits
 from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, is_awaited
 from limits_app.integrations.charges import Charge
-from limits_app.integrations.middleware import EXEMPT
-from limits_app.models.users import entity_name
+from limits_app.integrations.request import EXEMPT
+from limits_app.services.amounts import one_client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -199,7 +199,7 @@ class limited:  # noqa: N801 - used like a function
 
 def _literal(entity: EntityName) -> str:
     """Return an identifier; InvalidLimit for a pattern, which would be one bucket for all values of its fields."""
-    named = check_entity(entity_name(entity))
+    named = check_entity(one_client(entity))
     if named in {"ip", "user", "user_or_ip"}:  # keys of @ratelimit
         raise InvalidLimit(
             f"entity {named!r} is one counter for all clients: leave it out to count each user or address, or give a "

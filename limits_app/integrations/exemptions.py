@@ -43,7 +43,7 @@ class Exemptions:
         return any(name in self.entities for name in names) or self._has_network(limits) or self._has_user(limits)
 
     def _has_network(self, limits: RequestLimits) -> bool:
-        address = address_of(limits.request) if self.networks else None
+        address = address_of(limits.request) if self.networks and not limits.is_over else None
         return address is not None and any(address in network for network in self.networks)
 
     def _has_user(self, limits: RequestLimits) -> bool:

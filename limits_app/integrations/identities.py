@@ -3,53 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
-
-from django.conf import settings as django_settings
-from django.http import HttpRequest
-from django.utils.functional import LazyObject, empty
+from typing import TYPE_CHECKING
 
 from limits_app import conf
-from limits_app.integrations.identity import client_of, entity_of_api_key, entity_of_request, entity_of_user
+from limits_app.integrations.identity import (
+    client_of,
+    entity_of_api_key,
+    entity_of_request,
+    entity_of_user,
+    named_plan,
+)
+from limits_app.models.users import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
-
-_OF_NO_USER: Final = frozenset({"account", "digest", "header", "ip", "key", "session"})
-"""The kinds of identifiers that no user has."""
-_USUAL: Final = _OF_NO_USER | {"user"}
 
 
 def names_of(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> list[str]:
     """Return the identifiers of a request that may be of some kinds; a kind is what precedes the colon.
 
-    The address is always among them. May query the database for the user, where the request has credentials of one.
+    The address is always among them. A request that is over has the identifiers that it was counted by.
+    May query the database for the user, and calls the functions of the site.
     """
     if limits.is_over:
-        return [] if limits.entity is None else [limits.entity]
-    request, settings = limits.request, limits.settings
+        return [one.entity for one in limits.identities if one.entity is not None]
+    request = limits.request
     found: dict[str | None, None] = {client_of(request): None}
-    if "key" in kinds and settings[conf.API_KEY_OF_REQUEST.name]:
+    if _needs_key(limits, kinds):
         found[entity_of_api_key(request)] = None
-    if needs_user or not _OF_NO_USER.issuperset(kinds):
+    if needs_user or _may_be_user(kinds):
         found[entity_of_user(limits.user)] = None
-    is_usual = settings[conf.ENTITY_OF_REQUEST.name] in {conf.ENTITY_OF_REQUEST.default, entity_of_request}
-    if limits.identities or (not is_usual and (has_credentials(request) or not _USUAL.issuperset(kinds))):
+    if limits.identities or _needs_counted(limits, kinds):
         found[limits.entity] = None
     return [name for name in found if name is not None]
 
 
-def possible_user(request: HttpRequest) -> Any:
-    """Return `request.user`; None where looking at it would only find out that nobody is logged in.
+def counted_of(limits: RequestLimits) -> tuple[str | None, str | None]:
+    """Return the counted entity of a request, and the plan that PLAN_OF_REQUEST names for it.
 
-    So a page without limits gets no `Vary: Cookie`, and makes no query.
+    Like `possible_user`, it looks at no user where that would only find out that the request has no session.
     """
-    user = getattr(request, "user", None)
-    is_unknown = isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty
-    return None if is_unknown and not has_credentials(request) else user
+    if limits.identities or not _is_usual(limits) or limits.user is not None:
+        return limits.entity, limits.identities[-1].plan
+    return entity_of_request(limits.request), named_plan(limits.request, limits.settings)
 
 
-def has_credentials(request: HttpRequest) -> bool:
-    """Whether a request has a session, or other credentials of a user."""
-    has_session = django_settings.SESSION_COOKIE_NAME in request.COOKIES
-    return has_session or bool(request.META.get("HTTP_AUTHORIZATION") or request.META.get("REMOTE_USER"))
+def calls_site(limits: RequestLimits, kinds: Collection[str], *, needs_user: bool = False) -> bool:
+    """Whether `names_of`, or the plan of a request, needs a function of the site, or looks at a user."""
+    if limits.is_over:
+        return False
+    is_known = not limits.identities or limits.identities[-1].user is getattr(limits.request, "user", None)
+    return (
+        not is_known
+        or _needs_key(limits, kinds)
+        or _needs_counted(limits, kinds)
+        or limits.settings[conf.PLAN_OF_REQUEST.name] is not None
+        or ((needs_user or _may_be_user(kinds)) and limits.user is not None)
+    )
+
+
+def _needs_key(limits: RequestLimits, kinds: Collection[str]) -> bool:
+    return "key" in kinds and limits.settings[conf.API_KEY_OF_REQUEST.name] is not None
+
+
+def _may_be_user(kinds: Collection[str]) -> bool:
+    return not KINDS_OF_NO_USER.issuperset(kinds)
+
+
+def _needs_counted(limits: RequestLimits, kinds: Collection[str]) -> bool:
+    """Whether a function of the site finds the counted entity, which may be of any kind then."""
+    return bool(kinds) and not _is_usual(limits)
+
+
+def _is_usual(limits: RequestLimits) -> bool:
+    return conf.function_of(conf.ENTITY_OF_REQUEST, limits.settings) is entity_of_request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from unicodedata import normalize
 
 from django.http import HttpRequest
+from django.utils.functional import LazyObject, empty
 from python_ipware import IpWare
 
 from limits_app import conf
@@ -19,12 +20,16 @@ from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.users import identifier_of_user
+from limits_app.models.users import identifier_of_user, is_logged_in
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 
 _DIGEST: Final = "digest:"
+_KEY_OF_REQUEST: Final = "_limits_app_api_key"
+"""The attribute of a request with its API key."""
+_OF_SESSION: Final = "django.contrib.auth.middleware"
+"""The module of the function that finds the user of a session."""
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
@@ -44,7 +49,7 @@ def entity_of_request(request: HttpRequest) -> str:
     """
     settings = conf.current()
     of_key = settings[conf.API_KEY_OF_REQUEST.name] and entity_of_api_key(request)
-    return of_key or entity_of_user(getattr(request, "user", None)) or _client_of(request, settings)
+    return of_key or entity_of_user(possible_user(request)) or _client_of(request, settings)
 
 
 class Identity(NamedTuple):
@@ -61,16 +66,20 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
     An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
     too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
     """
-    entity = conf.function_of(conf.ENTITY_OF_REQUEST, settings)(request)
+    function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
+    entity = function(request)
+    if function is entity_of_request and not str(entity).startswith("key:"):
+        is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
     if isinstance(entity, str):
         entity = normalize_entity(entity or entity_of_request(request))
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
-    plan = _plan_of(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
+    plan = named_plan(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
     return Identity(entity, plan, getattr(request, "user", None))
 
 
-def _plan_of(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
+def named_plan(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:
+    """Return the plan that PLAN_OF_REQUEST names; None without the setting. Raises TypeError as `identify` does."""
     function = conf.function_of(conf.PLAN_OF_REQUEST, settings)
     plan = None if function is None else function(request)
     if plan is not None and not isinstance(plan, str):
@@ -118,12 +127,52 @@ def entity_of_user(user: Any) -> str | None:
 
 
 def entity_of_api_key(request: HttpRequest) -> str | None:
-    """Return `key:<digest>` of the key that LIMITS["API_KEY_OF_REQUEST"] finds; None without a key or the setting."""
+    """Return `key:<digest>` of the key that LIMITS["API_KEY_OF_REQUEST"] finds; None without a key or the setting.
+
+    The function is called once for a request, and again while it finds no key when the user has changed.
+    """
     function = conf.function_of(conf.API_KEY_OF_REQUEST)
-    key = None if function is None else function(request)
+    if function is None:
+        return None
+    inner = getattr(request, "_request", request)  # of the REST framework
+    user = getattr(inner, "user", None)
+    found: _KeyOfRequest | None = getattr(inner, _KEY_OF_REQUEST, None)
+    if found is None or found.function is not function or (found.entity is None and found.user is not user):
+        found = _KeyOfRequest(_read_api_key(function, request), function, user)
+        setattr(inner, _KEY_OF_REQUEST, found)
+    return found.entity
+
+
+class _KeyOfRequest(NamedTuple):
+    """The entity of the API key of a request, the function that found it, and the user at that time."""
+
+    entity: str | None
+    function: object
+    user: object
+
+
+def _read_api_key(function: Callable[[HttpRequest], str | None], request: HttpRequest) -> str | None:
+    key = function(request)
     if key is not None and not isinstance(key, str):
         raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
     return entity_of_key(key) if key else None
+
+
+def possible_user(request: HttpRequest) -> Any:
+    """Return `request.user`; None where looking at it would only find out that the request has no session.
+
+    So a page without limits gets no `Vary: Cookie`, and makes no query. Only the user that Django reads from the
+    session is left alone: what another middleware puts there may come from any header.
+    """
+    user = getattr(request, "user", None)
+    if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
+        session = getattr(request, "session", None)
+        if hasattr(request, "_cached_user"):
+            return user
+        of_session = any(getattr(one, "__module__", None) == _OF_SESSION for one in vars(user).values())
+        if of_session and session is not None and session.is_empty():
+            return None
+    return user
 
 
 def entity_of_header(request: HttpRequest, name: str) -> str | None:

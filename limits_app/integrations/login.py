@@ -26,10 +26,13 @@ from django.views.decorators.debug import sensitive_variables
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.integrations.access import is_exempt
 from limits_app.integrations.charges import NOTHING, one_of_each, refund
 from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
 from limits_app.integrations.request import RequestLimits
+from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
+from limits_app.services.request import Source
 
 ACCOUNT: Final = "login.account"
 """The resource of attempts by account; its entities are those of `LoginLimitBackend.accounts_of`."""
@@ -44,8 +47,6 @@ _MOST_ACCOUNTS: Final = 10
 """How many accounts one name may mean; a name of more accounts is counted by itself, to bound an attempt."""
 _LONGEST_NAME: Final = 320
 """Longer than a user name of Django (150) and an e-mail address (254); longer names are not looked up."""
-_BLOCKED: Final = "blocked"
-"""What precedes the colon of an address that is blocked, and may log in to the admin."""
 _NO_NAME: Final = entity_of_account("")
 """The entity of all names that are empty or too long, since some databases ignore any number of some characters."""
 
@@ -102,7 +103,10 @@ class LoginLimitBackend:
         _ATTEMPT.set(_NO_ATTEMPT)
         limits = _limits_of(request)
         try:
-            attempt = _Attempt(_acquire_all(self._shares(request, credentials)))
+            if limits is not None:
+                is_exempt(limits)  # where it is blocked, it is rejected, or counted as if it were not
+            source = resolver if limits is None else limits.source
+            attempt = _Attempt(_acquire_all(self._shares(request, credentials), source))
         except (LimitExceeded, StoreUnavailable) as error:
             if limits is not None:
                 limits.rejected_log_in = error
@@ -140,10 +144,6 @@ class LoginLimitBackend:
     def _shares(self, request: HttpRequest | None, credentials: Mapping[str, Any]) -> list[Share]:
         accounts = dict.fromkeys(map(normalize_entity, self.accounts_of(credentials)))
         address = client_of(request) if request is not None and hasattr(request, "META") else None
-        limits = _limits_of(request)
-        if limits is not None and limits.is_admitted and address is not None:
-            # A blocked administrator may log in to lift the block: the address is counted, but not as the blocked one.
-            address = f"{_BLOCKED}:{address}"
         counted = [(ACCOUNT, account) for account in accounts]
         if address is not None:
             both = [normalize_entity(f"{account} {address}") for account in accounts]
@@ -158,7 +158,7 @@ def _limits_of(request: HttpRequest | None) -> RequestLimits | None:
     return limits if isinstance(limits, RequestLimits) and limits.has_middleware else None
 
 
-def _acquire_all(shares: Sequence[Share]) -> Sequence[Acquisition]:
+def _acquire_all(shares: Sequence[Share], source: Source) -> Sequence[Acquisition]:
     """Acquire all shares or none; in one step, where the resources are counted in one store.
 
     Raises LimitExceeded and StoreUnavailable.
@@ -166,20 +166,20 @@ def _acquire_all(shares: Sequence[Share]) -> Sequence[Acquisition]:
     if not shares:
         return ()
     try:
-        return (_acquired(shares),)
+        return (_acquired(shares, source),)
     except InvalidRequest:  # an administrator has put the resources into several stores
         pass
     acquisitions: list[Acquisition] = []
     try:
-        acquisitions.extend(_acquired([share]) for share in shares)
+        acquisitions.extend(_acquired([share], source) for share in shares)
     except BaseException:
         _refund_all(acquisitions)
         raise
     return acquisitions
 
 
-def _acquired(shares: Sequence[Share]) -> Acquisition:
-    acquisition = try_acquire_all(shares)
+def _acquired(shares: Sequence[Share], source: Source) -> Acquisition:
+    acquisition = try_acquire_all(shares, source)
     if not acquisition.claim.admitted:
         raise LimitExceeded.of(acquisition)
     return acquisition

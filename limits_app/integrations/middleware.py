@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, verdict_of
+from limits_app.integrations.access import is_exempt, is_known_as_limited, verdict_of
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -19,14 +19,9 @@ from limits_app.integrations.request import LimitedRequest, RequestLimits, limit
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
 from limits_app.models.namespaces import is_of_thread
-from limits_app.policies import LIMITED, Access, AccessVerdict, configuration
+from limits_app.policies import Access, configuration
 from limits_app.services.site_views import answers_options, renders_json
 
-EXEMPT: Final = "limits_exempt"
-"""The attribute of views that endpoints do not apply to."""
-_ADMIN: Final = "admin"
-"""The name of the app that every site of Django's admin has."""
-_REACHABLE: Final = frozenset({"login", "limits_app_emergencyswitch_changelist"})
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
 """What tells the site who a client is; browsers send none of them with a preflight."""
 
@@ -108,19 +103,12 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     """Charge a request by the rules that match it; return a refusal where it is blocked, or a limit rejects it."""
     limits = request.limits
     limits.enforced = True
-    if _is_marked_exempt(request):
+    if limits.has_exempt_view:
         return None
     try:
         # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
         table = None if limits.charges else endpoints.cached()
-        if table is not None and _is_free(request, limits, table):
-            return None
-        rules = () if table is None else table.find(request)
-        if len(rules) == 1 and rules[0].is_plain:
-            limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
-            return None
-        if rules and (charges := charges_for(limits, rules)):
-            charge_all(limits, [one.demand() for one in charges])
+        if table is not None and _has_applied(request, limits, table):
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -129,25 +117,39 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     return _enforce_current(request)
 
 
+def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTable) -> bool:
+    """Charge a request by the rules of a cached table, if that decides; it does not where it may be outdated."""
+    limits.table = table
+    rules = table.find(request)
+    is_limited = not limits.needs_verdict or verdict_of(limits).access is Access.LIMITED
+    if not rules or not is_limited or (request.method == "OPTIONS" and _is_preflight(request)):
+        return _is_current(table) and (is_limited or is_exempt(limits) or not rules)
+    if len(rules) == 1 and rules[0].is_plain:
+        limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
+        return True
+    charges = charges_for(limits, rules)
+    charge_all(limits, [one.demand() for one in charges])
+    return bool(charges)
+
+
 async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
     """`_enforce` for asyncio; a thread applies several rules, and those that may query the database."""
     limits = request.limits
     limits.enforced = True
-    if _is_marked_exempt(request):
+    if limits.has_exempt_view:
         return None
     table = None if is_of_thread() else endpoints.cached()
     if table is None or limits.charges:
         return await sync_to_async(_enforce)(request)
     limits.table = table
     rules = table.find(request)
-    if limits.needs_verdict or (rules and (len(rules) > 1 or not rules[0].is_plain)):
+    if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
-    if (request.method == "OPTIONS" and _is_preflight(request)) or (
-        not rules and table.is_current() and configuration.is_followed()
-    ):
-        return None
     try:
-        if rules:
+        if not rules or (request.method == "OPTIONS" and _is_preflight(request)):
+            if _is_current(table):
+                return None
+        else:
             entity = await limits.aentity()
             await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
             return None
@@ -158,42 +160,9 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     return await sync_to_async(_enforce_current)(request)
 
 
-def _view_of(request: HttpRequest) -> Callable[..., Any] | None:
-    match = request.resolver_match
-    return None if match is None else match.func
-
-
-def _is_marked_exempt(request: HttpRequest) -> bool:
-    match = request.resolver_match
-    return match is not None and getattr(match.func, EXEMPT, False)
-
-
-def _is_free(request: HttpRequest, limits: RequestLimits, table: EndpointTable, *, confirmed: bool = False) -> bool:
-    """Whether no rule charges a request, since it is exempt, or a preflight.
-
-    Raises LimitExceeded where it is blocked, and OutdatedEndpoints for a table that may be outdated.
-    """
-    limits.table = table
-    verdict = verdict_of(limits) if limits.needs_verdict else LIMITED
-    if verdict.access is Access.LIMITED:
-        return request.method == "OPTIONS" and _is_preflight(request)
-    if not (confirmed or (table.is_current() and configuration.is_followed())):
-        raise OutdatedEndpoints
-    limits.is_admitted = verdict.access is Access.BLOCKED and _stays_reachable(request, limits, verdict)
-    return is_exempt(limits)
-
-
-def _stays_reachable(request: HttpRequest, limits: RequestLimits, verdict: AccessVerdict) -> bool:
-    """Whether a blocked request is let through, so that nobody locks himself out of the admin.
-
-    These are the log-in and the emergency switch, and all pages for superusers while the system blocks everything.
-    """
-    match = request.resolver_match
-    if match is None or _ADMIN not in match.app_names:
-        return False
-    return match.url_name in _REACHABLE or (
-        verdict.blocks_everything and bool(getattr(limits.user, "is_superuser", False))
-    )
+def _is_current(table: EndpointTable) -> bool:
+    """Whether a table is known to be current, as a request needs that charges nothing and so cannot find it out."""
+    return table.is_current() and configuration.is_followed()
 
 
 def _is_preflight(request: HttpRequest) -> bool:
@@ -201,9 +170,10 @@ def _is_preflight(request: HttpRequest) -> bool:
 
     Where the site has API keys, a preflight may carry one: to look for it is to check a guess, which must count.
     """
-    view = _view_of(request)
-    asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
+    match = request.resolver_match
+    view = None if match is None else match.func
     has_credentials = any(map(request.META.get, _CREDENTIALS)) or conf.get(conf.API_KEY_OF_REQUEST) is not None
+    asks = "Origin" in request.headers and "Access-Control-Request-Method" in request.headers
     return asks and not has_credentials and answers_options(view) and renders_json(request, view)
 
 
@@ -213,11 +183,12 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
     if not limits.settings[conf.ENABLED.name]:
         return None
     try:
-        table = endpoints.current()
+        limits.table = endpoints.current()
         limits.verdicts.clear()  # they may have been made before a change
-        if _is_free(request, limits, table, confirmed=True):
+        rules = limits.table.find(request)
+        if is_exempt(limits) or not rules or (request.method == "OPTIONS" and _is_preflight(request)):
             return None
-        charges = charges_for(limits, table.find(request))
+        charges = charges_for(limits, rules)
         try:
             charge_all(limits, [one.demand(confirmed=True) for one in charges])
         except InvalidRequest:

@@ -70,7 +70,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     block: bool = True,
 ) -> Callable[[F], F]:
     """Let a view run so often for each `key`: `ip`, `user`, `user_or_ip`, `get:<name>`, `post:<name>`,
-    `header:<name>`, or a function of the group and the request.
+    `header:<name>`, or a function of the group and the request, whose value is counted as `ratelimit:<value>`.
 
     With `settings.RATELIMIT_ENABLE = False` nothing is limited, as in django-ratelimit.
     `rate` is such as `5/m` or `10/30s`, or a function of the group and the request; None limits nothing.
@@ -176,7 +176,7 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
     if not callable(function):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
     value = call_sync(function, group, request)
-    return f"key:{value}" if value else ""
+    return f"ratelimit:{value}" if value else ""
 
 
 @lru_cache(maxsize=1024)

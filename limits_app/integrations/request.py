@@ -32,15 +32,14 @@ from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.integrations.exemptions import has_exemptions
-from limits_app.integrations.identities import possible_user
-from limits_app.integrations.identity import Identity, entity_of_user, identify
+from limits_app.integrations.identity import Identity, entity_of_user, identify, possible_user
 from limits_app.models.usage import REQUEST_ID_LENGTH
 from limits_app.models.users import entity_name
-from limits_app.policies import AccessVerdict, Limits
+from limits_app.policies import AccessVerdict, Limits, resolver
 from limits_app.policies import Key as ResolverKey
 from limits_app.services.access import acquire_nothing
 from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
-from limits_app.services.request import Request
+from limits_app.services.request import Request, Source
 from limits_app.services.unavailable import without_limits
 from limits_app.usage.denial_counter import WEB_REQUEST
 
@@ -48,6 +47,8 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _ENABLED: Final = conf.ENABLED.name
 _EXEMPT: Final = conf.EXEMPT.name
+EXEMPT: Final = "limits_exempt"
+"""The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
@@ -87,8 +88,8 @@ class RequestLimits:
     """Whether the rules for the URL of the request were applied."""
     is_refunded = False
     """Whether the request was refunded what integrations charged, after it was rejected."""
-    is_admitted = False
-    """Whether nothing blocks the request, and nothing is charged: the emergency page of a client that is blocked."""
+    source: Source = resolver
+    """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
 
@@ -111,6 +112,8 @@ class RequestLimits:
         self._charge_locks: dict[object, Any] = {}
         self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
         """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
+        self.blocks_in_shadow: set[object] = set()
+        """The blocks in shadow mode that were counted for the request."""
         self._judged_user: object = None
         self.needs_verdict: bool = self.settings[_ENABLED]
         """Whether anyone at all is blocked or exempt; True until the table is known."""
@@ -131,9 +134,16 @@ class RequestLimits:
         return self._reference() is None
 
     @property
+    def has_exempt_view(self) -> bool:
+        """Whether the view is marked with `@exempt`."""
+        request = self._reference()
+        match = None if request is None else request.resolver_match
+        return match is not None and getattr(match.func, EXEMPT, False)
+
+    @property
     def user(self) -> Any:
-        """The user, who may be anonymous; None where the request has no credentials of one."""
-        return possible_user(self.request)
+        """The user, who may be anonymous; None where the request has no session of one, or is over."""
+        return None if self.is_over else possible_user(self.request)
 
     @property
     def has_table(self) -> bool:
@@ -158,7 +168,8 @@ class RequestLimits:
 
     def forget_former_user(self) -> None:
         """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
-        user = None if self.is_over else getattr(self.request, "user", None)
+        request = self._reference()
+        user = self._judged_user if request is None else getattr(request, "user", None)
         if user is not self._judged_user:
             self._judged_user = user
             self.verdicts.clear()
@@ -297,13 +308,18 @@ class RequestLimits:
         return acquisition
 
     def _charge_nothing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts) -> Acquisition:
-        """Note that an exempt request is charged nothing; what it was charged before its user was known is refunded."""
+        """Note that nothing is charged for a key, since the request is exempt, or what is charged."""
+        if is_exempt(self):
+            self.refund_charges()
+        acquisition = acquire_nothing(requested or partial(one_of_each, named))
+        return self.note_charge(acquisition, ((key, named, ""),))
+
+    def refund_charges(self) -> None:
+        """Refund what integrations charged before the user was known, who is exempt."""
         before = [one for one in self.acquired if self.charges.resources_of(one)]
         if before:
             self.charges.refund(before)
             self.acquired = [one for one in self.acquired if one not in before]
-        acquisition = acquire_nothing(requested or partial(one_of_each, named))
-        return self.note_charge(acquisition, ((key, named, ""),))
 
     def charge(
         self,
@@ -324,7 +340,7 @@ class RequestLimits:
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
         with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
-            if self.needs_verdict and is_exempt(self, (key,)):
+            if self.needs_verdict and is_exempt(self, key):
                 return self._charge_nothing(key, named, requested)
             if self.charges:
                 transfer_former_charge(self, resource, entity, default_limits)
@@ -352,7 +368,7 @@ class RequestLimits:
         key = resource, entity
         lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
-            if await ais_exempt(self, (key,)):
+            if await ais_exempt(self, key):
                 return await sync_to_async(self._charge_nothing)(key, named, requested)
             if self.charges and await self.aentity() == entity and len(self.identities) > 1:
                 await sync_to_async(transfer_former_charge)(self, resource, entity, default_limits)
@@ -373,7 +389,7 @@ class RequestLimits:
             requested = held.missing(named)
             if requested is None:
                 return None
-        request = Request(key, requested or partial(one_of_each, named))
+        request = Request(key, requested or partial(one_of_each, named), self.source)
         request.requires_usage = False
         return request
 

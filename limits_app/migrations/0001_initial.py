@@ -361,7 +361,7 @@ class Migration(migrations.Migration):
                 ('identifier', limits_app.models.fields.ExactTextField(help_text='The identifier in requests, such as “user:42” or “tenant:acme”. Case and spaces are significant. “key:*” stands for all that begin with “key:”, and “ip:10.0.0.0/8” for all addresses of a network.', max_length=255, unique=True, validators=[limits_app.models.validators.validate_identifier], verbose_name='identifier')),
                 ('name', models.CharField(blank=True, db_index=True, help_text='Display name.', max_length=255, validators=[limits_app.models.validators.validate_text], verbose_name='name')),
                 ('cascade', models.BooleanField(default=False, help_text='Its usage also counts against the limits of its parent.', verbose_name='count for the parent too')),
-                ('unlimited', models.BooleanField(default=False, help_text='Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply.', verbose_name='unlimited')),
+                ('unlimited', models.BooleanField(default=False, help_text='Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply. Web requests are not charged at all, also not for limits that all clients share, totals and members of pools, unless it counts for a parent that is not exempt.', verbose_name='unlimited')),
                 ('blocked', models.BooleanField(default=False, help_text='All requests are rejected, whatever the policies are.', verbose_name='blocked')),
                 ('metadata', models.JSONField(blank=True, default=dict, help_text='Custom data as a JSON object; it does not affect limits.', validators=[limits_app.models.validators.validate_json, limits_app.models.validators.validate_object], verbose_name='metadata')),
                 ('parent', models.ForeignKey(blank=True, help_text='The entity that it belongs to, such as the tenant of a user; at most 8 levels.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='children', to='limits_app.entity', verbose_name='parent')),
@@ -397,7 +397,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('counted', models.CharField(choices=[('each', 'for each resource separately'), ('total', 'over all resources together')], default='each', help_text='For a policy without a resource. Separately: the default for each resource. Together: one total, in addition to the limits of each resource.', max_length=8, verbose_name='usage is counted')),
-                ('effect', models.CharField(choices=[('limits', 'limits'), ('blocked', 'blocked'), ('unlimited', 'unlimited')], default='limits', help_text='Blocked rejects all requests, unlimited allows all; neither has limits.', max_length=16, verbose_name='effect')),
+                ('effect', models.CharField(choices=[('limits', 'limits'), ('blocked', 'blocked'), ('unlimited', 'unlimited')], default='limits', help_text='Blocked rejects all requests, unlimited allows all; neither has limits. Unlimited over all resources is an exemption: web requests are not charged at all, also not for limits that all clients share, totals and members of pools.', max_length=16, verbose_name='effect')),
                 ('extends', models.BooleanField(default=False, help_text='Add these limits to those of the next broader policy, such as that of the plan, the resource or the system; these replace limits of the same unit. Otherwise these replace all of them.', verbose_name='keep broader limits too')),
                 ('enforcement', models.CharField(choices=[('enforce', 'enforce'), ('shadow', 'shadow: report what it would reject, without rejecting'), ('off', 'off')], default='enforce', help_text='Shadow: evaluate and report, but never reject. Off: ignore the policy.', max_length=8, verbose_name='enforcement')),
                 ('rollout_percent', models.PositiveSmallIntegerField(default=100, help_text='Percentage of entities that the policy applies to; always the same ones.', validators=[django.core.validators.MaxValueValidator(100)], verbose_name='rollout (%)')),
@@ -581,6 +581,20 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['period', 'resource', 'start'], name='limits_app_usage_resource'), models.Index(fields=['entity', 'period', 'start'], name='limits_app_usage_entity')],
                 'constraints': [models.UniqueConstraint(fields=('period', 'start', 'resource', 'key', 'bucket', 'entity'), name='limits_app_usage_once'), models.CheckConstraint(condition=models.Q(('period__in', ['hour', 'day'])), name='limits_app_usage_period')],
             },
+        ),
+        migrations.CreateModel(
+            name='Exemption',
+            fields=[
+            ],
+            options={
+                'verbose_name': 'exemptions',
+                'verbose_name_plural': 'exemptions',
+                'proxy': True,
+                'default_permissions': (),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('limits_app.usagesnapshot',),
         ),
         migrations.CreateModel(
             name='Explain',

@@ -25,6 +25,7 @@ from limits_app.models.usage import (
     EvaluatedEntity,
     EvaluationCount,
     EvaluationKind,
+    Exemption,
     Explain,
     Live,
     Overview,

@@ -138,7 +138,19 @@ class AuditHead(models.Model):
 
     @classmethod
     def locked(cls, using: str) -> AuditHead:
-        """Lock the row until the transaction ends, and return it.
+        """Lock the row until the transaction ends, and return it."""
+        cls.lock(using)
+        return cls.current(using)
+
+    @classmethod
+    def current(cls, using: str) -> AuditHead:
+        """Return the row, which the transaction of the caller has locked."""
+        heads: models.QuerySet[AuditHead] = models.QuerySet(cls, using=using)
+        return heads.get(pk=1)
+
+    @classmethod
+    def lock(cls, using: str) -> None:
+        """Lock the row until the transaction ends.
 
         The lock is an update, because SQLite has no other, and because a transaction there that reads before its first
         write can find that it came too late.
@@ -146,7 +158,6 @@ class AuditHead(models.Model):
         heads: models.QuerySet[AuditHead] = models.QuerySet(cls, using=using)
         if not heads.filter(pk=1).update(id=1):
             cls._begin(using)
-        return heads.get(pk=1)
 
     @classmethod
     def _begin(cls, using: str) -> None:
@@ -197,14 +208,20 @@ class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
         if len(args) > 1 or not options.keys() <= {"batch_size"}:
             _refuse()
         self._for_write = True  # which decides on the database
-        events: list[Any] = list(objs)
         with transaction.atomic(using=self.db):
-            head = AuditHead.locked(self.db)
-            number, digest = head.number, head.digest
-            for event in events:
-                number, digest = number + 1, event.link(number + 1, digest)
-            created = models.QuerySet.bulk_create(self, events, *args, **options)
-            head.advance(self.db, number=number, digest=digest)
+            AuditHead.lock(self.db)
+            return self.append(objs, *args, **options)
+
+    def append(self, objs: Iterable[M_co], batch_size: int | None = None) -> list[M_co]:
+        """Append to the chain, in order, in the transaction of the caller, which has locked the head."""
+        self._for_write = True
+        events: list[Any] = list(objs)
+        head = AuditHead.current(self.db)
+        number, digest = head.number, head.digest
+        for event in events:
+            number, digest = number + 1, event.link(number + 1, digest)
+        created = models.QuerySet.bulk_create(self, events, batch_size)
+        head.advance(self.db, number=number, digest=digest)
         return created
 
 

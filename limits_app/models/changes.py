@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db import DatabaseError, InterfaceError, connections, models, transaction
 
 from limits_app import signals
-from limits_app.core.changes import ACCESS, ALL, EVERYTHING, MOST_CLIENTS, ROWS, Change, Changes
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
 from limits_app.models.namespaces import SiteNamespace, namespace_in
 
 _ISOLATION: Final = {
@@ -86,7 +86,9 @@ class Touched:
             created = self.created.items()
             if self.has_chosen_keys or not all(_are_latest(model, keys, using) for model, keys in created):
                 return (EVERYTHING,)
-            return (ALL,) if self.is_all else (ROWS, *access, *_of_clients(self.named))
+            if self.is_all:
+                return (ALL,) if created or self.is_many else (GENERAL,)
+            return (ROWS, *access, *_of_clients(self.named))
         clients = _of_clients(self.clients)
         return (*clients, *access) if clients else (ALL,)
 

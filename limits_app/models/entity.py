@@ -74,7 +74,9 @@ class Entity(Configuration):
         _("unlimited"),
         default=False,
         help_text=_(
-            "Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply."
+            "Exempt from all limits, whatever the policies are; those of a parent that it counts for still apply. "
+            "Web requests are not charged at all, also not for limits that all clients share, totals and members of "
+            "pools, unless it counts for a parent that is not exempt."
         ),
     )
     blocked = models.BooleanField(
@@ -103,18 +105,24 @@ class Entity(Configuration):
         return self.identifier
 
     def clean_alone(self) -> None:
-        """Normalize empty metadata, and reject an entity that is both unlimited and blocked."""
+        """Normalize empty metadata, and reject conflicting flags, fields of patterns, and a pattern as the parent."""
         self.metadata = self.metadata or {}
         if self.unlimited and self.blocked:
             raise ValidationError({"blocked": _UNLIMITED_AND_BLOCKED})
         fields = [name for name in _NOT_OF_PATTERNS if getattr(self, name)] if self.is_pattern else []
         if fields:
             raise ValidationError(dict.fromkeys(fields, _PATTERN_WITH_FIELDS))
+        parent: Any = self._meta.get_field("parent")
+        self._check_parent(parent.get_cached_value(self, None))  # which may not be saved yet
 
     @property
     def is_pattern(self) -> bool:
         """Whether it stands for all entities that match its identifier."""
         return bool(self.identifier) and is_pattern(self.identifier)
+
+    def _check_parent(self, parent: Entity | None) -> None:
+        if parent is not None and parent.is_pattern:
+            raise ValidationError({"parent": _("A pattern cannot be a parent: choose one entity.")})
 
     def clean(self) -> None:
         """Reject cycles and hierarchies of more than 8 levels."""
@@ -122,8 +130,7 @@ class Entity(Configuration):
         if self.parent_id is None:
             return
         parent = Entity.objects.using(self._state.db).filter(pk=self.parent_id).first()
-        if parent is not None and parent.is_pattern:
-            raise ValidationError({"parent": _("A pattern cannot be a parent: choose one entity.")})
+        self._check_parent(parent)
         above = _ancestors(self.pk, {self.pk: self.parent_id, **_parents([self.parent_id], self._state.db)})
         if self.pk in above:
             raise ValidationError(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.conf import settings
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
@@ -61,10 +62,9 @@ def aware(moment: datetime) -> datetime:
 
 def in_site_time(moment: datetime) -> datetime:
     """A datetime that is aware or naive according to USE_TZ."""
-    is_aware = timezone.is_aware(timezone.now())
-    if timezone.is_aware(moment) == is_aware:
+    if timezone.is_aware(moment) == settings.USE_TZ:
         return moment
-    return timezone.make_aware(moment) if is_aware else timezone.make_naive(moment)
+    return timezone.make_aware(moment) if settings.USE_TZ else timezone.make_naive(moment)
 
 
 def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> datetime | str | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from threading import Lock
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import RLock
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -51,7 +51,7 @@ class Failures:
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
         self.clear()
 
     def clear(self) -> None:
@@ -121,15 +121,13 @@ def known_time_zones() -> Iterator[None]:
         raise Unresolved(str(error)) from error
 
 
-@contextmanager
-def own_query(using: str) -> Iterator[None]:
-    """Run a query of the app, whose error must not end a transaction of the site."""
+def own_query(using: str) -> AbstractContextManager[None]:
+    """A block for a query of the app, whose error must not end a transaction of the site."""
     connection = connections[using]
     # Other databases undo only the statement that fails. Without a transaction there is nothing to keep.
     is_ended_by_errors = connection.vendor == "postgresql"
     in_transaction = connection.in_atomic_block or (is_ended_by_errors and not connection.get_autocommit())
-    with transaction.atomic(using=using) if is_ended_by_errors and in_transaction else nullcontext():
-        yield
+    return transaction.atomic(using=using) if is_ended_by_errors and in_transaction else nullcontext()
 
 
 def is_not_migrated(using: str, error: BaseException) -> bool:

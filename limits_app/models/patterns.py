@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Final
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q
+from django.db import connections
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from limits_app import conf
@@ -20,6 +22,8 @@ SEPARATORS: Final = ":/.-_@"
 _ADDRESS: Final = "ip:"
 _MAPPED: Final = "ip:::ffff:"
 """What precedes IPv4 addresses that are mapped to IPv6; clients are identified by the IPv4 address."""
+_LAST: Final = "\U0010ffff"
+"""No character comes after it."""
 _NETWORK_RANK: Final = 1000
 """Networks are more specific than any prefix."""
 
@@ -43,6 +47,16 @@ def check_pattern(identifier: str) -> None:
         raise ValidationError(
             _("Write the network as “ip:%(network)s”, not %(value)s."),
             params={"network": found, "value": shown(identifier)},
+        )
+
+
+def check_client(identifier: str) -> None:
+    """Raise ValidationError for a pattern, where one client is meant; and as `check_pattern`."""
+    check_pattern(identifier)
+    if is_pattern(identifier):
+        name = shown(identifier)
+        raise ValidationError(
+            _("entity %(name)s is a pattern: name one entity, or set a policy for it"), params={"name": name}
         )
 
 
@@ -92,6 +106,8 @@ def networks_of(identifier: str) -> list[str]:
 
 def other_networks_of(identifier: str) -> list[str]:
     """The identifiers of the networks of a client without its own identifier, unless that is a pattern."""
+    if not identifier.startswith(_ADDRESS):
+        return []
     return [network for network in networks_of(identifier) if network != identifier or is_pattern(identifier)]
 
 
@@ -106,6 +122,23 @@ def patterns_of(identifier: str) -> list[str]:
     return prefixes_of(identifier) + other_networks_of(identifier)
 
 
+def begins(field: str, text: str, using: str) -> Q:
+    """The filter for rows whose field begins with a text, in words that the database looks up in an index."""
+    if connections[using].vendor == "postgresql":
+        return Q(**{f"{field}__startswith": text})
+    return Q(**{f"{field}__gte": text, f"{field}__lt": text + _LAST})
+
+
+def matching(field: str, name: str, identifiers: QuerySet[Any, str]) -> Q:
+    """The filter for rows whose field is an identifier or matches a pattern; `identifiers` are those of addresses."""
+    if name.endswith("*"):
+        return begins(field, name.removesuffix("*"), identifiers.db)
+    if not is_pattern(name):
+        return Q(**{field: name})
+    network = Patterns([name])
+    return Q(**{f"{field}__in": [one for one in identifiers if one in network]})
+
+
 class Patterns:
     """Identifiers and patterns, and which of them match an identifier: the same ones as the query for policies finds.
 
@@ -118,7 +151,7 @@ class Patterns:
         self._names = frozenset(identifiers)
         self._longest = max((len(one) for one in self._names if one.endswith("*")), default=0)
         networks = [_network_of(one) for one in self._names if is_pattern(one)]
-        self._sizes = sorted({(one.version, one.prefixlen) for one in networks if one is not None})
+        self._sizes = tuple(sorted({(one.version, one.prefixlen) for one in networks if one is not None}))
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -137,15 +170,23 @@ class Patterns:
         if self._longest:
             ends = [end for end, one in enumerate(identifier[: self._longest], 1) if one in SEPARATORS]
             names += [f"{identifier[:end]}*" for end in ends]
-        network = _network_of(identifier) if self._sizes else None
-        if network is not None:
-            sizes = [size for version, size in self._sizes if version == network.version and size <= network.prefixlen]
-            names += [f"{_ADDRESS}{network.supernet(new_prefix=size)}" for size in sizes]
+        if self._sizes:
+            names += _networks_around(identifier, self._sizes)
         return [name for name in dict.fromkeys(names) if name in self._names]
 
 
 def _resembles_network(identifier: str) -> bool:
     return identifier.startswith(_ADDRESS) and ("/" in identifier or identifier.lower().startswith(_MAPPED))
+
+
+@lru_cache(maxsize=4096)
+def _networks_around(identifier: str, sizes: tuple[tuple[int, int], ...]) -> list[str]:
+    """The networks of some versions and sizes that an address or a network is in, as patterns."""
+    network = _network_of(identifier)
+    if network is None:
+        return []
+    fitting = [size for version, size in sizes if version == network.version and size <= network.prefixlen]
+    return [f"{_ADDRESS}{network.supernet(new_prefix=size)}" for size in fitting]
 
 
 def _network_of(identifier: str) -> IPv4Network | IPv6Network | None:

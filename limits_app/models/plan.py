@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, Final
 
 from django.apps import apps
-from django.contrib.auth import get_user_model
+from django.conf import settings
 from django.db import models, router
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_delete
 from django.utils.translation import gettext_lazy as _
@@ -17,7 +18,7 @@ from limits_app.models.changes import Touched, announce
 from limits_app.models.fields import ExactTextField
 from limits_app.models.own_queries import read
 from limits_app.models.snapshots import Snapshot
-from limits_app.models.users import user_identifier, user_key
+from limits_app.models.users import user_identifier, user_key, user_model
 from limits_app.models.validators import validate_text
 
 MAX_PLAN_LENGTH: Final = 64
@@ -88,16 +89,20 @@ class PlanGroup(Configuration):
 
 def memberships() -> Any:
     """The many-to-many field from users to their groups; None where the user model has no groups."""
+    return _memberships(settings.AUTH_USER_MODEL)
+
+
+@cache
+def _memberships(_user_model: str) -> Any:
     if not apps.is_installed("django.contrib.auth"):
         return None
-    group, fields = apps.get_model(_GROUP), get_user_model()._meta.many_to_many
-    field: Any = next((one for one in fields if one.related_model is group), None)
-    return field
+    group, fields = apps.get_model(_GROUP), user_model()._meta.many_to_many
+    return next((one for one in fields if one.related_model is group), None)
 
 
 def groups_have_plans(using: str) -> bool:
     """Whether the groups of users can have plans: users have groups, in the database of the plans."""
-    return memberships() is not None and router.db_for_write(get_user_model()) == using
+    return memberships() is not None and router.db_for_write(user_model()) == using
 
 
 def plans_by_groups(
@@ -155,7 +160,7 @@ def watch_groups() -> None:
         m2m_changed.connect(_groups_changed, sender=through, dispatch_uid="limits_app.groups")
         post_save.connect(_member_saved, sender=through, dispatch_uid="limits_app.groups")
         post_delete.connect(_member_deleted, sender=through, dispatch_uid="limits_app.groups")
-        pre_delete.connect(_user_deleted, sender=get_user_model(), dispatch_uid="limits_app.users")
+        pre_delete.connect(_user_deleted, sender=user_model(), dispatch_uid="limits_app.users")
 
 
 def _group_deleted(*, instance: models.Model, using: str, **details: object) -> None:

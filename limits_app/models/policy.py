@@ -129,7 +129,11 @@ class Policy(Configuration):
         max_length=16,
         choices=PolicyEffect.choices,
         default=PolicyEffect.LIMITS,
-        help_text=_("Blocked rejects all requests, unlimited allows all; neither has limits."),
+        help_text=_(
+            "Blocked rejects all requests, unlimited allows all; neither has limits. Unlimited over all resources is "
+            "an exemption: web requests are not charged at all, also not for limits that all clients share, totals and "
+            "members of pools."
+        ),
     )
     extends = models.BooleanField(
         _("keep broader limits too"),

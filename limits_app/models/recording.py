@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from django.db.models.signals import pre_delete
 
 from limits_app.models.audit_log import AuditEvent, AuditHead, Verb
 from limits_app.models.changes import Touched, announce
-from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots
+from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots, taken, whole
 
 if TYPE_CHECKING:
     from limits_app.models.base import Configuration
@@ -93,7 +93,7 @@ class Unit:
     """A unit of change: the previous states of changed objects, until their events are written."""
 
     def __init__(self, using: str) -> None:
-        AuditHead.locked(using)
+        AuditHead.lock(using)
         self._using = using
         self._connection: Any = connections[using]
         self._before: dict[tuple[Model, Any], tuple[Taken | None, Author]] = {}
@@ -108,14 +108,23 @@ class Unit:
         """Close the unit."""
         self._connection = None
 
+    def read(self, rows: models.QuerySet[Any]) -> list[Any]:
+        """Return objects to be changed, which belong to no others, and store their states as they were read."""
+        found = [*whole(rows.using(self._using))]
+        author = _author.get() or _CODE
+        for row in found:
+            self._before.setdefault((type(row), row.pk), (taken(row), author))
+        return found
+
     def touch(self, rows: models.QuerySet[Any]) -> None:
         """Store the states of objects, or of the objects that they belong to, before they change."""
         model: Model = rows.model
         rows = rows.order_by().prefetch_related(None)
         if not model.part_of:
             self._remember(model, [*rows.values_list("pk", flat=True)])
-        for name in model.part_of:
-            self.touch_wholes(model, name, rows.values_list(f"{name}_id", flat=True))
+            return
+        for name, keys in zip(model.part_of, _columns(rows, model.part_of), strict=True):
+            self.touch_wholes(model, name, keys)
 
     def touch_wholes(self, model: Model, name: str, keys: Iterable[Any]) -> None:
         """Store the states of the objects in the field `name` of nested objects."""
@@ -192,7 +201,7 @@ class Unit:
             if _state(before) != _state(after[model].get(key))
         ]
         if events:
-            AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
+            AuditEvent.objects.using(self._using).append(events, batch_size=1000)
         self._before.clear()
 
     def _keys(self) -> dict[Model, list[Any]]:
@@ -206,7 +215,7 @@ class Unit:
         """Let the models check their rows; the lock of the audit log excludes other writers."""
         for model, there in after.items():
             before = {key: _state(self._before[model, key][0]) or {} for key in there}
-            model.check_written({key: (before[key], taken.state) for key, taken in there.items()}, self._using)
+            model.check_written({key: (before[key], now.state) for key, now in there.items()}, self._using)
 
     def _remember(self, model: Model, keys: Iterable[Any]) -> None:
         known = [key for key in keys if key is not None]
@@ -218,8 +227,14 @@ class Unit:
         self._before |= {(model, key): (found.get(key), author) for key in unknown}
 
 
-def _state(taken: Taken | None) -> Snapshot | None:
-    return None if taken is None else taken.state
+def _columns(rows: models.QuerySet[Any], names: Sequence[str]) -> list[set[Any]]:
+    """The different values of several foreign keys of rows."""
+    found = [*rows.values_list(*[f"{name}_id" for name in names])]
+    return [{row[place] for row in found} for place in range(len(names))]
+
+
+def _state(found: Taken | None) -> Snapshot | None:
+    return None if found is None else found.state
 
 
 def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author) -> AuditEvent:

@@ -276,6 +276,7 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         state.WaitingBatch: "the state of a store",
         usage.CollectedBatch: "what was used",
         usage.Denial: "what was rejected",
+        usage.Exemption: "a page of the admin",
         usage.Explain: "a page of the admin",
         usage.Live: "a page of the admin",
         usage.Overview: "a page of the admin",

@@ -134,7 +134,7 @@ def note_code_limits(
     transaction.on_commit(write, using=using)
 
 
-def code_limits(resource: str) -> list[CodeLimits]:
-    """Return the limits that code has passed for a resource, those used last first."""
-    rows = CodeLimits.objects.filter(resource=resource).order_by("-used_at", "-pk")
+def code_limits(*resources: str) -> list[CodeLimits]:
+    """Return the limits that code has passed for some resources, those used last first."""
+    rows = CodeLimits.objects.filter(resource__in=resources).order_by("-used_at", "-pk")
     return read(rows.db, lambda: list(rows), [])

@@ -45,9 +45,14 @@ def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[An
     """Return snapshots of the existing objects with these primary keys."""
     found = {}
     for batch in batches(keys):
-        for item in _whole(model).using(using).filter(pk__in=batch).order_by():
-            found[item.pk] = Taken(str(item), _described(item))
+        for item in whole(model._base_manager.using(using).filter(pk__in=batch)).order_by():
+            found[item.pk] = taken(item)
     return found
+
+
+def taken(item: Configuration) -> Taken:
+    """Return the label and the state of an object that was read with all that a snapshot has."""
+    return Taken(str(item), _described(item))
 
 
 def parts_of(model: Model) -> Iterator[tuple[str, str, Model]]:
@@ -65,13 +70,13 @@ def batches(keys: Collection[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _whole(model: Model) -> models.QuerySet[Any]:
-    """All objects with the data of a snapshot: one query, and one for each kind of nested object."""
+def whole(rows: models.QuerySet[Any]) -> models.QuerySet[Any]:
+    """Objects with the data of a snapshot: one query, and one for each kind of nested object."""
+    model: Any = rows.model
     # Others, such as groups of users, may be in another database.
     related = [field.name for field in fields_of(model) if hasattr(field.related_model, "part_of")]
-    parts = [Prefetch(name, queryset=_whole(part)) for name, _, part in parts_of(model)]
-    found: models.QuerySet[Any] = model._base_manager.all()
-    return (found.select_related(*related) if related else found).prefetch_related(*parts)
+    parts = [Prefetch(name, queryset=whole(part._base_manager.all())) for name, _, part in parts_of(model)]
+    return (rows.select_related(*related) if related else rows).prefetch_related(*parts)
 
 
 def fields_of(model: Model) -> list[models.Field[Any, Any]]:

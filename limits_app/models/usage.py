@@ -194,6 +194,14 @@ class Live(UsageSnapshot):
         verbose_name_plural = _("live")
 
 
+class Exemption(UsageSnapshot):
+    """The page “Exemptions” of the admin."""
+
+    class Meta(_Page):
+        verbose_name = _("exemptions")
+        verbose_name_plural = _("exemptions")
+
+
 class Explain(UsageSnapshot):
     """The page “Effective limits” of the admin."""
 

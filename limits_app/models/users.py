@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from django.apps import apps
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db.models import IntegerField
@@ -16,8 +17,26 @@ from limits_app.core.keys import EntityName
 
 _USER: Final = "user"
 _PREFIX: Final = f"{_USER}:"
-_TAKEN: Final = frozenset({_USER, "account", "digest", "header", "ip", "key", "session", "throttle"})
-"""The kinds of identifiers that a model with the same name must not use."""
+KINDS_OF_NO_USER: Final = frozenset(
+    {"account", "digest", "get", "header", "ip", "key", "post", "ratelimit", "session", "throttle"}
+)
+"""The kinds of identifiers that integrations make of requests, and no user has."""
+
+
+def is_logged_in(user: Any) -> bool:
+    """Whether a user is logged in; False for None, and for anything else that is not a user."""
+    value = getattr(user, "is_authenticated", False)
+    return bool(value() if callable(value) else value)
+
+
+def user_model() -> Any:
+    """AUTH_USER_MODEL; ImproperlyConfigured where the site has no such model."""
+    return _user_model(settings.AUTH_USER_MODEL)
+
+
+@cache
+def _user_model(_name: str) -> Any:
+    return get_user_model()  # which looks for it each time
 
 
 def identifier_of_user(user: Any) -> str | None:
@@ -26,7 +45,7 @@ def identifier_of_user(user: Any) -> str | None:
     A user of another model than AUTH_USER_MODEL is `<model name>:<primary key>`, and of a model whose name another
     model of users has `<app label>.<model name>:<primary key>`: two tables never share a counter.
     """
-    if user is None or not user.is_authenticated:
+    if not is_logged_in(user):
         return None
     key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"{_kind_of(user)}:{key}"
@@ -40,7 +59,7 @@ def entity_name(entity: EntityName) -> str | None:
     """
     if entity is None or isinstance(entity, str) or not hasattr(entity, "is_authenticated"):
         return entity  # type: ignore[return-value]  # other values are rejected when they are used
-    if not entity.is_authenticated:
+    if not is_logged_in(entity):
         raise InvalidLimit(
             "entity must be text or a user that is logged in, not an anonymous user: all of them would share their "
             "limits. Pass entity=client_of(request), of limits_app.integrations.identity, to count by address"
@@ -56,14 +75,14 @@ def user_key(identifier: str) -> Any:
     if not is_user(identifier):
         return None
     try:
-        return get_user_model()._meta.pk.clean(identifier.removeprefix(_PREFIX), None)
+        return user_model()._meta.pk.clean(identifier.removeprefix(_PREFIX), None)
     except ValidationError:
         return None
 
 
 def user_identifier(key: object) -> str:
     """The identifier of the entity that stands for a user of AUTH_USER_MODEL, by the primary key, in any form."""
-    return f"{_PREFIX}{get_user_model()._meta.pk.to_python(key)}"
+    return f"{_PREFIX}{user_model()._meta.pk.to_python(key)}"
 
 
 def has_usual_key(identifier: str) -> bool:
@@ -73,7 +92,7 @@ def has_usual_key(identifier: str) -> bool:
     """
     text = identifier.removeprefix(_PREFIX)
     is_usual = text.isascii() and text.isdecimal() and not text.startswith("0")
-    return is_usual and isinstance(get_user_model()._meta.pk, IntegerField)
+    return is_usual and isinstance(user_model()._meta.pk, IntegerField)
 
 
 def is_user(identifier: str) -> bool:
@@ -84,7 +103,7 @@ def is_user(identifier: str) -> bool:
 def is_user_of_site(user: Any) -> bool:
     """Whether a user is of AUTH_USER_MODEL, or of a model that inherits from it and has its primary keys."""
     try:
-        return isinstance(user, get_user_model())
+        return isinstance(user, user_model())
     except ImproperlyConfigured:  # the site has no such model
         return False
 
@@ -99,4 +118,5 @@ def _kind_of(user: Any) -> str:
 def _kind_of_model(label: str) -> str:
     name = label.rpartition(".")[2]
     namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
-    return label if name in _TAKEN or len(namesakes) > 1 else name
+    is_taken = name == _USER or name in KINDS_OF_NO_USER
+    return label if is_taken or len(namesakes) > 1 else name

@@ -18,7 +18,7 @@ from limits_app.conf.parsers import parsed_network
 from limits_app.core.amounts import shown, to_milli
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
-from limits_app.models.patterns import check_pattern
+from limits_app.models.patterns import check_client, check_pattern
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]+")
@@ -41,6 +41,12 @@ def validate_identifier(value: str) -> None:
     _by_core(check_entity, value)
     validate_text(value)
     check_pattern(value)
+
+
+def validate_client(value: str) -> None:
+    """Reject invalid identifiers of entities, and patterns."""
+    validate_identifier(value)
+    check_client(value)
 
 
 def validate_resource_name(value: str) -> None:

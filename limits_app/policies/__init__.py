@@ -4,7 +4,7 @@
 the members of a pool where one serves the resource, and `cache` keeps the result.
 """
 
-from limits_app.policies.access import LIMITED, Access, AccessReason, AccessVerdict, access_of
+from limits_app.policies.access import EXEMPTING, LIMITED, Access, AccessReason, AccessVerdict, access_of
 from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, read_access_index
 from limits_app.policies.balancing import balancers
 from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
@@ -25,7 +25,7 @@ from limits_app.policies.collector import Client, Collector, EntityRow, Place
 from limits_app.policies.dropped import OF_CODE, DroppedKey, Dropping, always_applies, dropped_by_each, dropped_keys
 from limits_app.policies.kept import Aged, Kept
 from limits_app.policies.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers, with_secrets
-from limits_app.policies.query import policies_for
+from limits_app.policies.query import policies_for, policies_of_each
 from limits_app.policies.reading import read_in_background
 from limits_app.policies.resolution import (
     Limits,
@@ -34,6 +34,7 @@ from limits_app.policies.resolution import (
     checked_defaults,
     choose_each,
     latest_code_limits,
+    latest_code_limits_of_each,
     policy_source,
     resolve,
     resource_scopes,
@@ -41,12 +42,13 @@ from limits_app.policies.resolution import (
     total_scopes,
 )
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet, compiled
-from limits_app.policies.stored import stored_code_limits
+from limits_app.policies.stored import stored_code_limits, stored_policy
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
 __all__ = [
     "CODE",
     "ENTITY_FLAGS",
+    "EXEMPTING",
     "LIMITED",
     "MEMBER_LEVEL",
     "NO_ACCESS_INDEX",
@@ -98,7 +100,9 @@ __all__ = [
     "group_of",
     "judge",
     "latest_code_limits",
+    "latest_code_limits_of_each",
     "policies_for",
+    "policies_of_each",
     "policy_source",
     "policy_value",
     "pool_resolver",
@@ -109,6 +113,7 @@ __all__ = [
     "resource_scopes",
     "rollout_position",
     "stored_code_limits",
+    "stored_policy",
     "switch_in_force",
     "total_scopes",
     "with_secrets",

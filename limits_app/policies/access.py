@@ -9,7 +9,7 @@ blocks everything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -20,8 +20,9 @@ from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 from limits_app.policies.choose import Choice, applied_policies, judge
 
 _PATTERNS: Final = frozenset({PolicyScope.PATTERN, PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.PATTERN_TOTAL})
-_EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})
-_BLOCKING: Final = _EXEMPTING | {
+EXEMPTING: Final = frozenset({ENTITY_FLAGS, PolicyScope.ENTITY, PolicyScope.PLAN, PolicyScope.PATTERN})
+"""The levels of the policies that exempt a client where they are unlimited."""
+_BLOCKING: Final = EXEMPTING | {
     PolicyScope.ENTITY_TOTAL,
     PolicyScope.PLAN_TOTAL,
     PolicyScope.PATTERN_TOTAL,
@@ -57,11 +58,11 @@ class AccessReason:
 
 @dataclass(frozen=True, slots=True)
 class AccessVerdict:
-    """The access of a request, with its reason (None: limited), and the first block that is in shadow mode."""
+    """The access of a request, with its reason (None: limited), and the blocks in shadow mode, which do not reject."""
 
     access: Access = Access.LIMITED
     reason: AccessReason | None = None
-    shadowed: AccessReason | None = None
+    shadowed: tuple[AccessReason, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """The verdict as plain data, for JSON."""
@@ -94,35 +95,42 @@ def access_of(
         return LIMITED
     levels = _BLOCKING_A_RESOURCE if on_resource else _BLOCKING
     exempting: AccessReason | None = None
-    shadowed: AccessReason | None = None
+    shadowed: list[AccessReason] = []
     for links in identities:
         choices = [judge(link, now) for link in links]
-        block = _block(choices, levels)
-        if block is not None and mode == Enforcement.ENFORCE:
-            return AccessVerdict(Access.BLOCKED, block)
-        shadowed = shadowed or block or _block([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
+        blocks = _blocks(choices, levels)
+        if blocks and mode == Enforcement.ENFORCE:
+            return AccessVerdict(Access.BLOCKED, blocks[0])
+        shadowed += blocks or _blocks([judge(one, now, shadow=True) for one in _in_shadow(links)], levels)
         # What an exempt entity counts for has limits of its own.
         exemptions = [] if on_resource else [_exemption(choice) for choice in choices]
         exempting = exempting or (exemptions[0] if exemptions and all(exemptions) else None)
     if exempting is not None:
-        return AccessVerdict(Access.EXEMPT, exempting, shadowed)
-    return LIMITED if shadowed is None else AccessVerdict(shadowed=shadowed)
+        return AccessVerdict(Access.EXEMPT, exempting, tuple(shadowed))
+    return AccessVerdict(shadowed=tuple(shadowed)) if shadowed else LIMITED
+
+
+def without_blocks(link: EntityPolicies) -> EntityPolicies:
+    """The policies of an entity without those that block it over all resources."""
+    policies = [one for one in link.policies if one.effect != PolicyEffect.BLOCKED or one.level not in _BLOCKING]
+    return replace(link, policies=tuple(policies))
 
 
 def _in_shadow(links: Sequence[EntityPolicies]) -> list[EntityPolicies]:
     return [link for link in links if any(one.enforcement == Enforcement.SHADOW for one in link.policies)]
 
 
-def _block(choices: Iterable[Choice], levels: frozenset[str]) -> AccessReason | None:
-    for choice in choices:
-        for one in (*choice.limits, *choice.totals):
-            if isinstance(one.limit, Blocked) and one.policy.level in levels:
-                return AccessReason(choice.entity, one.policy)
-    return None
+def _blocks(choices: Iterable[Choice], levels: frozenset[str]) -> list[AccessReason]:
+    return [
+        AccessReason(choice.entity, one.policy)
+        for choice in choices
+        for one in (*choice.limits, *choice.totals)
+        if isinstance(one.limit, Blocked) and one.policy.level in levels
+    ]
 
 
 def _exemption(choice: Choice) -> AccessReason | None:
     first = next(iter(applied_policies(choice.verdicts)), None)
-    if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in _EXEMPTING:
+    if first is None or first.effect != PolicyEffect.UNLIMITED or first.level not in EXEMPTING:
         return None
     return AccessReason(choice.entity, first)

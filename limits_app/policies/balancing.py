@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from math import inf
-from threading import Lock
+from threading import RLock
 from time import monotonic
 from typing import Final
 
@@ -52,7 +52,7 @@ class Balancers:
         self.clock = clock
         self._most = most
         self._by_pool: dict[tuple[Namespace, str], _Used] = {}
-        self._lock = Lock()
+        self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
 
     def find(self, pool: str, load_balancing: str, weights: tuple[float, ...]) -> Balancer:
         """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""
@@ -69,6 +69,11 @@ class Balancers:
                 used.balancer = balancer
         self.read_cool_downs(pool)
         return used.balancer
+
+    @property
+    def are_used(self) -> bool:
+        """Whether this process uses any pool."""
+        return bool(self._by_pool)
 
     def must_read(self, pool: str) -> bool:
         """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from math import inf
 from time import monotonic, time
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from limits_app import conf
 from limits_app.core.changes import ALL, Changes
 from limits_app.core.clock import lasts
-from limits_app.core.errors import StoreUnavailable, Unresolved
+from limits_app.core.errors import StoreUnavailable, UnknownPool, Unresolved
 from limits_app.core.keys import MAX_ENTITY_LENGTH
 from limits_app.core.namespaces import Namespace
 from limits_app.core.store import Store
@@ -31,16 +31,19 @@ from limits_app.policies.pools import PooledSet, pool_cache
 from limits_app.policies.query import can_be_stored
 from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.policies.resolution import (
+    BATCH,
     Limits,
+    Reading,
     check_names,
     check_plan,
     checked_defaults,
     policy_source,
     read_policies,
+    read_policies_of_each,
     resolution_of,
     resolve_pool,
 )
-from limits_app.policies.resolved_set import ResolvedSet
+from limits_app.policies.resolved_set import Resolution, ResolvedSet
 from limits_app.policies.stores import DISABLED, StoreVersions
 from limits_app.policies.sync import Seen, Sync
 from limits_app.policies.template import Template, Templates, is_of_no_client
@@ -219,7 +222,7 @@ class KeptConfiguration:
     def drop(self, digests: Collection[bytes]) -> None:
         """See `ChangeTarget`."""
         self.touched.update(digests)
-        self.clients.drop(lambda aged: not aged.digests.isdisjoint(digests))
+        self.clients.drop(digests)
         if len(self.touched) > _MOST_TOUCHED:
             self._begin_generation()
 
@@ -334,16 +337,16 @@ class _Source(ABC):
         They are not `available` while their store is down. While the database cannot be read the last ones are used,
         even if expired; Unresolved where there are none. Raises InvalidLimit for invalid arguments.
         """
-        found = self.cached(key)
-        if found is not None:
-            return found
+        return self.cached(key) or self.read(key)
+
+    def read(self, key: Key) -> ResolvedSet:
+        """`get` for limits that are not `cached`."""
         key = self._checked(key)
         configuration = self.configuration
         configuration.refresh()
         with self._locks.locked((configuration, self._shared(key))):
-            last = self._last(key)
-            if last is not None and last[0].members is not None:
-                balancers.read_cool_downs(last[0].members.name)
+            if balancers.are_used:
+                self._read_cool_downs(key)
             found = self.cached(key)  # another thread may have resolved them in the meantime
             if found is not None:
                 return found
@@ -364,6 +367,12 @@ class _Source(ABC):
     def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:  # noqa: ARG002 - other sources need the key
         """Apply the changes that have made the limits of a key stale."""
         self.configuration.catch_up(stale)
+
+    def _read_cool_downs(self, key: Key) -> None:
+        """Read those of the pool of a key, which may be all that its limits lack."""
+        last = self._last(key)
+        if last is not None and last[0].members is not None:
+            balancers.read_cool_downs(last[0].members.name)
 
     def _resolved(self, key: Key) -> tuple[ResolvedSet, bool]:
         self._misses += 1
@@ -466,6 +475,28 @@ class Resolver(_Source):
         self._hits += 1
         return configuration.bound(key, template, version)
 
+    def prefetch(self, keys: Iterable[Key]) -> None:
+        """Read the limits of several keys that are not kept, in one query for 100 of them, for `get`.
+
+        What cannot be read now is left to `get`, with its errors. Raises InvalidLimit for an invalid key.
+        """
+        if not policy_source.is_database:
+            return
+        self.configuration.refresh()
+        missing = [key for key in map(self._checked, keys) if self.cached(key) is None]
+        of_templates = iter({self._shared(key): key for key in missing}.values())
+        while some := list(islice(of_templates, BATCH)):
+            seen, at = self.configuration.sync.seen, datetime.fromtimestamp(self.clock(), UTC)
+            subjects = [Subject(resource, entity, plan) for resource, entity, _, plan in some]
+            versions, generation = StoreVersions(seen=seen), self.configuration.generation
+            try:
+                readings = read_policies_of_each(subjects, at, versions, generation)
+            except (Unresolved, UnknownPool):
+                return
+            for key, reading in zip(some, readings, strict=True):
+                if self._compiled(key, reading, at, seen).choices[0].uses_code:
+                    self._note(key)
+
     def clear(self) -> None:
         """Forget everything."""
         self._configurations.clear()
@@ -495,28 +526,36 @@ class Resolver(_Source):
         return None if templates is None or template is None else (template.resolved, templates)
 
     def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
-        resource, entity, default_limits, plan = key
-        configuration, now = self.configuration, self.clock()
-        general, seconds = _general(configuration, key), conf.get(conf.RESOLVER_TTL_SECONDS)
+        resource, entity, _, plan = key
+        configuration, at = self.configuration, datetime.fromtimestamp(self.clock(), UTC)
+        general = _general(configuration, key)
         kept = None if general is None else configuration.templates.get(general)
         if kept is not None and kept.value.find(entity) is None and lasts(kept.kept_at, kept.seconds, monotonic()):
             # Read for clients whom a rollout includes, or for others.
-            template, resolution = kept.value.compiled(entity, now)
+            template, resolution = kept.value.compiled(entity, at)
             version = self._usable_version(template.resolved, kept, seen)
             if version is not None:
                 return configuration.bound(key, template, version), resolution.choices[0].uses_code
-        at, versions = datetime.fromtimestamp(now, UTC), StoreVersions(seen=seen)
+        versions = StoreVersions(seen=seen)
         reading = read_policies(Subject(resource, entity, plan), at, versions, configuration.generation)
+        resolution = self._compiled(key, reading, at, seen)
+        return resolution.resolved, resolution.choices[0].uses_code
+
+    def _compiled(self, key: Key, reading: Reading, at: datetime, seen: Seen) -> Resolution:
+        """Compile the limits of a key from the policies that were read for it, and keep them."""
+        resource, entity, default_limits, plan = key
+        configuration, seconds = self.configuration, conf.get(conf.RESOLVER_TTL_SECONDS)
+        general = _general(configuration, key)
         if general is not None and is_of_no_client(reading.chain, plan, general[1]):
             templates = Templates(reading, resource, default_limits)
-            resolution = templates.compiled(entity, now)[1]
+            resolution = templates.compiled(entity, at)[1]
             keep = partial(configuration.templates.add, general, Aged(templates, seconds), most=_most())
         else:
             resolution = resolution_of(reading, resource, default_limits, at)
             aged = Aged(resolution.resolved, seconds, _digests(entity, reading.chain))
             keep = partial(configuration.clients.add, key, aged, most=_most())
         configuration.keep(seen, keep)
-        return resolution.resolved, resolution.choices[0].uses_code
+        return resolution
 
     def _note(self, key: Key) -> None:
         resource, _, default_limits, _ = key

@@ -24,6 +24,7 @@ from limits_app.models.patterns import is_pattern, specificity
 from limits_app.models.policy import scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.policies.kept import Aged, Kept
 
 logger = logging.getLogger("limits_app")
 
@@ -108,14 +109,16 @@ class Row(NamedTuple):
 
     number: int
     level: int
-    identifier: str | None
     blocked: bool | None
     unlimited: bool | None
-    plan: str | None
     pool: str | None
     store: str | None
     cooling_until: int | None
     cooling_length: int | None
+    mode: str | None
+    until: Any
+    identifier: str | None
+    plan: str | None
     policy_id: int | None
     resource_id: int | None
     effect: str
@@ -134,8 +137,6 @@ class Row(NamedTuple):
     candidate_percent: int
     candidate_state: str
     watched_until: Any
-    mode: str | None
-    until: Any
     shared: bool | None
     key: str | None
     text: str | None
@@ -144,6 +145,18 @@ class Row(NamedTuple):
     def is_pattern(self) -> bool:
         """Whether it is about a pattern."""
         return self.identifier is not None and is_pattern(self.identifier)
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether the policy or its candidate has dates, whose text depends on the connection."""
+        return not (self.valid_from is None and self.valid_until is None and self.watched_until is None)
+
+
+_OF_POLICY: Final = Row._fields.index("identifier")
+"""The first column that is about the policy; those before are about the subject, and the request."""
+_MOST_SHARED: Final = 256
+_SHARED: Final[Kept[object, PolicyValue]] = Kept()
+"""The policies of resources, plans and the system, by their rows: every client has the same ones."""
 
 
 def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection: BaseDatabaseWrapper) -> PolicyChain:
@@ -222,7 +235,22 @@ def _policy_values(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list
     for row in rows:
         if row.policy_id is not None:
             by_policy.setdefault(row.policy_id, []).append(row)
-    return [_policy_value(found, connection) for found in by_policy.values()]
+    return [
+        _policy_value(found, connection)
+        if found[0].identifier is not None or found[0].has_dates
+        else _shared_value(found, connection)
+        for found in by_policy.values()
+    ]
+
+
+def _shared_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:
+    """A policy that clients have in common; the same text is parsed once."""
+    key = tuple([row[_OF_POLICY:] for row in rows])
+    kept = _SHARED.get(key)
+    if kept is None:
+        kept = Aged(_policy_value(rows, connection))
+        _SHARED.add(key, kept, most=_MOST_SHARED)
+    return kept.value
 
 
 def _policy_value(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> PolicyValue:

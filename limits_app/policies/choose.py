@@ -147,9 +147,9 @@ def _outlasts_unlimited(verdict: Verdict) -> bool:
 
 def without_others(link: EntityPolicies, now: datetime) -> EntityPolicies:
     """The policies without candidates that are not tested for this entity, or no longer watched."""
-    position = rollout_position(link.entity)
     if not any(one.candidate for one in link.policies):
         return link
+    position = rollout_position(link.entity)
     return replace(link, policies=tuple(_without_other(one, position, now) for one in link.policies))
 
 

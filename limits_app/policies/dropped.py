@@ -20,7 +20,7 @@ from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.policies.chain import EntityPolicies, PolicyValue
 from limits_app.policies.choose import CODE, EffectiveLimit, judge
 from limits_app.policies.collector import EVERYBODY, Client, Collector, Place
-from limits_app.policies.stored import stored_policies, stored_policy
+from limits_app.policies.stored import stored_policies
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 OF_CODE: Final = "the limits in code"
@@ -173,6 +173,6 @@ def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[
     stored = stored_policies(found)
     dropping = Dropping(stored.collector(always_applies), datetime.now(UTC))
     for policy in found:
-        dropped = dropping.dropped(*stored_policy(policy))
+        dropped = dropping.dropped(*stored.policies[policy.pk])
         labels = [(key, stored.labels.get(pk, OF_CODE)) for key, policies_of_key in dropped for pk in policies_of_key]
         yield policy, tuple([DroppedKey(*label) for label in labels])

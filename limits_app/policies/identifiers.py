@@ -6,8 +6,9 @@ import os
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from mmap import mmap
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from limits_app.core.runtime import on_fork
 from limits_app.models.changes import identifier_digest
@@ -56,7 +57,7 @@ class Fingerprints:
 
     __slots__ = ("_starts", "_table")
 
-    def __init__(self, starts: array[int], table: array[int]) -> None:
+    def __init__(self, starts: Sequence[int], table: Sequence[int]) -> None:
         self._starts = starts
         self._table = table
 
@@ -70,29 +71,38 @@ class Fingerprints:
     @property
     def size(self) -> int:
         """The memory that it takes, in bytes."""
-        return len(self._table) * self._table.itemsize + len(self._starts) * self._starts.itemsize
+        return 2 * len(self._table) + 4 * len(self._starts)
 
     def with_added(self, hashes: Collection[int]) -> Fingerprints:
         """The same set with more hashes; one that is in it already is added again."""
-        old_starts, old = self._starts, self._table
-        counts = array("I", bytes(4 * _BUCKETS))
+        if not hashes:
+            return self
+        old_starts = self._starts
+        old: Any = self._table  # an array or a view, whose slices are memory
+        left = array("I", bytes(4 * _BUCKETS))
         for hashed in hashes:
-            counts[hashed >> 16] += 1
-        starts, ends = array("I", bytes(4)), array("I")
-        table = array("H", bytes(2 * (len(old) + len(hashes))))
+            left[hashed >> 16] += 1
+        starts, table = _numbers("I", _BUCKETS + 1), _numbers("H", len(old) + len(hashes))
         begin = 0
-        for bucket, count in enumerate(counts):
+        for bucket, count in enumerate(left):
             first, last = old_starts[bucket], old_starts[bucket + 1]
             end = begin + last - first
             table[begin:end] = old[first:last]
-            ends.append(end)
             begin = end + count
-            starts.append(begin)
+            starts[bucket + 1] = begin
         for hashed in hashes:
             bucket = hashed >> 16
-            table[ends[bucket]] = hashed & 0xFFFF
-            ends[bucket] += 1
+            table[starts[bucket + 1] - left[bucket]] = hashed & 0xFFFF
+            left[bucket] -= 1
         return Fingerprints(starts, table)
+
+
+def _numbers(code: Literal["H", "I"], number: int) -> memoryview[int]:
+    """So many zeros, in pages that return to the system with them.
+
+    Each table is larger than those before it, so that allocated memory would keep a hole for each of them.
+    """
+    return memoryview(mmap(-1, number * array(code).itemsize)).cast(code)
 
 
 _EMPTY: Final = Fingerprints(array("I", bytes(4 * (_BUCKETS + 1))), array("H"))
@@ -289,7 +299,7 @@ class KnownIdentifiers:
                 reading.note(page)
                 is_last = len(page) < self._page_size
                 if is_last or len(self._unmerged) >= _BUCKETS:
-                    added = [hashed for hashed in self._unmerged if hashed not in self.known.table]
+                    added = array("I", (hashed for hashed in self._unmerged if hashed not in self.known.table))
                     self.known = replace(self.known, table=self.known.table.with_added(added))
                     self._unmerged = array("I")
                 if is_last:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from math import inf
 from threading import RLock
@@ -55,6 +55,7 @@ class Kept(Generic[K, V]):
     def __init__(self) -> None:
         self.values: dict[K, Aged[V]] = {}
         """To look up a value; `get` also marks it as used."""
+        self._by_digest: dict[bytes, set[K]] = {}
         self.after_fork()
         on_fork(self)
 
@@ -77,25 +78,38 @@ class Kept(Generic[K, V]):
         """Keep a value, and at most so many values."""
         with self._lock:
             values = self.values
-            values.pop(key, None)
+            if key in values:
+                self._drop(key)
             values[key] = aged
+            for digest in aged.digests:
+                self._by_digest.setdefault(digest, set()).add(key)
             while len(values) > most:
                 oldest = next(iter(values))
-                dropped = values.pop(oldest)
+                dropped = values[oldest]
                 if dropped.is_used:
                     dropped.is_used = False
-                    values[oldest] = dropped
+                    values[oldest] = values.pop(oldest)
+                else:
+                    self._drop(oldest)
 
-    def drop(self, is_dropped: Callable[[Aged[V]], bool]) -> None:
-        """Drop the values for which a function says so."""
+    def drop(self, digests: Collection[bytes]) -> None:
+        """Drop the values that were read from one of some identifiers."""
         with self._lock:
-            for key in [key for key, aged in self.values.items() if is_dropped(aged)]:
-                del self.values[key]
+            for key in {key for digest in digests for key in self._by_digest.get(digest, ())}:
+                self._drop(key)
 
     def clear(self) -> None:
         """Drop all values."""
         with self._lock:
             self.values = {}
+            self._by_digest = {}
+
+    def _drop(self, key: K) -> None:
+        for digest in self.values.pop(key).digests:
+            keys = self._by_digest[digest]
+            keys.discard(key)
+            if not keys:
+                del self._by_digest[digest]
 
 
 class _KeyLock:

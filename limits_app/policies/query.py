@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -23,7 +22,7 @@ from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, membershi
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
-from limits_app.models.users import user_key
+from limits_app.models.users import user_key, user_model
 from limits_app.policies.chain import ABOVE, EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
 
 _QUERY: Final = """
@@ -63,10 +62,10 @@ _QUERY: Final = """
         SELECT number, 0 FROM request
         UNION ALL SELECT k.number, r.id FROM request k JOIN {resource} r ON r.name = k.resource
     )
-    SELECT s.number, s.level, e.identifier, e.blocked, e.unlimited, n.name, q.name, r.store, o.until, o.length,
-           p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends, p.enforcement, p.rollout_percent,
-           p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
-           d.id, d.limits, d.percent, d.state, d.watched_until, x.mode, x.until, l.shared, l.{key}, l.text
+    SELECT s.number, s.level, e.blocked, e.unlimited, q.name, r.store, o.until, o.length, x.mode, x.until,
+           e.identifier, n.name, p.id, p.resource_id, p.effect, p.counted, p.on_unavailable, p.extends,
+           p.enforcement, p.rollout_percent, p.slice_seconds, p.valid_from, p.valid_until, p.weekly_hours, p.time_zone,
+           d.id, d.limits, d.percent, d.state, d.watched_until, l.shared, l.{key}, l.text
     FROM subject s
     JOIN place ON place.number = s.number
     JOIN request k ON k.number = s.number
@@ -117,8 +116,8 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
         exact = None if client and is_pattern(client) else client
         parameters += [resource, exact, client, plan if plan is not None and can_be_stored(plan) else None]
         if has_groups:
-            parameters.append(get_user_model()._meta.pk.get_db_prep_value(person, connection))
-    sql = _sql(connection, tuple(map(len, networks)), has_groups=has_groups)
+            parameters.append(None if person is None else user_model()._meta.pk.get_db_prep_value(person, connection))
+    sql = _sql(connection, tuple([len(one) for one in networks]), has_groups=has_groups)
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
     rows = read(using, lambda: _rows(connection, sql, values), None)
     if rows is None:
@@ -148,8 +147,15 @@ def _sql(connection: BaseDatabaseWrapper, networks: tuple[int, ...], *, has_grou
     """The query for several subjects; `networks` is the number of networks that may match each."""
     person_type = None
     if has_groups and connection.vendor == "postgresql":  # which would take NULL for text
-        person_type = get_user_model()._meta.pk.rel_db_type(connection)
+        person_type = _key_type(user_model(), connection.alias)
     return _composed(connection.vendor, networks, person_type, has_groups=has_groups)
+
+
+@cache
+def _key_type(model: Any, using: str) -> str | None:
+    """The type of a column that refers to a model."""
+    found: str | None = model._meta.pk.rel_db_type(connections[using])
+    return found
 
 
 @lru_cache(maxsize=1024)

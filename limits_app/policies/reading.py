@@ -61,6 +61,19 @@ def members_of_groups(above: Any, most: int) -> Sequence[tuple[Any, str]]:
     return [(key, user_identifier(person)) for key, person in page]
 
 
+def _keep_no_pages() -> None:
+    """Let the connection of this thread keep few pages of the database, of which each is read once."""
+    using = write_alias()
+    connection = connections[using]
+    if connection.vendor == "sqlite":
+
+        def keep_few() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("PRAGMA cache_size = -100")  # kilobytes; by default 2,000 in each connection
+
+        read(using, keep_few, None)
+
+
 class IdentifierReader:
     """Reads identifiers page by page in a background thread, until all were read.
 
@@ -103,6 +116,7 @@ def _read_page(namespace: SiteNamespace, known: KnownIdentifiers) -> bool:
     """Read the next page of a namespace; returns whether there may be more."""
     with entered(namespace):
         if is_entered(namespace):
+            _keep_no_pages()
             return known.read_page()
         raise ImproperlyConfigured(
             f"the database router does not choose {namespace.alias!r} in background threads: set "

@@ -33,6 +33,7 @@ from limits_app.models import (
 )
 from limits_app.models.fields import aware
 from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.policies.access import without_blocks
 from limits_app.policies.chain import EntityPolicies, PolicyChain, PolicyValue, Subject
 from limits_app.policies.choose import (
     CODE,
@@ -55,7 +56,7 @@ Limits = tuple[Limit, ...]
 Pair = tuple[Resource | None, Entity | None]
 """A resource (None: all resources), and an entity (None: the site itself)."""
 
-_BATCH: Final = 100
+BATCH: Final = 100
 """Number of pairs per query: databases limit the number of parameters, and an address is in many networks."""
 
 _BLOCKED: Final = (Blocked(),)
@@ -65,12 +66,12 @@ _DISABLED: Final = Emergency(Enforcement.OFF, 'LIMITS["ENABLED"] is False')
 class PolicySource:
     """The functions that read policies: those of the database, or those of `limits_app.testing`.
 
-    `read` takes a subject, the alias of a database and a time; `code_limits` takes a resource.
+    `read` takes a subject, the alias of a database and a time; `code_limits` takes resources.
     """
 
     def __init__(self) -> None:
         self.read: Callable[[Subject, str, datetime], PolicyChain] = policies_for
-        self.code_limits: Callable[[str], Sequence[CodeLimits]] = code_limits
+        self.code_limits: Callable[..., Sequence[CodeLimits]] = code_limits
 
     @property
     def is_database(self) -> bool:
@@ -83,7 +84,15 @@ policy_source: Final = PolicySource()
 
 def latest_code_limits(resource: str) -> Limits:
     """Return the limits that code used last on a resource; none where it has set none."""
-    return next((row.definitions for row in policy_source.code_limits(resource)), ())
+    return latest_code_limits_of_each([resource])[resource]
+
+
+def latest_code_limits_of_each(resources: Collection[str]) -> dict[str, Limits]:
+    """`latest_code_limits` of several resources, in one query."""
+    latest: dict[str, CodeLimits] = {}
+    for row in policy_source.code_limits(*resources):
+        latest.setdefault(row.resource, row)
+    return {name: latest[name].definitions if name in latest else () for name in resources}
 
 
 def resolve(
@@ -94,11 +103,13 @@ def resolve(
     *,
     store: Store | None = None,
     now: float | None = None,
+    lifts_blocks: bool = False,
 ) -> Resolution:
     """Read the policies that apply `now` (seconds of the system's clock) in one query, and compile them.
 
     `plan` is the name of the plan of the request, which applies to an entity without one; an unknown one is ignored.
-    They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`.
+    They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`. With
+    `lifts_blocks`, policies that block clients over all resources are left out.
     Raises InvalidLimit for an invalid resource, entity or default limit.
     """
     check_names(resource, entity)
@@ -106,7 +117,7 @@ def resolve(
     default_limits = checked_defaults(default_limits)
     at = datetime.fromtimestamp(time() if now is None else now, UTC)
     reading = read_policies(Subject(resource, entity, plan), at, StoreVersions(store))
-    return resolution_of(reading, resource, default_limits, at)
+    return resolution_of(reading, resource, default_limits, at, lifts_blocks=lifts_blocks)
 
 
 class Reading(NamedTuple):
@@ -117,12 +128,16 @@ class Reading(NamedTuple):
     store_version: StoreVersion
 
 
-def resolution_of(reading: Reading, resource: str, default_limits: Limits, at: datetime) -> Resolution:
+def resolution_of(
+    reading: Reading, resource: str, default_limits: Limits, at: datetime, *, lifts_blocks: bool = False
+) -> Resolution:
     """Judge policies that were read, and compile those that apply at a time."""
     found, members, store_version = reading
     entity = found.links[0].entity
     cooling_us = 0 if found.cooling is None else found.cooling.left_us(round(at.timestamp() * 1_000_000))
     links = [without_others(link, at) for link in found.links]
+    if lifts_blocks:
+        links = [without_blocks(link) for link in links]
     if default_limits:
         of_code = PolicyValue(CODE, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], policies=(*links[0].policies, of_code))
@@ -202,17 +217,26 @@ def read_policies(subject: Subject, at: datetime, versions: StoreVersions, gener
     missing = None
     while True:
         found = policy_source.read(subject, write_alias(), at)
-        store_version = versions.of(found.store)
-        members = None
         try:
-            if found.pool is not None:
-                members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
+            return _reading(found, versions, generation)
         except UnknownPool:
             if found.pool == missing:
                 raise
             missing = found.pool  # it may have been renamed between the two queries
-        else:
-            return Reading(found, members, store_version)
+
+
+def read_policies_of_each(
+    subjects: Sequence[Subject], at: datetime, versions: StoreVersions, generation: int
+) -> list[Reading]:
+    """`read_policies` of several subjects from the database, in one query."""
+    return [_reading(found, versions, generation) for found in policies_of_each(subjects, write_alias(), at)]
+
+
+def _reading(found: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:
+    store_version, members = versions.of(found.store), None
+    if found.pool is not None:
+        members = pool_cache.members(found.pool, write_alias(), store_version.store, generation)
+    return Reading(found, members, store_version)
 
 
 def _chosen(
@@ -238,7 +262,7 @@ def choose_each(pairs: Collection[Pair], now: datetime, plan: str | None = None)
     now = aware(now)
     subjects = iter([Subject(_name_of(resource), _name_of(entity), plan) for resource, entity in pairs])
     found = []
-    while some := list(islice(subjects, _BATCH)):
+    while some := list(islice(subjects, BATCH)):
         found += [judge(one.links[0], now) for one in policies_of_each(some, write_alias(), now)]
     return found
 

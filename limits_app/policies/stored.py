@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ _ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicies:
-    """The policies that may apply in place of some, and what the clients of these have. `labels` are by primary key."""
+    """The policies that may apply in place of some, with these, by primary key, and what the clients of these have."""
 
-    policies: Sequence[tuple[Place, PolicyValue]]
+    policies: Mapping[int, tuple[Place, PolicyValue]]
     labels: Mapping[int | None, str]
     entities: Mapping[str, EntityRow]
     plans_by_groups: Mapping[str, str]
@@ -36,7 +36,7 @@ class StoredPolicies:
     def collector(self, is_meant: Callable[[PolicyValue], bool]) -> Collector:
         """The collector of the policies that are meant."""
         return Collector(
-            [(place, policy) for place, policy in self.policies if is_meant(policy)],
+            [(place, policy) for place, policy in self.policies.values() if is_meant(policy)],
             self.entities,
             plans_by_groups=self.plans_by_groups,
             code_limits=self.code_limits,
@@ -67,18 +67,19 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
         about = Q(entity=None, plan=None)
     if all(policy.resource_id is not None for policy in policies):
         about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in policies})
-    rows = Policy.objects.using(using).filter(about)
+    rows = Policy.objects.using(using).filter(about).order_by("pk")
     found = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
-    clients = {policy.entity_id: str(policy.entity) for policy in policies if policy.entity_id is not None}
-    plans = {policy.plan_id: str(policy.plan) for policy in policies if policy.plan_id is not None}
+    keys = {policy.pk for policy in policies}
+    clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}
+    plans = {policy.plan_id for policy in policies} - {None}
     has_patterns = any(row.entity is not None and is_pattern(str(row.entity)) for row in found)
     has_members = has_patterns and bool(plans)
-    entities = _entities(clients, plans if has_members else {}, using)
-    by_groups = plans_by_groups(using, [*clients.values()]) if clients else {}
+    entities = _entities(clients, plans if has_members else (), using)
+    by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
     if has_members:
         by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
     return StoredPolicies(
-        [stored_policy(row) for row in found],
+        {row.pk: stored_policy(row) for row in found},
         {row.pk: str(row) for row in found},
         entities,
         by_groups,
@@ -86,13 +87,19 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     )
 
 
-def _entities(clients: Mapping[Any, str], plans: Collection[Any], using: str) -> dict[str, EntityRow]:
-    """Some entities with all above them, and members of plans."""
+def _entities(clients: Mapping[Any, Entity], plans: Collection[Any], using: str) -> dict[str, EntityRow]:
+    """Some entities, by primary key, with all above them, and members of plans."""
     entities: dict[str, EntityRow] = {}
     rows = Entity.objects.using(using).order_by("pk")
     members = Q(plan__in=plans) | Q(plan=None, parent__plan__in=plans)
     found = [*rows.filter(members).values_list(*_ENTITY)[:_MOST_MEMBERS]] if plans else []
-    wanted, read = set(clients), set[Any]()
+    wanted, read = set[Any](), set[Any]()
+    for pk, row in clients.items():
+        if row.parent_id is None and row.plan_id is None:  # nothing else has to be read
+            entities[row.identifier] = EntityRow(row.blocked, row.unlimited, row.cascade)
+            read.add(pk)
+        else:
+            wanted.add(pk)
     for _ in range(MAX_LEVELS):
         for batch in batches(wanted):
             found += rows.filter(pk__in=batch).values_list(*_ENTITY)

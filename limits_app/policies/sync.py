@@ -13,7 +13,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from limits_app.core.changes import ACCESS, ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, GENERAL, ROWS, Change, Changes
 from limits_app.core.runtime import on_fork
 
 Seen = Mapping[str, int]
@@ -114,7 +114,7 @@ class Sync:
             kept.add_identifiers(digests)
             if ALL in changes or ROWS in changes:
                 kept.read_latest()
-        if ALL in changes or EVERYTHING in changes:
+        if not {GENERAL, ALL, EVERYTHING}.isdisjoint(changes):
             kept.drop_all()
         elif ROWS in changes:
             kept.drop_clients()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from limits_app.core.keys import EntityScopes, Scope
@@ -83,12 +83,11 @@ class Templates:
         """The template of a client; None where it was not compiled."""
         return self._by_class.get(self._class_of(entity))
 
-    def compiled(self, entity: str | None, now: float) -> tuple[Template, Resolution]:
-        """Compile the template of a client, at a time in seconds of the system's clock."""
+    def compiled(self, entity: str | None, at: datetime) -> tuple[Template, Resolution]:
+        """Compile the template of a client, at a time."""
         chain = self._reading.chain
         links = [replace(chain.links[0], entity=entity)]
         reading = self._reading._replace(chain=replace(chain, links=links))
-        at = datetime.fromtimestamp(now, UTC)
         resolution = resolution_of(reading, self._resource, self._default_limits, at)
         template = Template(resolution.resolved, self._resource, entity)
         self._by_class[self._class_of(entity)] = template

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from django.db import router, transaction
@@ -22,23 +23,27 @@ from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, Po
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import read
 from limits_app.models.plan import memberships
-from limits_app.models.users import is_user_of_site
+from limits_app.models.users import is_logged_in, is_user_of_site
 from limits_app.policies import (
     LIMITED,
     NO_ACCESS_INDEX,
+    Access,
     AccessIndex,
     AccessReason,
     AccessVerdict,
     EntityPolicies,
+    Key,
+    ResolvedSet,
     Subject,
     access_of,
     configuration,
     policy_source,
+    resolve,
     resolver,
 )
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
-from limits_app.services.shadow import note_shadowed
+from limits_app.services.shadow import block_in_shadow, note_shadowed
 from limits_app.services.unavailable import UNLIMITED, without_limits
 from limits_app.stores.memory import MemoryStore
 
@@ -87,13 +92,30 @@ class AccessTable:
         return seen
 
     def verdict(self, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
-        """Judge a request by its identities; with a resource, only by the blocks of that. May query the database."""
+        """Judge a request by its identities; with a resource, only by the blocks of that. May query the database.
+
+        While the policies of an identity cannot be read, the patterns that match it may block it but not exempt it.
+        Where nothing that is known blocks the request, ON_UNRESOLVED decides; to block raises Unresolved.
+        """
         if not self.has_entries:
             return LIMITED
         self._follow()
         now = datetime.fromtimestamp(resolver.clock(), UTC)
-        chains = [self._chain(name, plan, resource, now) for name, plan in identities]
-        return access_of(filter(None, chains), self.index.switch, now, on_resource=resource is not None)
+        judged = partial(access_of, switch=self.index.switch, now=now, on_resource=resource is not None)
+        known: list[Sequence[EntityPolicies]] = []
+        unread: list[Sequence[EntityPolicies]] = []
+        error: Unresolved | None = None
+        for name, plan in identities:
+            try:
+                known += filter(None, [self._chain(name, plan, resource, now)])
+            except Unresolved as failed:
+                error = failed
+                unread += [[one] for one in [self.index.policies_of(name, resource)] if one is not None]
+        verdict = judged([*known, *unread])
+        if error is None or verdict.access is Access.BLOCKED:
+            return verdict
+        without_limits(error)
+        return judged(known)
 
     def is_blocked_for_some(self, resource: str) -> bool:
         """Whether a resource is blocked for some clients only."""
@@ -101,7 +123,8 @@ class AccessTable:
 
     def groups_of(self, user: Any) -> dict[str, str]:
         """The names of the groups of a user, by primary key as text; one query per user until a membership changes."""
-        if user is None or not user.is_authenticated or not is_user_of_site(user) or memberships() is None:
+        is_saved = is_user_of_site(user) and is_logged_in(user) and user.pk is not None
+        if not is_saved or memberships() is None:
             return {}
         seen, found = self._follow(), self._groups.get(user.pk)
         if found is None:
@@ -125,7 +148,8 @@ class AccessTable:
     ) -> Sequence[EntityPolicies] | None:
         """The policies of an identity and of those above it; None where nothing blocks or exempts it."""
         seen = self._follow()
-        if not self.index.must_read(name, plan) and identifier_digest(name) not in configuration.touched:
+        touched = configuration.touched
+        if not self.index.must_read(name, plan) and not (touched and identifier_digest(name) in touched):
             policies = self.index.policies_of(name, resource)
             return None if policies is None else [policies]
         subject, using = Subject(resource, name, plan), write_alias()
@@ -144,6 +168,25 @@ class AccessTable:
         kept[key] = value
 
 
+class WithoutBlocks:
+    """A `Source` for a request that is let through though it is blocked: the limits without blocks of clients."""
+
+    def cached(self, key: Key) -> ResolvedSet | None:  # noqa: ARG002 - nothing is kept
+        """See `Source.cached`."""
+        return None
+
+    def get(self, key: Key) -> ResolvedSet:
+        """See `Source.get`."""
+        return resolve(*key, lifts_blocks=True).resolved
+
+    def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:
+        """See `Source.catch_up`."""
+        resolver.catch_up(key, stale)
+
+
+without_blocks: Final = WithoutBlocks()
+
+
 def blocked(reason: AccessReason, resource: str | None = None) -> Acquisition:
     """Count a rejection for the identifier or pattern that is blocked, and return the acquisition that it rejects."""
     acquisition = _rejected(reason, resource)
@@ -151,9 +194,17 @@ def blocked(reason: AccessReason, resource: str | None = None) -> Acquisition:
     return acquisition
 
 
-def shadowed(reason: AccessReason, resource: str | None = None) -> None:
-    """Count a rejection by a block in shadow mode, which rejects nothing."""
-    note_shadowed(_rejected(reason, resource).outcome)
+def shadowed(reasons: Iterable[AccessReason], resource: str | None, counted: set[object]) -> None:
+    """Count rejections by blocks in shadow mode, which reject nothing; each once for a request.
+
+    `counted` has the blocks that were counted for the request, and the limits that they are in its acquisitions.
+    """
+    for reason in reasons:
+        limit = block_in_shadow(reason.entity, reason.policy.level, resource)
+        block = reason.policy.policy_id or limit
+        if block not in counted:
+            note_shadowed(_rejected(reason, resource).outcome)
+        counted |= {block, limit}
 
 
 def verdict_on(entity: str | None, plan: str | None = None, switch: Emergency = ENFORCED) -> AccessVerdict:
@@ -185,15 +236,6 @@ def acquire_nothing(requested: RequestedAmounts) -> Acquisition:
     acquisition = UNLIMITED.try_acquire(amounts_for(UNLIMITED, requested))
     acquisition.requires_usage = False
     return acquisition
-
-
-def read_verdict(table: AccessTable, identities: Iterable[Identity], resource: str | None = None) -> AccessVerdict:
-    """`AccessTable.verdict`; limited where the database cannot be read, unless ON_UNRESOLVED raises the error."""
-    try:
-        return table.verdict(identities, resource)
-    except Unresolved as error:
-        without_limits(error)
-        return LIMITED
 
 
 def _rejected(reason: AccessReason, resource: str | None) -> Acquisition:

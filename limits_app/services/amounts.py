@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TypedDict
 
+from django.core.exceptions import ValidationError
+
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import EntityName
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS, checked_limits
-from limits_app.models.patterns import is_pattern
+from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import Key, Limits, checked_defaults, latest_code_limits, resolver
 
@@ -57,8 +59,12 @@ def key_of(resource: str, entity: EntityName, default_limits: Limits | str = (),
 def one_client(entity: EntityName) -> str | None:
     """The identifier of an entity; raises InvalidLimit for a pattern, which has no counters of its own."""
     name = entity_name(entity)
-    if isinstance(name, str) and is_pattern(name):
-        raise InvalidLimit(f"entity {name!r} is a pattern: name one entity, or set a policy for it")
+    if not isinstance(name, str):
+        return name
+    try:
+        check_client(name)
+    except ValidationError as error:
+        raise InvalidLimit("; ".join(error.messages)) from error
     return name
 
 

@@ -7,7 +7,7 @@ mistake has the same message everywhere. A policy is a mapping such as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from limits_app.core.limits import AnyLimit
 from limits_app.core.notation import Noted, parse_limit
 from limits_app.models import Limit, Policy, PolicyEffect, Pool, PoolMember, registered
 from limits_app.models.base import Definable, name_field
+from limits_app.models.snapshots import batches
 from limits_app.services import limit_fields
 from limits_app.services.field_values import Find, column_value, nearest
 
@@ -31,6 +32,8 @@ Path = tuple[str | int, ...]
 
 MOST_PARTS: Final = 100
 """How many limits a policy or a member can have, and how many members a pool."""
+MOST_ROWS: Final = 500
+"""How many rows a statement writes."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
 _KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them, or give one another key."
 _NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
@@ -98,6 +101,12 @@ def find_or_new(model: type[M], name: str) -> M:
         return model(**{name_field(model): name})
 
 
+def find_known(row: Definable, find: Find) -> Find:
+    """Return a `find` that knows the rows that a row which was just read refers to."""
+    known = {(type(named), str(named)): named for _, named in _named_rows(row)}
+    return lambda model, name: known.get((model, name)) or find(model, name)
+
+
 def read(
     row: Definable, data: object, *, partial: bool = False, find: Find = find_stored, alone: bool = False
 ) -> Definition:
@@ -131,15 +140,84 @@ def save(definition: Definition) -> None:
             named.save()
             setattr(row, name, named)  # which takes the new primary key
     row.save()
-    if definition.parts is None:
+    if definition.parts is not None:
+        save_parts([definition], are_new=is_new, using=row._state.db)
+        getattr(row, registered(type(row)).parts).add(bulk=False)  # forgets the parts that were read with the row
+
+
+def save_parts(definitions: Sequence[Definition], *, are_new: bool, using: str) -> None:
+    """Make the parts of saved rows of one model those of their definitions, with a few queries for all of them.
+
+    Parts that are stored as they are defined are left alone. Rows that `are_new` have no parts yet.
+    """
+    if not definitions:
         return
-    if not is_new:
-        kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
-        stored = getattr(row, registered(type(row)).parts).all()
-        (stored.exclude(pk__in=kept) if kept else stored).delete()
-    for part in definition.parts:
-        setattr(part.row, registered(type(row)).owner, row)
-        save(part)
+    entry = registered(type(definitions[0].row))
+    kind: Any = entry.model._meta.get_field(entry.parts).related_model
+    rows = kind._base_manager.using(using)
+    stored: dict[Any, dict[tuple[Any, ...], Any]] = {definition.row.pk: {} for definition in definitions}
+    # Read here, since the rows may have been read with their parts before others changed them.
+    for row in () if are_new else _rows_of(rows, entry.owner, stored):
+        stored[getattr(row, f"{entry.owner}_id")][_identity(row)] = row
+    new: list[Any] = []
+    changed: dict[tuple[str, ...], list[Any]] = {}
+    for definition in definitions:
+        for part in definition.parts or ():
+            row = stored[definition.row.pk].pop(_identity(part.row), None)
+            if row is None:
+                setattr(part.row, entry.owner, definition.row)
+                part.row.pk = None
+                new.append(part.row)
+                continue
+            changed.setdefault(_take_over(row, part.row), []).append(row)
+            part.row = row
+    for batch in batches([row.pk for gone in stored.values() for row in gone.values()]):
+        rows.filter(pk__in=batch).delete()
+    update_rows(changed, using=using)
+    _create_parts(rows, new, using=using)
+    nested = [part for definition in definitions for part in definition.parts or () if part.parts is not None]
+    save_parts(nested, are_new=are_new, using=using)
+
+
+def _rows_of(rows: Any, owner: str, keys: Collection[Any]) -> Iterator[Any]:
+    for batch in batches(keys):
+        yield from rows.filter(**{f"{owner}__in": batch}).order_by()
+
+
+def _create_parts(rows: Any, new: Sequence[Any], *, using: str) -> None:
+    """Insert rows; those that have parts need their primary keys, which not every database returns for several."""
+    if len(new) > 1 and not registered(rows.model).parts:
+        rows.bulk_create(new, batch_size=MOST_ROWS)
+        return
+    for row in new:
+        row.save(using=using)
+
+
+def update_rows(changed: Mapping[tuple[str, ...], Sequence[Any]], *, using: str) -> None:
+    """Write the fields of stored rows that differ, by these fields, with the time of the change where rows have one."""
+    for fields, rows in changed.items():
+        if fields and len(rows) == 1:
+            rows[0].save(using=using)
+        elif fields:
+            automatic = [field for field in rows[0]._meta.concrete_fields if getattr(field, "auto_now", False)]
+            for row in rows:
+                for field in automatic:
+                    field.pre_save(row, False)
+            names = [*fields, *[field.name for field in automatic]]
+            type(rows[0])._base_manager.using(using).bulk_update(rows, names, batch_size=MOST_ROWS)
+
+
+def _take_over(row: Definable, other: Definable) -> tuple[str, ...]:
+    """Give a row the values of another one; returns the names of the fields that differ."""
+    fields = registered(type(row)).fields
+    differing = tuple([name for name in fields if getattr(row, name) != getattr(other, name)])
+    for name in differing:
+        setattr(row, name, getattr(other, name))
+    return differing
+
+
+def _identity(part: Definable) -> tuple[Any, ...]:
+    return tuple(getattr(part, name) for name in registered(type(part)).identity)
 
 
 class _Reader:
@@ -159,9 +237,10 @@ class _Reader:
         self._check_names(data, [*fields, *filter(None, [part_name])], path)
         columns = {name: row._meta.get_field(name) for name in fields}
         values, wrong = self._values(columns, data, path, partial=partial)
+        before = _identifying(row)
         for name, value in values.items():
             setattr(row, name, value)
-        self._check(row, path, wrong)
+        self._check(row, path, wrong, is_moved=row.pk is None or _identifying(row) != before)
         inner, parts = (*path, part_name), None
         if part_name and (part_name in data or not partial):
             parts = self.parts(row, data.get(part_name, ()), inner)
@@ -239,16 +318,19 @@ class _Reader:
                 values[name] = column.get_default()
         return values, wrong
 
-    def _check(self, row: Definable, path: Path, wrong: set[str]) -> None:
-        """Have the model check the row; one with fields of a wrong type is checked field by field only."""
+    def _check(self, row: Definable, path: Path, wrong: set[str], *, is_moved: bool) -> None:
+        """Have the model check the row; one with fields of a wrong type is checked field by field only.
+
+        A stored row whose identity stays as it is, and a new one of a name that was not found, are unique.
+        """
         new = {name: found for name, found in _named_rows(row) if found.pk is None}
         for name, found in new.items() if not self._alone else ():
             with self._noted((*path, name)):
-                found.full_clean()
+                found.full_clean(validate_unique=False)
         exclude = {*new, *wrong, *([registered(Pool).owner] if isinstance(row, PoolMember) else ())}
         with self._noted(path):
             if not (wrong or self._alone):
-                row.full_clean(exclude)
+                row.full_clean(exclude, validate_unique=is_moved, validate_constraints=is_moved)
                 return
             row.clean_fields(exclude)
             if not wrong:
@@ -270,6 +352,11 @@ class _Reader:
 
     def _has_errors(self, path: Path) -> bool:
         return any(found[: len(path)] == path for found in self.errors)
+
+
+def _identifying(row: Definable) -> list[Any]:
+    """The values of the columns that identify a row."""
+    return [getattr(row, row._meta.get_field(name).attname) for name in registered(type(row)).identity]  # type: ignore[union-attr]
 
 
 def _named_rows(row: Definable) -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from django.apps import apps
+from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.db.models import Q
 
@@ -30,7 +31,7 @@ from limits_app.models import (
     changes,
     write_alias,
 )
-from limits_app.models.patterns import is_pattern
+from limits_app.models.patterns import check_client
 from limits_app.models.snapshots import batches
 from limits_app.models.users import entity_name
 from limits_app.services.usage import roll_up
@@ -89,8 +90,10 @@ def erase(
     Raises InvalidRequest for a pattern, or in a transaction, and StoreUnavailable while a store is down.
     """
     name = check_entity(entity_name(entity))
-    if is_pattern(name):
-        raise InvalidRequest(f"{name!r} is a pattern: name one entity")
+    try:
+        check_client(name)
+    except ValidationError as error:
+        raise InvalidRequest("; ".join(error.messages)) from error
     if changes.in_transaction(write_alias()):
         raise InvalidRequest("an erasure needs transactions of its own: call it outside of a transaction")
     mark = audit.Identifier(name, f"{_PREFIX}{secrets.token_hex(16)}")

@@ -15,7 +15,7 @@ from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, Resour
 from limits_app.core.notation import seconds_text
 from limits_app.core.outcome import TOTAL_PREFIX, Stats
 from limits_app.models import Resource
-from limits_app.services.status import status
+from limits_app.services.status import status_of_each
 
 _MOST: Final = 100
 _WINDOWS: Final = {1: "second", 60: "minute", 3_600: "hour", 86_400: "day", 604_800: "week"}
@@ -101,10 +101,10 @@ def own_limits(entity: str | None, resources: Iterable[str] = ()) -> list[OwnLim
     """
     names = [*resources] or Resource.objects.order_by("name").values_list("name", flat=True)[:_MOST]
     found: dict[tuple[str, str], OwnLimit] = {}
-    for name in names:
-        for key, stats in sorted(status(name, entity=entity).limits.items()):
+    for status in status_of_each([(name, entity) for name in names]):
+        for key, stats in sorted(status.limits.items()):
             of_total = key.startswith(TOTAL_PREFIX)
-            place = (gettext("all resources") if of_total else name, key.removeprefix(TOTAL_PREFIX))
+            place = (gettext("all resources") if of_total else status.resource, key.removeprefix(TOTAL_PREFIX))
             found.setdefault(place, _own(*place, stats))
     return list(found.values())
 

@@ -36,13 +36,11 @@ def overriding_block(policy: Policy) -> list[str]:
 
 
 def dropped_messages(policy: Policy) -> list[str]:
-    """Return a sentence for each key that a policy, read again from the database, drops, or for an overridden block."""
+    """Return a sentence for each key that a saved policy drops, or for an overridden block."""
     if others := overriding_block(policy):
         return [f"{policy} is blocked, but other policies override this: {', '.join(others)}; block the total"]
     levels: dict[str, list[str]] = {}
-    # With its rows: a database router may have other ones elsewhere.
-    rows = Policy.objects.using(policy._state.db).select_related("resource", "entity", "plan")
-    for key, level in dropped_keys(rows.get(pk=policy.pk)):
+    for key, level in dropped_keys(policy):
         levels.setdefault(key, []).append(level)
     is_total = policy.counted == Counted.TOTAL
     return [

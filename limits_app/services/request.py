@@ -46,7 +46,7 @@ class Source(Protocol):
 
     def cached(self, key: Key, /) -> ResolvedSet | None: ...
 
-    def get(self, key: Key, /) -> ResolvedSet: ...
+    def read(self, key: Key, /) -> ResolvedSet: ...
 
     def catch_up(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
 
@@ -138,7 +138,7 @@ class Request:
                 try:
                     limits, requested = self._fallback, self._requested
                     if limits is None:
-                        resolved = self._source.cached(self._key) or self._source.get(self._key)
+                        resolved = self._source.cached(self._key) or self._source.read(self._key)
                         limits, requested = self._limits(resolved)
                 except _RECOVERABLE as error:
                     self._recover(error)
@@ -158,7 +158,7 @@ class Request:
             try:
                 limits, requested = self._fallback, self._requested
                 if limits is None:
-                    resolved = self._source.cached(self._key) or await sync_to_async(self._source.get)(self._key)
+                    resolved = self._source.cached(self._key) or await sync_to_async(self._source.read)(self._key)
                     limits, requested = self._limits(resolved)
             except _RECOVERABLE as error:
                 await self._arecover(error)

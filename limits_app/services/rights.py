@@ -25,6 +25,7 @@ class Action(StrEnum):
     RESET = "reset usage"
     TOP_UP = "top up a limit"
     BLOCK = "block an entity"
+    EXEMPT = "exempt a client or a plan"
     ERASE = "erase the identifier of an entity"
     ERASE_POLICIES = "erase it, and remove its policies and other configuration"
     LIMIT_ENTITY = "limit an entity"
@@ -62,6 +63,7 @@ RIGHTS: Final[Mapping[Action, Permissions]] = {
     Action.RESET: Permissions(("reset_resource",)),
     Action.TOP_UP: Permissions(("top_up_resource",)),
     Action.BLOCK: Permissions(("change_entity",)),
+    Action.EXEMPT: Permissions(("add_policy",)),
     Action.ERASE: Permissions(("erase_entity",)),
     Action.ERASE_POLICIES: Permissions(
         ("erase_entity", "delete_entity", "change_entity", "delete_policy", "delete_alertrule", "change_endpoint")

@@ -18,7 +18,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.planning import nothing_requested
 from limits_app.policies import Aged, Evaluated, Kept, Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
-from limits_app.services.request import Request
+from limits_app.services.request import Request, Source
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 """The policies from the strictest to the least strict; the strictest one of all shares applies."""
@@ -48,15 +48,15 @@ def prepared(share: Share) -> Acquisition:
     return Request(share.key, share.requested).prepared()
 
 
-def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
+def try_acquire_all(shares: Sequence[Share], source: Source = resolver) -> Acquisition:
     """Acquire all shares now, or none; a rejection is a falsy acquisition with the reasons in `outcome`.
 
     No two shares may have the same resource and entity, all must be counted in one store, and at most one pool may
     serve them. The keys of the acquisition are those of the limits after the resource, such as `api:call_count`; a
-    limit that two shares have in common is charged as the first one requests it.
+    limit that two shares have in common is charged as the first one requests it. `source` resolves their limits.
     Raises InvalidRequest for shares that break a rule or are empty, and the errors of `try_acquire`.
     """
-    return SharesSource(shares).request().acquire()
+    return SharesSource(shares, source).request().acquire()
 
 
 async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
@@ -90,9 +90,9 @@ def shares_of(  # noqa: PLR0917 - the arguments of `try_acquire`, in their order
 
 
 class SharesSource:
-    """A `Source` that resolves the limits of several shares together; its methods ignore their key."""
+    """A `Source` that resolves the limits of several shares together, each by `source`; it ignores the key."""
 
-    def __init__(self, shares: Sequence[Share]) -> None:
+    def __init__(self, shares: Sequence[Share], source: Source = resolver) -> None:
         if not shares:
             raise InvalidRequest("a request for several resources must have at least one Share")
         names = [share.key[:2] for share in shares]
@@ -102,6 +102,7 @@ class SharesSource:
                 f"{shown(duplicate[0])} of {shown(duplicate[1])} is in two shares: add up what they request"
             )
         self.shares = shares
+        self._source = source
         self._prefixes = prefixes_of(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()
 
@@ -111,19 +112,19 @@ class SharesSource:
 
     def cached(self, _key: Key) -> ResolvedSet | None:
         """The cached limits of all shares; None unless all of them are of one version of one store."""
-        sets = tuple([found for share in self.shares if (found := resolver.cached(share.key)) is not None])
+        sets = tuple([found for share in self.shares if (found := self._source.cached(share.key)) is not None])
         if len(sets) < len(self.shares) or len({(one.alias, one.limit_set.version) for one in sets}) > 1:
             return None
         self._sets = sets
         return _joined(sets, self._prefixes)
 
-    def get(self, _key: Key) -> ResolvedSet:
+    def read(self, _key: Key) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
-        sets = tuple([resolver.get(share.key) for share in self.shares])
+        sets = tuple([self._source.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
             for share, resolved in zip(self.shares, sets, strict=True):
-                resolver.catch_up(share.key, resolved)
-            sets = tuple([resolver.get(share.key) for share in self.shares])
+                self._source.catch_up(share.key, resolved)
+            sets = tuple([self._source.get(share.key) for share in self.shares])
         if _are_in_several_stores(sets):
             where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
             raise InvalidRequest(
@@ -137,7 +138,7 @@ class SharesSource:
 
     def catch_up(self, _key: Key, stale: ResolvedSet | None) -> None:
         """Apply the changes of the store of the shares that have made their limits stale."""
-        resolver.catch_up(_key, stale)
+        self._source.catch_up(_key, stale)
         self._sets = ()
 
     def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final, cast
@@ -15,10 +15,13 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, PermitsOnly
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.special_acquisitions import TrackedAcquisition
+from limits_app.models import PolicyScope
 from limits_app.policies import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for
+from limits_app.usage.denial_counter import WEB_REQUEST
 from limits_app.usage.evaluation_counter import evaluations
 
 logger = logging.getLogger("limits_app")
@@ -130,7 +133,7 @@ class ShadowedAcquisition(TrackedAcquisition):
             count(resolved, decided)
         if self.successful and not decided.successful:
             self._would_refuse = decided.outcome.violations
-            note_shadowed(decided.outcome)
+            note_shadowed(_without_counted(decided.outcome))
 
     @property
     def outcome(self) -> Outcome:
@@ -194,7 +197,29 @@ def _known(shadow: LimitSet, amounts: Mapping[str, Amount]) -> Mapping[str, Amou
     return PermitsOnly(known) if isinstance(amounts, PermitsOnly) else known
 
 
+def block_in_shadow(entity: str | None, level: str, resource: str | None) -> object:
+    """What tells a block of an entity at a level from others; `resource` is None where it is over all resources."""
+    return None if level == PolicyScope.SYSTEM_TOTAL else entity, str(level), resource  # that is one for all entities
+
+
+def _without_counted(outcome: Outcome) -> Outcome:
+    """The outcome without the blocks that were counted when the web request was judged."""
+    request = WEB_REQUEST.get()()
+    counted = None if request is None else request.blocks_in_shadow
+    if not counted:
+        return outcome
+    new = [status for status in outcome.violations if not (status.key == Blocked.key and _is_counted(status, counted))]
+    return replace(outcome, violations=tuple(new))
+
+
+def _is_counted(status: LimitStatus, counted: Set[object]) -> bool:
+    blocks = [block_in_shadow(status.entity, status.level, resource) for resource in (None, status.resource)]
+    return not counted.isdisjoint(blocks)
+
+
 def note_shadowed(outcome: Outcome) -> None:
     """Count what policies in shadow mode would have rejected, and notify receivers."""
+    if not outcome.violations:
+        return
     _REFUSALS.update((status.resource or "", status.key) for status in outcome.violations)
     signals.limit_shadowed.send_robust(sender=None, outcome=outcome)

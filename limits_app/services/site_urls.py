@@ -75,6 +75,10 @@ class SiteUrls:
             others.update(found)
         return sorted(others)
 
+    def marked(self, mark: str) -> list[tuple[str, str]]:
+        """Return the routes and the names of the views that have an attribute; a route is empty for `re_path()`."""
+        return [(entry.route or "", entry.name) for entry in self._entries if getattr(entry.view, mark, False)]
+
     @cached_property
     def views(self) -> frozenset[str]:
         """The names of all views, as requests have them once they are resolved."""

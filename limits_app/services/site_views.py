@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from inspect import getclosurevars, isfunction
 from typing import Any, Final
@@ -17,10 +18,27 @@ _WRAPPERS: Final = frozenset(
 _BASES: Final = frozenset(
     {"django.views.generic.base.View", "rest_framework.views.APIView", "rest_framework.viewsets.ViewSetMixin"}
 )
+_ADMIN: Final = "django.contrib.admin.sites"
 _FRAMEWORK: Final = "rest_framework."
 _JSON: Final = "rest_framework.renderers.JSONRenderer"
 _FUNCTIONS: Final = ("EXCEPTION_HANDLER", "VIEW_NAME_FUNCTION", "VIEW_DESCRIPTION_FUNCTION")
 """Settings of the REST framework with functions that its answers to OPTIONS call."""
+
+
+def is_admin_log_in(view: View | None) -> bool:
+    """Whether a view is the log-in of a site of Django's admin, also inside decorators."""
+    sites = sys.modules.get(_ADMIN)  # before it is imported, there is no admin
+    log_ins = [] if sites is None else [site.login for site in sites.all_sites]
+    return any(layer in log_ins for layer in _layers(view))
+
+
+def is_of_admin(view: View | None) -> bool:
+    """Whether a view belongs to a site of Django's admin, as one of its own or as a page of a model."""
+    sites = sys.modules.get(_ADMIN)
+    kinds = () if sites is None else (sites.AdminSite, sites.ModelAdmin)
+    # The site notes itself at views that it wraps, and a page of a model the object whose method it is.
+    names = "admin_site", "model_admin", "__self__"
+    return any(isinstance(getattr(layer, name, None), kinds) for layer in _layers(view) for name in names)
 
 
 def fits_method(methods: Container[str], method: str) -> bool:

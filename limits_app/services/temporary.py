@@ -29,10 +29,10 @@ from limits_app.models import (
     Resource,
     write_alias,
 )
-from limits_app.models.users import entity_name
 from limits_app.policies import Choice, choose_each, switch_in_force
 from limits_app.services import definitions
 from limits_app.services.adjust import check_plan_known
+from limits_app.services.amounts import one_client
 from limits_app.services.boosts import check_boost_end, grant_boost
 from limits_app.services.writing import checked_datetime
 
@@ -54,19 +54,17 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
     `plan` is as for `top_up`. Shared limits stay as they are.
     See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
-    entity, times = check_entity(entity_name(entity)), _times_as_much(factor)
+    name, times = check_entity(one_client(entity)), _times_as_much(factor)
     before = [
-        held.limit
-        for held in _now(entity, resource, plan).limits
-        if not (held.shared or isinstance(held.limit, Blocked))
+        held.limit for held in _now(name, resource, plan).limits if not (held.shared or isinstance(held.limit, Blocked))
     ]
     limits = [_multiplied(limit, times) for limit in before]
     on = "all resources" if resource is None else resource
     if not limits:
-        raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
+        raise InvalidRequest(f"nothing limits {name} on {on} that could be boosted")
     if limits == before:
-        raise InvalidRequest(f"a boost by {factor} changes no limit of {entity} on {on}: amounts are rounded down")
-    return grant_boost(entity, resource, limits, until, reason, plan=plan, actor=actor)
+        raise InvalidRequest(f"a boost by {factor} changes no limit of {name} on {on}: amounts are rounded down")
+    return grant_boost(name, resource, limits, until, reason, plan=plan, actor=actor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from limits_app.core.keys import Account, check_entity, check_resource
 from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted, parse_limit, parse_limits
-from limits_app.models import Counted, Entity, Policy
+from limits_app.models import Counted, Entity, Policy, write_alias
 from limits_app.models.policy_rules import weakened
 from limits_app.models.users import entity_name
 from limits_app.services import definitions
@@ -123,8 +123,10 @@ def set_entity(entity: str | Account, *, reason: str = "", actor: str = "", **fi
     data: dict[str, Any] = {**fields}
     if data.get("parent") is not None:
         data["parent"] = check_entity(entity_name(data["parent"]))
-    with audit.acting(actor=actor, source="service", reason=reason):
-        row = definitions.find_or_new(Entity, check_entity(entity_name(entity)))
+    name = check_entity(entity_name(entity))
+    with audit.acting(actor=actor, source="service", reason=reason, using=write_alias()) as unit:
+        there = unit.read(Entity.objects.filter(identifier=name).order_by())
+        row = there[0] if there else Entity(identifier=name)
         found = definitions.read(row, data, partial=True, find=_entity_or_stored)
         definitions.save(found)
     stored: Entity = found.row
@@ -158,12 +160,12 @@ def set_policy(scope: NamedScope, limits: Limits, options: PolicyOptions) -> Pol
         "valid_from": _beginning(fields),
     }
     hours = fields.get("weekly_hours", "")
-    with audit.acting(actor=actor, source="service"):
+    with audit.acting(actor=actor, source="service", using=write_alias()) as unit:
         policies = scope.policies(str(fields.get("counted", Counted.EACH)))
-        there = policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
-        stored = there.order_by("pk").first() or Policy(rollout_percent=0)
+        there = unit.read(policies.filter(valid_from=fields["valid_from"], weekly_hours=str(hours)).order_by())
+        stored = there[0] if there else Policy(rollout_percent=0)
         before = {name: getattr(stored, name) for name in ("enforcement", "rollout_percent")}
-        found = definitions.read(stored, fields, find=definitions.find_or_new)
+        found = definitions.read(stored, fields, find=definitions.find_known(stored, definitions.find_or_new))
         definitions.save(found)
     policy: Policy = found.row
     if why := weakened(before, vars(policy)):

@@ -61,6 +61,8 @@ def sliced(limits: Sequence[tuple[AnyLimit, int]]) -> tuple[tuple[AnyLimit, ...]
     limits stay as they are.
     """
     slice_us = min([seconds for _, seconds in limits], default=0) * _SECOND
+    if not slice_us:
+        return tuple([limit for limit, _ in limits]), 0
     found = [_sliced(limit, slice_us) for limit, _ in limits]
     held_us = min([one for _, one in found], default=0)
     return (tuple([limit for limit, _ in found]) if held_us else tuple([limit for limit, _ in limits])), held_us

@@ -51,17 +51,22 @@ _IN_FORCE: Final[list[_Override]] = []
 """The overrides in effect; of several that are about the same, the latest applies."""
 
 
-def _code_limits(resource: str) -> Sequence[CodeLimits]:
+def _code_limits(*resources: str) -> Sequence[CodeLimits]:
     """Return the limits that code sets, unless they are overridden."""
-    overridden = any(override.resource in {None, resource} for override in _IN_FORCE)
-    return () if overridden else code_limits(resource)
+    overridden = {override.resource for override in _IN_FORCE}
+    return () if None in overridden else code_limits(*[one for one in resources if one not in overridden])
 
 
 def _read_policies(subject: Subject, database: str, now: datetime) -> PolicyChain:
     for override in reversed(_IN_FORCE):
-        if override.is_about(str(subject.resource), subject.entity):
+        if override.is_about(subject.resource, subject.entity):
             return override.chain(subject.entity)
-    return _policies_in_database(subject, database, now)
+    try:
+        return _policies_in_database(subject, database, now)
+    except Exception as error:
+        if subject.resource is not None or not is_forbidden(error):
+            raise
+        return PolicyChain([], None)  # nobody is blocked or exempt
 
 
 def _read_endpoints(database: str) -> Iterable[Endpoint]:
@@ -178,7 +183,7 @@ class _Override:
     effect: PolicyEffect
     limits: tuple[Limit, ...] = ()
 
-    def is_about(self, resource: str, entity: str | None) -> bool:
+    def is_about(self, resource: str | None, entity: str | None) -> bool:
         return self.resource in {None, resource} and self.entity in {None, entity}
 
     def chain(self, entity: str | None) -> PolicyChain:
@@ -206,6 +211,8 @@ class _Overriding(TestContextDecorator):
         _IN_FORCE.remove(self._override)
         _IN_FORCE.reverse()
         _BLOCKS.remove(self)
+        if not _IN_FORCE:  # clients without rows share what is compiled again
+            policy_source.read, policy_source.code_limits = _policies_in_database, code_limits
         forget_compiled()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextvars import ContextVar
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,10 +24,13 @@ _MINUTES_PER_HOUR: Final = 60
 
 
 class Identified(Protocol):
-    """A web request with an id, by which people find its rejections."""
+    """A web request with an id, by which people find its rejections, and the blocks in shadow mode that it has met."""
 
     @property
     def request_id(self) -> str: ...
+
+    @property
+    def blocks_in_shadow(self) -> Set[object]: ...
 
 
 WEB_REQUEST: Final[ContextVar[Callable[[], Identified | None]]] = ContextVar("limits_app_request", default=lambda: None)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from django.core.exceptions import ValidationError
 from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
@@ -19,7 +20,7 @@ from limits_app.core.keys import EntityName
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
-from limits_app.models.patterns import Patterns, is_pattern
+from limits_app.models.patterns import Patterns, check_pattern, is_pattern
 from limits_app.models.snapshots import batches
 from limits_app.models.usage import REQUEST_ID_LENGTH, Counted
 from limits_app.models.users import entity_name
@@ -165,12 +166,21 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
 
 
 def chosen(found: QuerySet[R], resource: str | None, entity: EntityName, key: Keys) -> QuerySet[R]:
-    """Filter rows by resource, entity and limit keys; None matches all. An entity may be a pattern."""
+    """Filter rows by resource, entity and limit keys; None matches all. An entity may be a pattern.
+
+    Raises InvalidRequest for an entity that looks like a pattern and is not a valid one, which would match nothing.
+    """
     keys = [key] if isinstance(key, str) else key
     name = entity_name(entity)
     wanted = {"resource": resource, "key__in": keys}
     found = found.filter(**{column: value for column, value in wanted.items() if value is not None})
-    return found if name is None else of_entity(found, storable(name))
+    if name is None:
+        return found
+    try:
+        check_pattern(name)
+    except ValidationError as error:
+        raise InvalidRequest("; ".join(error.messages)) from error
+    return of_entity(found, storable(name))
 
 
 def of_entity(found: QuerySet[R], name: str) -> QuerySet[R]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, RLock
 from time import time
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
@@ -66,7 +66,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
 
     def after_fork(self) -> None:
         """Start with new locks and empty in a child process, because the parent writes what it has kept."""
-        self._lock = Lock()
+        self._lock = RLock()  # reentrant, because a finalizer may be rejected while this thread holds the lock
         self._writing = Lock()
         self._is_failing = False
         self._is_started = False

@@ -41,7 +41,7 @@ def table() -> Iterator[tuple[str, str]]:
     """What somebody may do, and which addresses that opens."""
     yield "", ""
     for model in IN_FILES:
-        explains = " explain_changelist" if model == "policy" else ""
+        explains = " explain_changelist exemption_changelist" if model == "policy" else ""
         reading = f"{READING.format(model)} {model}_export{explains}"
         yield f"view_{model}", reading
         yield f"change_{model}", reading
@@ -82,7 +82,7 @@ def table() -> Iterator[tuple[str, str]]:
     yield "add_candidate", "candidate_add"
     yield "delete_candidate", "candidate_delete"
     decisions = "candidate_promote candidate_discard candidate_revert"
-    policies = f"{READING.format('policy')} policy_export explain_changelist"
+    policies = f"{READING.format('policy')} policy_export explain_changelist exemption_changelist"
     yield "change_candidate change_policy", f"{candidates} {policies} {decisions}"
     yield "view_emergencyswitch", "emergencyswitch_changelist"
     yield "change_emergencyswitch", "emergencyswitch_changelist"

@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
@@ -284,3 +285,43 @@ def test_a_policy_in_force_is_weakened_only_when_that_is_confirmed(root: APIClie
     assert policy.enforcement == "enforce"
     assert root.patch(f"{where}?confirm=true", change, format="json", headers=match).status_code == 200
     assert root.patch(where, {"enforcement": "enforce"}, format="json", headers=match).status_code == 200
+
+
+def test_a_block_that_also_hits_its_author_or_a_private_network_is_made_only_when_that_is_confirmed(
+    root: APIClient,
+) -> None:
+    """The caller of these tests comes from 127.0.0.1."""
+    author = f"user:{User.objects.get(username='root').pk}"
+    services.set_entity(author)
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        ("entities", {"identifier": "ip:127.0.0.1", "blocked": True}, "ip:127.0.0.1, a private network"),
+        ("policies", {"entity": author, "effect": "blocked"}, author),
+        ("policies", {"counted": "total", "effect": "blocked"}, "everyone"),
+    ]
+    for section, body, hit in bodies:
+        refused = root.post(f"{ROOT}{section}/", body, format="json")
+        assert refused.status_code == 409
+        assert refused.data["detail"] == f"This also blocks {hit}. Send it with ?confirm=true if that is meant."
+        assert root.post(f"{ROOT}{section}/?confirm=true", body, format="json").status_code == 201
+        Policy.objects.all().delete()
+        Entity.objects.exclude(identifier=author).delete()
+    made = root.post(f"{ROOT}entities/", {"identifier": "ip:10.0.0.9"}, format="json").data
+    where, match = f"{ROOT}entities/{made['id']}/", {"If-Match": "*"}
+    for method in (root.patch, root.put):
+        body = {"identifier": "ip:10.0.0.9", "blocked": True}
+        assert method(where, body, format="json", headers=match).status_code == 409
+    assert root.patch(f"{where}?confirm=true", {"blocked": True}, format="json", headers=match).status_code == 200
+    assert root.patch(where, {"name": "renamed"}, format="json", headers=match).status_code == 200
+    assert root.patch(where, {"blocked": False}, format="json", headers=match).status_code == 200
+
+
+def test_a_block_of_others_needs_no_confirmation(root: APIClient) -> None:
+    services.set_entity("ip:8.8.8.0/24")
+    assert root.post(f"{ROOT}entities/", {"identifier": "user:987", "blocked": True}, format="json").status_code == 201
+    for effect, enforcement in (("blocked", "enforce"), ("unlimited", "enforce")):
+        body = {"entity": "ip:8.8.8.0/24", "effect": effect, "enforcement": enforcement}
+        assert root.post(f"{ROOT}policies/", body, format="json").status_code == 201
+        Policy.objects.all().delete()
+    assert (
+        root.post(f"{ROOT}policies/", {"counted": "total", "effect": "blocked", "enforcement": "shadow"}, format="json")
+    ).status_code == 201

@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 from limits_app import services
 from limits_app.audit import acting
 from limits_app.core.limits import CallLimit
-from limits_app.models import AuditEvent, Policy, Resource
+from limits_app.models import AuditEvent, Entity, Policy, Resource
 from tests.api.site import ROOT, as_user, person
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -78,3 +78,14 @@ def test_taking_back_by_force_needs_the_permission_for_what_it_does_now(allowed:
     assert client.post(where(changed), {"force": True}, format="json").status_code == status
     kept = [] if gone else ["two"]
     assert [one.description for one in Resource.objects.all()] == (["one"] if status == 200 else kept)
+
+
+def test_a_revert_that_blocks_a_private_network_again_needs_confirmation(root: APIClient) -> None:
+    services.set_entity("ip:192.168.1.1", blocked=True)
+    services.set_entity("ip:192.168.1.1", blocked=False)
+    event = last()
+    refused = root.post(where(event), {}, format="json")
+    assert (refused.status_code, refused.data["detail"].split(".")[0]) == (409, "This also blocks a private network")
+    assert not Entity.objects.get().blocked
+    assert root.post(f"{where(event)}?confirm=true", {}, format="json").status_code == 200
+    assert Entity.objects.get().blocked

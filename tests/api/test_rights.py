@@ -65,6 +65,7 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
     return {
         Action.VIEW_LIMITS: [
             get(f"{ADMIN}explain/?resource=api"),
+            get(f"{ADMIN}exemption/"),
             *[get(f"{ROOT}{page}") for page in ("explain/?resource=api", "status/?resource=api", "shadow-refusals/")],
         ],
         Action.VIEW_USAGE: [
@@ -79,6 +80,7 @@ def requests() -> dict[Action, list[Ask | tuple[str, Ask]]]:
             api("top-ups/", **entity, **credit),
         ],
         Action.BLOCK: [form("entity/block/", entity="user:1", reason="x")],
+        Action.EXEMPT: [("view_policy", form("exemption/", entity="user:2"))],
         Action.ERASE: [form("entity/erase/", entity="user:1")],
         Action.ERASE_POLICIES: [],  # test_configuration_is_removed_only_with_the_permissions_for_that
         Action.LIMIT_ENTITY: [get(f"{ADMIN}entity/limit/?entity=user:1")],
@@ -116,6 +118,7 @@ def rows() -> None:
     Policy.objects.filter(resource=None).delete()
     limits.set_candidate(policy, "calls=3/min")
     limits.set_entity_limits("user:1", "calls=6/min")
+    limits.set_entity("user:2")
     AlertRule.objects.create(name="r", kind="store", target="a@example.com")
 
 

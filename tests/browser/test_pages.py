@@ -48,6 +48,7 @@ OURS = {
     "explain": EXPLAIN,
     "explain-pool": f"{ADMIN}explain/?resource=claude",
     "explain-shadow": f"{ADMIN}explain/?resource=trial",
+    "exemptions": f"{ADMIN}exemption/",
     "explain-nothing": f"{ADMIN}explain/",
     "usage": f"{USAGE}?span=month",
     "live": LIVE,

@@ -230,7 +230,7 @@ def test_a_file_comes_true_in_one_audited_step_and_then_changes_nothing(tmp_path
 
 def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
     applied(EXAMPLE)
-    kept = {*Limit.objects.values_list("pk", flat=True)}
+    kept = {*Limit.objects.values_list("pk", "text")}
     changed = (
         EXAMPLE.replace("weight: 3, ", "")
         .replace("limits: [tpm=200k/min]", "limits: [tpm=300k/min]")
@@ -249,7 +249,7 @@ def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
         ("member us-east-1: weight", 3, 1),
         ("member eu-west-1: limit tpm", "200k/min", "300k/min"),
     ]
-    assert len(kept & {*Limit.objects.values_list("pk", flat=True)}) == len(kept) - 2
+    assert len(kept & {*Limit.objects.values_list("pk", "text")}) == len(kept) - 2
     assert Entity.objects.get(identifier="user:42").parent is None
     assert not limits_file.plan(limits_file.read_content(changed)).drift
 

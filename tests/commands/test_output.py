@@ -208,6 +208,19 @@ def test_long_work_is_shown_on_stderr_of_a_terminal_only(capfd: pytest.CaptureFi
     assert capfd.readouterr().out == ""
 
 
+def test_progress_is_a_bar_on_a_terminal_and_a_line_every_10_seconds_elsewhere() -> None:
+    out, written, told = opened()
+    times = iter([0.0, 9.9, 10.0, 19.9])
+    with out.progress("Applying 3 objects", clock=lambda: next(times)) as show:
+        for done in (1, 2, 3):
+            show(done, 3)
+    assert (written.getvalue(), told.getvalue()) == ("", "Applying 3 objects: 2 of 3\n")
+    out, written, told = opened(kind=Terminal)
+    with out.progress("Applying 3 objects") as show:
+        show(1, 3)
+    assert written.getvalue() == ""
+
+
 def test_yaml_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     out, _, _ = opened(Format.YAML)

@@ -13,7 +13,7 @@ from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 
 from limits_app import CallLimit, limits, signals
-from limits_app.core.changes import ACCESS, ALL, EVERYTHING, ROWS, Change, Changes
+from limits_app.core.changes import ACCESS, ALL, EVERYTHING, GENERAL, ROWS, Change, Changes
 from limits_app.models import Candidate, Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.models.changes import identifier_digest
 
@@ -114,25 +114,34 @@ def test_parent_is_the_client_that_changes(rows: None, changes: list[Changes]) -
     assert changes == [of("tenant:acme")]
 
 
-NO_SINGLE_CLIENT: dict[str, Callable[[], object]] = {
-    "resource": lambda: Resource.objects.update(description="an API"),
-    "policy of a resource": lambda: _policy(entity=None, plan=None).save(),
-    "policy of a plan": lambda: _policy(plan__name="pro").delete(),
-    "plan": lambda: Plan.objects.update(priority=3),
-    "pattern": lambda: Entity.objects.create(identifier="user:eu-*"),
-    "network": lambda: Entity.objects.create(identifier="ip:10.0.0.0/8"),
-    "policy of a pattern": lambda: Policy.objects.create(entity=Entity.objects.get(identifier="key:*")),
-    "policy that leaves a client": lambda: Policy.objects.filter(entity__identifier="user:1").update(
-        entity=Entity.objects.get(identifier="key:*")
+NO_SINGLE_CLIENT: dict[str, tuple[Change, Callable[[], object]]] = {
+    "resource": (GENERAL, lambda: Resource.objects.update(description="an API")),
+    "policy of a resource": (GENERAL, lambda: _policy(entity=None, plan=None).save()),
+    "policy of a plan": (GENERAL, lambda: _policy(plan__name="pro").delete()),
+    "plan": (GENERAL, lambda: Plan.objects.update(priority=3)),
+    "pattern": (ALL, lambda: Entity.objects.create(identifier="user:eu-*")),
+    "network": (ALL, lambda: Entity.objects.create(identifier="ip:10.0.0.0/8")),
+    "policy of a pattern": (
+        GENERAL,
+        lambda: Policy.objects.create(entity=Entity.objects.get(identifier="key:*")),
     ),
-    "switch": lambda: limits.set_emergency("off", reason="a test"),
+    "policy that leaves a client": (
+        GENERAL,
+        lambda: Policy.objects.filter(entity__identifier="user:1").update(
+            entity=Entity.objects.get(identifier="key:*")
+        ),
+    ),
+    "switch": (GENERAL, lambda: limits.set_emergency("off", reason="a test")),
 }
 
 
 @pytest.mark.parametrize("change", NO_SINGLE_CLIENT)
-def test_change_of_no_single_client_is_announced_as_all(change: str, rows: None, changes: list[Changes]) -> None:
-    NO_SINGLE_CLIENT[change]()
-    assert changes == [(ALL,)]
+def test_change_of_no_single_client_is_announced_as_all_where_it_has_new_rows(
+    change: str, rows: None, changes: list[Changes]
+) -> None:
+    expected, make = NO_SINGLE_CLIENT[change]
+    make()
+    assert changes == [(expected,)]
 
 
 def test_row_that_becomes_a_pattern_is_announced_as_everything(rows: None, changes: list[Changes]) -> None:
@@ -188,7 +197,7 @@ def test_pattern_with_a_chosen_key_is_announced_as_everything(rows: None, change
     Entity.objects.create(pk=10**9, identifier="user:eu-*")
     Entity.objects.filter(identifier="user:eu-*").update(name="Europe")
     Entity.objects.create(pk=10**9 + 1, identifier="user:5")
-    assert changes == [(EVERYTHING,), (ALL,), of("user:5")]
+    assert changes == [(EVERYTHING,), (GENERAL,), of("user:5")]
 
 
 def test_many_renamed_clients_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
@@ -271,4 +280,4 @@ def test_groups_of_plans_are_announced_as_everything(rows: None, changes: list[C
     Plan.objects.get().groups.create(group=group)
     Plan.objects.update(priority=4)
     group.delete()
-    assert changes == [(EVERYTHING,), (ALL,), (EVERYTHING,)]
+    assert changes == [(EVERYTHING,), (GENERAL,), (EVERYTHING,)]

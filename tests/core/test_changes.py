@@ -10,6 +10,7 @@ from limits_app.core.changes import (
     ALL,
     ENTRY,
     EVERYTHING,
+    GENERAL,
     MOST_CHANGES,
     MOST_CLIENTS,
     ROWS,
@@ -29,7 +30,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return time
 
 
-@pytest.mark.parametrize("change", [ACCESS, ALL, ROWS, EVERYTHING, ONE, THREE])
+@pytest.mark.parametrize("change", [ACCESS, ALL, GENERAL, ROWS, EVERYTHING, ONE, THREE])
 def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
     assert len(change.encode()) == 8
     assert Change.decode(change.encode()) == change
@@ -42,7 +43,8 @@ def test_a_change_is_stored_in_8_bytes(change: Change) -> None:
         (bytes(7) + b"\1", ROWS),
         (bytes(7) + b"\2", EVERYTHING),
         (bytes(7) + b"\3", ACCESS),
-        (bytes(7) + b"\4", ALL),
+        (bytes(7) + b"\4", GENERAL),
+        (bytes(7) + b"\5", ALL),
         (bytes(7) + b"\xff", ALL),
     ],
 )
@@ -62,6 +64,8 @@ def test_changes_are_announced_once_and_clients_stay_known() -> None:
     assert announced([ONE, ALL, ROWS, TWO, ACCESS, ONE]) == (ONE, TWO, ALL)
     assert announced([ALL, ROWS]) == (ALL,)
     assert announced([ONE, ROWS, ONE, ACCESS]) == (ONE, ROWS, ACCESS)
+    assert announced([ACCESS, ONE, GENERAL, ONE]) == (ONE, GENERAL)
+    assert announced([ROWS, GENERAL, ONE]) == announced([GENERAL, ALL, ONE]) == (ONE, ALL)
     clients = [Change.of_client(b"\1" + place.to_bytes(7)) for place in range(MOST_CLIENTS + 1)]
     assert announced(clients[1:]) == tuple(clients[1:])
     assert announced([ROWS, *clients[1:]]) == (ROWS, *clients[1:])

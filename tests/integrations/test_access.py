@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync
 from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path as address
 from django.utils import timezone
@@ -51,6 +51,11 @@ def team_of(request: HttpRequest) -> str:
     return f"team:{request.headers.get('X-Team', 'none')}"
 
 
+def plan_of(request: HttpRequest) -> str | None:
+    """A plan by a header."""
+    return request.headers.get("X-Plan")
+
+
 class ByHeader(BaseAuthentication):
     """Authenticates inside the view."""
 
@@ -85,7 +90,7 @@ def site(settings: Settings, default_entities: None) -> None:
         "": fine, "ruled/": fine, "a/": afine, "health/": exempt(fine),
         "limited/": limited("decorated")(fine), "alimited/": limited("decorated")(afine),
         "ratelimit/": ratelimit(key="ip", rate="5/m", group="decorated")(fine),
-        "rest/": Throttled.as_view(), "visitors/": OnlyVisitors.as_view(),
+        "rest/": Throttled.as_view(), "both/": fine, "visitors/": OnlyVisitors.as_view(),
     }  # fmt: skip
     settings.ROOT_URLCONF = (
         address("admin/", admin.site.urls),
@@ -293,6 +298,28 @@ def test_the_counted_entity_of_the_site_is_checked(send: Send, settings: Setting
     assert [send(X_Team="red"), send(X_Team="blue")] == [403, 200]
 
 
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/missing/", "/limited/", "/alimited/", "/rest/"])
+def test_a_blocked_plan_of_the_request_rejects_whoever_is_counted(
+    path: str, send: Send, ann: User, settings: Settings
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": plan_of}
+    limits.set_plan_limits("ended", [], effect="blocked")
+    clients: list[dict[str, Any]] = [{}, {"user": ann}, {"X_Key": "k"}, {"user": ann, "X_Key": "k"}]
+    assert {send(path, X_Plan="ended", **client) for client in clients} == {403}
+    assert {send(path, X_Plan="other", **client) for client in clients} <= {200, 404}
+
+
+def test_a_plan_of_the_request_is_for_the_counted_entity(send: Send, ann: User, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": plan_of}
+    limits.set_plan_limits("trial", [], effect="unlimited")
+    limits.set_plan_limits("pro", "3/min")
+    assert [send("/ruled/", X_Plan="trial") for _ in range(7)] == [200] * 7
+    block(NETWORK)
+    block(f"user:{ann.pk}")
+    statuses = [send(user=ann, X_Plan="pro", X_Key="k"), send(ip=INSIDE, X_Plan="pro"), send(ip=INSIDE, X_Plan="trial")]
+    assert statuses == [403] * 3
+
+
 def test_pages_by_which_a_block_is_lifted_stay_reachable(ann: User, settings: Settings) -> None:
     User.objects.filter(pk=ann.pk).update(is_staff=True, is_superuser=True)
     client = Client(REMOTE_ADDR=INSIDE)
@@ -329,9 +356,11 @@ def test_a_system_that_blocks_everything_leaves_superusers_in_the_admin(send: Se
 
 
 @pytest.mark.parametrize("entity", ["user:7", "key:*", "team:*", NETWORK, "plan"])
+@pytest.mark.parametrize("of_request", [None, plan_of])
 def test_an_anonymous_page_makes_no_query_and_does_not_vary_by_cookie(
-    entity: str, ann: User, django_assert_num_queries: DjangoAssertNumQueries
+    entity: str, of_request: Any, ann: User, settings: Settings, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
+    settings.LIMITS = settings.LIMITS | {"PLAN_OF_REQUEST": of_request}
     on_plan(ann, "free", "unlimited") if entity == "plan" else block(entity)
     Client().get("/")
     with django_assert_num_queries(0):
@@ -347,6 +376,20 @@ def test_a_blocked_client_costs_no_query(ann: User, django_assert_num_queries: D
     with django_assert_num_queries(0):
         statuses = [Client(REMOTE_ADDR=ip).get("/").status_code for ip in (*addresses, "203.0.113.2", "192.0.2.8")]
     assert statuses == [403, 403, 403, 200]
+
+
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/limited/", "/rest/"])
+@pytest.mark.parametrize("subject", ["user:999", "key:x-*", "team:x", NETWORK, "plan"])
+def test_the_second_request_of_a_client_reads_only_its_session_and_user(
+    subject: str, path: str, ann: User, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    on_plan(User.objects.create_user("bob"), "bad", "blocked") if subject == "plan" else block(subject)
+    client = Client()
+    client.force_login(ann)
+    for headers in ({}, {"X-Key": "k"}):
+        client.get(path, headers=headers)
+        with django_assert_max_num_queries(2):
+            assert client.get(path, headers=headers).status_code == 200
 
 
 def test_rejections_are_counted_for_the_pattern_that_is_blocked(send: Send, ann: User) -> None:
@@ -379,6 +422,66 @@ def test_a_block_in_shadow_mode_rejects_nobody_and_is_counted(send: Send, ann: U
     before = limits.shadow_refusals().get("", {}).get("blocked", 0)
     assert send(ip=INSIDE, user=ann) == 200
     assert limits.shadow_refusals()[""]["blocked"] == before + 1
+
+
+def shadowed_blocks(send: Send, path: str, **client: Any) -> int:
+    """How many rejections by blocks in shadow mode one request adds."""
+
+    def number() -> int:
+        return sum(one.get("blocked", 0) for one in limits.shadow_refusals().values())
+
+    before = number()
+    assert send(path, **client) == 200
+    return number() - before
+
+
+@pytest.mark.parametrize("path", ["/", "/ruled/", "/a/", "/limited/", "/alimited/", "/rest/", "/ratelimit/", "/both/"])
+@pytest.mark.parametrize("subject", [NETWORK, f"ip:{INSIDE}", "user", "user:*", "key:*", "parent", "system", "total"])
+def test_a_block_in_shadow_mode_is_counted_once_for_a_request(subject: str, path: str, send: Send, ann: User) -> None:
+    endpoint(limit("second", CallLimit(5, 60)), "/both/")
+    endpoint(limit("third", CallLimit(5, 60)), "/both/", name="third", counted_by="ip")
+    match subject:
+        case "parent":
+            above = Entity.objects.create(identifier="tenant:a")
+            Entity.objects.create(identifier=f"user:{ann.pk}", parent=above, cascade=True)
+            block("tenant:a", enforcement="shadow")
+        case "system":
+            limits.set_system_limits([], effect="blocked", counted="total", enforcement="shadow")
+        case _:
+            name, counted = (f"user:{ann.pk}", "total") if subject == "total" else (subject, "each")
+            block(f"user:{ann.pk}" if subject == "user" else name, enforcement="shadow", counted=counted)
+    assert shadowed_blocks(send, path, user=ann, ip=INSIDE, X_Key="k") == 1
+    is_of_user = subject in {"user", "user:*", "parent", "total"}
+    if is_of_user:
+        assert shadowed_blocks(send, path, user=ann) == 1
+    assert shadowed_blocks(send, path, user=ann if not is_of_user else None) == int(subject == "system")
+
+
+@pytest.mark.parametrize("subject", [NETWORK, "user", "key:*", "ruled", "both"])
+def test_a_block_of_a_resource_in_shadow_mode_is_counted_once_where_that_is_charged(
+    subject: str, send: Send, ann: User
+) -> None:
+    if subject == "ruled":
+        limits.set_resource_limits("ruled", [], effect="blocked", enforcement="shadow")
+    elif subject == "both":
+        block("key:*", "ruled", enforcement="shadow")
+        block(NETWORK, "ruled", enforcement="shadow")
+    else:
+        block(f"user:{ann.pk}" if subject == "user" else subject, "ruled", enforcement="shadow")
+    client = {"user": ann, "ip": INSIDE, "X_Key": "k"}
+    expected = 2 if subject == "both" else 1
+    assert [shadowed_blocks(send, path, **client) for path in ("/", "/limited/", "/ruled/")] == [0, 0, expected]
+
+
+def test_a_block_in_shadow_mode_of_another_client_is_counted_in_a_request(send: Send, settings: Settings) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        limits.acquire("jobs", entity="tenant:a").release()
+        return HttpResponse("fine")
+
+    settings.ROOT_URLCONF = (address("jobs/", view),)
+    block("tenant:a", enforcement="shadow")
+    block(NETWORK, enforcement="shadow")
+    assert shadowed_blocks(send, "/jobs/", ip=INSIDE) == 2
 
 
 def test_a_block_begins_and_ends_at_its_dates(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -504,7 +504,7 @@ def test_resources_in_several_stores_are_charged_all_or_nothing(
 
 
 def test_a_store_that_is_down_rejects(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    def down(shares: object) -> None:
+    def down(shares: object, *_: object) -> None:
         raise StoreUnavailable("no answer")
 
     monkeypatch.setattr(login, "try_acquire_all", down)

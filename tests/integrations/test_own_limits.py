@@ -10,7 +10,7 @@ from django.contrib.staticfiles.storage import StaticFilesStorage
 from django.http import HttpRequest
 from django.template import Context, Template
 from django.test import Client, RequestFactory
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
 from limits_app.core.errors import StoreUnavailable
@@ -54,6 +54,21 @@ def test_each_kind_of_limit_has_a_sentence(user: User, limit: Limit, text: str) 
     assert f"<td>{text}</td>" in page
 
 
+@pytest.mark.parametrize("resources", [2, 60])
+def test_limits_of_a_user_are_a_few_queries_however_many_resources_there_are(
+    user: User, resources: int, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    limits.set_entity_limits(f"user:{user.pk}", [RateLimit("tokens", 9, 60)], counted="total")
+    for number in range(resources):
+        limits.set_resource_limits(f"api{number:02}", [CallLimit(number + 1, 60)])
+    request = request_of(user)
+    rendered("{% own_limits 'other' as mine %}", request)
+    with django_assert_num_queries(3):  # the resources, the limits that code has used, and the policies
+        page = rendered("{% own_limits_table %}", request)
+    assert page.count("requests per minute used</td>") == resources
+    assert page.count("tokens per minute used</td>") == 1
+
+
 def test_the_page_is_for_users_who_are_logged_in(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
     limits.set_entity_limits(f"user:{user.pk}", [], resource="reports", effect="blocked")
@@ -78,7 +93,7 @@ def test_a_template_can_name_resources(user: User) -> None:
 
 def test_an_outage_and_missing_static_files_do_not_fail_the_page(user: User) -> None:
     limits.set_resource_limits("api", [CallLimit.per_day(10)])
-    with patch("limits_app.services.limit_words.status", side_effect=StoreUnavailable("down")):
+    with patch("limits_app.services.limit_words.status_of_each", side_effect=StoreUnavailable("down")):
         assert "cannot be shown at the moment" in rendered("{% own_limits_table %}", request_of(user))
     with patch.object(StaticFilesStorage, "url", side_effect=ValueError("Missing staticfiles manifest entry")):
         assert rendered("{% limits_stylesheet as url %}{{ url }}", request_of(user)) == "None"

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
+from limits_app import services
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
 from limits_app.models import Resource
@@ -106,6 +107,17 @@ def test_no_rate_limits_nothing_and_zero_limits_everything() -> None:
 def test_a_key_says_who_is_counted(key: Any, one: dict[str, Any], another: dict[str, Any]) -> None:
     view = ratelimit(key=key, rate="1/m")(fine)
     assert statuses(view, 2, **one) + statuses(view, 2, **another) == [200, 429, 200, 429]
+
+
+@pytest.mark.parametrize("effect", ["blocked", "unlimited"])
+@pytest.mark.parametrize("value", ["a", "user:7", "key:a"])
+def test_policies_for_keys_and_users_do_not_apply_to_the_values_of_a_function(effect: str, value: str) -> None:
+    for pattern in ("key:*", "user:*"):
+        services.set_entity_limits(pattern, [], effect=effect)
+    view = ratelimit(key=key_of, rate="1/m")(fine)
+    assert statuses(view, 2, headers={"X-Device": value}) == [200, 429]
+    services.set_entity_limits(f"ratelimit:{value}", [], effect="unlimited")
+    assert statuses(view, 2, headers={"X-Device": value}) == [200, 200]
 
 
 def test_what_is_posted_may_be_the_key() -> None:

@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,12 +17,12 @@ import time_machine
 from django.db import DatabaseError, connection, transaction
 
 from limits_app import LimitSet, limits
-from limits_app.core.balancing import Cooling
+from limits_app.core.balancing import Balancer, Cooling, balancer_named
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response
-from limits_app.policies import balancers, resolver
+from limits_app.policies import balancers, balancing, resolver
 from limits_app.policies.balancing import Balancers
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
@@ -356,3 +357,20 @@ def answers(processes: list[subprocess.Popen[str]], *lines: str) -> list[str]:
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
     return [process.stdout.readline().strip() for process in processes if process.stdout]
+
+
+def test_pools_may_be_used_by_code_that_interrupts_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer or a signal handler runs in a thread that may hold the lock."""
+    used = Balancers()
+    used.shares_cool_downs = False
+
+    def interrupted(load_balancing: str) -> type[Balancer]:
+        used.report("other", "a", Cooling(1, 1))
+        return balancer_named(load_balancing)
+
+    monkeypatch.setattr(balancing, "balancer_named", interrupted)
+    thread = Thread(target=used.find, args=("pool", "round_robin", (1.0,)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert used.are_used

@@ -78,7 +78,7 @@ def test_client_is_known_in_each_spelling(name: str, spelling: str) -> None:
 @pytest.mark.parametrize("spelling", [UUID_KEY.replace("-", ""), f"urn:uuid:{UUID_KEY}", f"{{{UUID_KEY}}}"])
 def test_user_with_a_uuid_is_known_in_each_spelling(spelling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SimpleNamespace(_meta=SimpleNamespace(pk=UUIDField()))
-    monkeypatch.setattr("limits_app.models.users.get_user_model", lambda: model)
+    monkeypatch.setattr("limits_app.models.users.user_model", lambda: model)
     assert user_identifier(UUID_KEY.upper()) == user_identifier(UUID(UUID_KEY)) == f"user:{UUID_KEY}"
     assert has(complete(known(Table(f"user:{UUID_KEY}"))), f"user:{spelling}", "user:5") == [True, False]
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from io import StringIO
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from django.core.management import call_command
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import conf, limits
+from limits_app.core.errors import Unresolved
 from limits_app.models import Entity, Policy
-from limits_app.policies import Access, read_access_index
+from limits_app.policies import Access, policy_source, read_access_index
 from limits_app.services.access import AccessTable, verdict_on
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -80,6 +81,58 @@ def test_the_command_lifts_the_blocks_of_an_entity_and_names_others() -> None:
     call_command("limits", "unblock", "ip:10.0.0.0/8", "--yes", stdout=out, stderr=notes)
     assert verdict_on("ip:10.1.2.3").access is Access.LIMITED
     assert not Policy.objects.filter(effect="blocked").exists()
+
+
+@pytest.mark.parametrize(
+    ("identities", "access"),
+    [
+        (["ip:10.1.2.3", "user:5"], Access.BLOCKED),
+        (["user:5", "ip:10.1.2.3"], Access.BLOCKED),
+        (["ip:192.0.2.1", "team:west-5"], Access.BLOCKED),
+        (["ip:192.0.2.1", "user:5"], Access.LIMITED),
+        (["ip:192.0.2.1", "key:partner-5"], Access.LIMITED),
+        (["ip:172.16.0.1", "user:5"], Access.EXEMPT),
+    ],
+)
+@pytest.mark.parametrize("unresolved", ["allow", "block"])
+def test_what_is_known_decides_while_the_database_cannot_be_read(
+    identities: list[str], access: Access, unresolved: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": unresolved}
+    limits.set_entity_limits("ip:10.0.0.0/8", [], effect="blocked")
+    limits.set_entity_limits("ip:172.16.0.0/12", [], effect="unlimited")
+    limits.set_entity_limits("team:west-*", [], effect="blocked")
+    limits.set_entity_limits("key:partner-*", [], effect="unlimited")
+    for name in ("user:5", "team:west-5", "key:partner-5"):
+        limits.set_entity_limits(name, "5/min", resource="api")
+    limits.set_entity_limits("user:5", [], effect="blocked")
+    found = table()
+
+    def fail(*_: object) -> NoReturn:
+        raise Unresolved("the connection is closed")
+
+    monkeypatch.setattr(policy_source, "read", fail)
+    if unresolved == "block" and access is not Access.BLOCKED:
+        with pytest.raises(Unresolved):
+            found.verdict([(name, None) for name in identities])
+    else:
+        assert found.verdict([(name, None) for name in identities]).access is access
+
+
+@pytest.mark.parametrize("unresolved", ["allow", "block"])
+def test_a_system_that_blocks_everything_does_so_while_the_database_cannot_be_read(
+    unresolved: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"ON_UNRESOLVED": unresolved}
+    limits.set_system_limits([], effect="blocked", counted="total")
+    Entity.objects.create(identifier="user:5", unlimited=True)
+    found = table()
+
+    def fail(*_: object) -> NoReturn:
+        raise Unresolved("the connection is closed")
+
+    monkeypatch.setattr(policy_source, "read", fail)
+    assert found.verdict([("user:5", None)]).blocks_everything
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
 
 from limits_app import (
     CallLimit,
@@ -18,14 +19,62 @@ from limits_app import (
     QuotaLimit,
     RateLimit,
     ResourceLimit,
+    audit,
     limits,
 )
 from limits_app.core.errors import Unresolved
 from limits_app.core.limits import Blocked
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Resource
+from limits_app.services import definitions
 
 BEYOND = datetime.max.replace(tzinfo=offset(timedelta(hours=-14)))
 LIMITS = [CallLimit(10, 60), RateLimit("tpm", 1000, 60), ResourceLimit("db", 2)]
+
+
+def test_a_policy_is_written_with_few_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    limits.set_entity_limits("user:0", "10/min", resource="api")
+    unit, audited, warnings = 3, 3, 4  # a transaction and the lock; the event and the head
+    with django_assert_num_queries(unit + 3 + 3 + 4 + audited + warnings):  # names; rows; states afterwards
+        limits.set_entity_limits("user:1", "10/min", resource="api")
+    with django_assert_num_queries(unit + 3 + 4 + 3 + audited + warnings):  # the policy with its parts, three times
+        limits.set_entity_limits("user:1", "20/min", resource="api")
+    with django_assert_num_queries(unit + 3 + 2 + 3 + warnings):
+        limits.set_entity_limits("user:1", "20/min", resource="api")
+    with django_assert_num_queries(unit + 1 + 1 + 1 + 1 + audited):
+        limits.set_entity("user:2", name="Two")
+    with django_assert_num_queries(unit + 1 + 1 + 1 + audited):
+        limits.set_entity("user:2", name="Zwei")
+
+
+def test_limits_that_stay_are_not_written_again() -> None:
+    limits.set_entity_limits("user:1", ["rpm=10/min", "tpm=100/min", "old=5/min"])
+    rows = {limit.key: limit.pk for limit in Limit.objects.all()}
+    policy = limits.set_entity_limits("user:1", ["rpm=10/min", "tpm=200/min", "new=9/min"])
+    stored = {limit.key: limit for limit in Limit.objects.all()}
+    assert {key: limit.text for key, limit in stored.items()} == {
+        "rpm": "10/min",
+        "tpm": "200/min",
+        "new": "9/min",
+    }
+    assert [stored[key].pk for key in ("rpm", "tpm")] == [rows["rpm"], rows["tpm"]]
+    assert {limit.key for limit in policy.limits.all()} == stored.keys()
+    event = AuditEvent.objects.latest("number")
+    assert [limit["text"] for limit in event.before["limits"]] == ["5/min", "10/min", "100/min"]
+    assert [limit["text"] for limit in event.after["limits"]] == ["9/min", "10/min", "200/min"]
+    assert not [*audit.unrecorded()]
+    assert not audit.verify().broken
+
+
+def test_a_name_that_is_taken_is_named_where_it_changes() -> None:
+    for name in ("api", "chat"):
+        limits.set_resource_limits(name, "10/min")
+    chat = Resource.objects.get(name="chat")
+    with pytest.raises(InvalidLimit, match="already exists"):
+        definitions.read(chat, {"name": "api"}, partial=True)
+    policy = Policy.objects.get(resource=chat)
+    with pytest.raises(InvalidLimit, match="already exists"):
+        definitions.read(policy, {"resource": "api"}, partial=True)
+    definitions.read(policy, {"resource": "chat"}, partial=True)
 
 
 def test_what_is_set_is_listed() -> None:

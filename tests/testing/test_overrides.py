@@ -14,6 +14,7 @@ from pytest_django import Settings
 from limits_app import limited, limits, services
 from limits_app.core.errors import InvalidLimit, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.policies import policy_source
 from limits_app.testing import assert_not_limited, disable_limits, fresh_limits, override_limits
 
 
@@ -55,6 +56,12 @@ def test_other_threads_see_it() -> None:
         thread.start()
         thread.join()
     assert found == [1]
+
+
+def test_clients_share_what_is_compiled_again_after_it() -> None:
+    with override_limits("reports", CallLimit(1, 60)), override_limits("exports", CallLimit(1, 60)):
+        assert not policy_source.is_database
+    assert policy_source.is_database
 
 
 def test_no_limits_are_no_limit() -> None:

@@ -1,4 +1,4 @@
-"""Read-only pages: rejections, usage, effective limits, live traffic, and the preview of a policy."""
+"""Pages: rejections, usage, effective limits, exemptions, live traffic, and the preview of a policy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.urls import URLPattern, path
 
 from limits_app.admin.base import ReadOnly
 from limits_app.admin.pages.common import View
+from limits_app.admin.pages.exemptions import exemptions_page
 from limits_app.admin.pages.explain import explain_page
 from limits_app.admin.pages.limit import limit_page
 from limits_app.admin.pages.live import live_page, live_state
@@ -18,7 +19,7 @@ from limits_app.admin.pages.overview import overview_page
 from limits_app.admin.pages.preview import preview_page
 from limits_app.admin.pages.rejections import rejections_page
 from limits_app.admin.pages.usage import usage_page
-from limits_app.models import Denial, Explain, Live, Overview, UsageSnapshot
+from limits_app.models import Denial, Exemption, Explain, Live, Overview, UsageSnapshot
 from limits_app.services.rights import Action, may
 
 
@@ -48,4 +49,7 @@ admin.site.register(Overview, PagesAdmin, pages=_OVERVIEW)
 admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
 admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
 admin.site.register(Live, PagesAdmin, pages=_LIVE)
+_EXEMPTIONS: Final = (("", "exemption_changelist", exemptions_page),)
+
+admin.site.register(Exemption, PagesAdmin, pages=_EXEMPTIONS, action=Action.VIEW_LIMITS)
 admin.site.register(Explain, PagesAdmin, pages=(("", "explain_changelist", explain_page),), action=Action.VIEW_LIMITS)

@@ -15,14 +15,14 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from limits_app.admin.base import site_page
-from limits_app.models import Bucket, Denial, Explain, Live, Overview, UsageSnapshot
-from limits_app.models.validators import validate_text
+from limits_app.models import Bucket, Denial, Exemption, Explain, Live, Overview, UsageSnapshot
+from limits_app.models.validators import validate_client, validate_identifier, validate_text
 from limits_app.services.rights import Action, may
 from limits_app.services.usage import roll_up
 
 View = Callable[[AdminSite, HttpRequest], HttpResponse]
 
-_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain)
+_TABS: Final[tuple[type[models.Model], ...]] = (Overview, Denial, UsageSnapshot, Live, Explain, Exemption)
 
 
 def check(request: HttpRequest, action: Action, *more: str) -> None:
@@ -55,13 +55,15 @@ def client_name(bucket: Bucket, entity: str) -> str:
     return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 
 
-def problem_with(*asked: str | None) -> str:
-    """Say why no database can be asked for one of these; nothing where it can."""
+def problem_with(*asked: str | None, entity: str | None, allows_patterns: bool = True) -> str:
+    """Say why no database can be asked for one of these, or for an entity or a pattern; nothing where it can."""
     try:
+        if entity:
+            (validate_identifier if allows_patterns else validate_client)(entity)
         for text in filter(None, asked):
             validate_text(text)
     except ValidationError as error:
-        return str(error.message)
+        return " ".join(error.messages)
     return ""
 
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.formatting import LEVELS, STANDINGS, Bar, amount, bar, moment, percent
-from limits_app.admin.pages.common import check, entity_or_none, page
+from limits_app.admin.pages.common import check, entity_or_none, page, problem_with
 from limits_app.core.errors import LimitsError
 from limits_app.core.keys import UPSTREAM_LEVEL
 from limits_app.core.limits import Blocked
@@ -58,6 +58,8 @@ def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 
 def _explained(site: AdminSite, resource: str, entity: str | None, plan: str | None) -> dict[str, Any]:
+    if problem := problem_with(resource, entity=entity, allows_patterns=False):
+        return {"problem": problem}
     try:
         found = services.explain(resource, entity=entity, plan=plan)
     except (LimitsError, ValueError) as error:

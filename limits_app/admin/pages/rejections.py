@@ -35,7 +35,7 @@ def rejections_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     number = _page_number(request.GET.get("p", ""))
     context: dict[str, Any] = {**asked, "since": asked["from"], "until": asked["to"], "spans": _spans()}
     context["key"] = limit_name(asked["key"])
-    context["problem"] = problem_with(*asked.values())
+    context["problem"] = problem_with(*asked.values(), entity=asked["entity"])
     if not context["problem"]:
         try:
             context |= _found(asked, number)

@@ -101,7 +101,7 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "first": first,
         "last": last,
         "spans": [{"name": name, "label": label, "here": name == span} for name, (label, _days) in _SPANS.items()],
-        "problem": problem_with(resource, entity, key, first, last),
+        "problem": problem_with(resource, key, first, last, entity=entity),
     }
     if not context["problem"]:
         try:

@@ -16,6 +16,7 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
+from limits_app.services.amounts import one_client
 
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
@@ -45,7 +46,7 @@ class Demand:
         check_resource(self.resource)
         checked_timeout(self.patience_seconds)
         if isinstance(self.entity, str):
-            check_entity(self.entity)
+            check_entity(one_client(self.entity))
 
     def of_call(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Share:
         """Return what one call of `run` requests; TypeError for wrong arguments, InvalidLimit for an empty entity."""

@@ -18,6 +18,7 @@ from limits_app.core.limit_checks import computed_seconds
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
+from limits_app.models.users import is_logged_in
 from limits_app.services import Share
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
             key = self.get_cache_key(request, view)
             return None if key is None else normalize_entity(f"throttle:{key}")
         user: Any = request.user  # which may be None
-        if get_cache_key is _ANONYMOUS_ONLY and user and user.is_authenticated:
+        if get_cache_key is _ANONYMOUS_ONLY and user and is_logged_in(user):
             return None
         return normalize_entity(entity_of_user(user) or f"ip:{self.get_ident(request)}")
 

@@ -101,8 +101,10 @@ class LimitThrottle(BaseThrottle):
             self._charge(limits, {})  # nothing, but a user whom the view has authenticated may be blocked
             return True
         key = share.key[:2]
-        if key not in limits.throttled and not limits.was_charged(*key):
-            self._charge(limits, self._all_shares(share, request, view))
+        if key not in limits.throttled:
+            # What was charged before is not charged again, but the view may have authenticated another user since.
+            was_charged = limits.was_charged(*key)
+            self._charge(limits, {key: share} if was_charged else self._all_shares(share, request, view))
         outcome = limits.throttled.get(key)
         if outcome is None:
             return True
@@ -121,7 +123,8 @@ class LimitThrottle(BaseThrottle):
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
-            is_exempt(limits)
+            if is_exempt(limits):
+                limits.refund_charges()
             charge_all(limits, [(share, NOTHING) for share in shares.values()])
         except REFUSALS as error:
             limits.refuse(error)

@@ -18,6 +18,7 @@ from limits_app.core.limit_checks import check_key, parse_amount, parse_seconds
 from limits_app.core.notation import parse_limit
 from limits_app.management.limits.subcommand import Argument
 from limits_app.models.fields import aware, in_site_time
+from limits_app.services.amounts import one_client
 
 T = TypeVar("T")
 
@@ -43,6 +44,12 @@ resource_name: Final = _reading(check_resource)
 entity_name: Final = _reading(check_entity)
 limit: Final = _reading(parse_limit)
 seconds: Final = _reading(parse_seconds)
+
+
+@_reading
+def client_name(text: str) -> str:
+    """The identifier of one client, and not a pattern."""
+    return check_entity(one_client(text))
 
 
 @_reading
@@ -165,7 +172,7 @@ UNTIL: Final = (
 )
 PLAN: Final = argument("--plan", help="the plan of the request, for an entity without one")
 WHOM: Final = (
-    argument("--entity", type=entity_name, help="such as user:42; without it, the site itself"),
+    argument("--entity", type=client_name, help="such as user:42; without it, the site itself"),
     PLAN,
 )
 REQUESTED: Final = argument(

@@ -14,7 +14,7 @@ from limits_app.management.limits.arguments import AGES, age, argument, limit, p
 from limits_app.management.limits.output import Format, Output, Table, bar, cell
 from limits_app.management.limits.subcommand import ExitCode, actor, fail, subcommand
 from limits_app.models import AlertRule, CandidateState
-from limits_app.services import candidates, limits_file
+from limits_app.services import blocks, candidates, limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 from limits_app.services.safe_text import json_text
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
@@ -61,14 +61,27 @@ def apply(options: Namespace, out: Output) -> ExitCode:
     if planned and (options.dry_run or options.check):
         _show(planned, out)
         return ExitCode.NO if options.check and planned.drift else ExitCode.OK
-    if planned and planned.of(Change.DELETE):
+    if planned and (question := _question(planned)):
         _show(planned, out)
-        out.confirm(f"Delete {len(planned.of(Change.DELETE))} and apply the rest?", yes=False)
-    with out.working(f"Applying {len(content.entries)} objects"):
+        out.confirm(question, yes=False)
+    with out.progress(f"Applying {len(content.entries)} objects") as progress:
         said = {"file": options.file, "actor": actor(), "reason": options.reason}
-        applied = limits_file.apply(content, **said, expected=planned)
+        applied = limits_file.apply(content, **said, expected=planned, progress=progress)
     _show(applied, out)
     return ExitCode.OK
+
+
+def _question(planned: Plan) -> str:
+    """What to ask before the file is applied: it deletes objects, or blocks others than is meant; empty for nothing."""
+    deleted, warning = len(planned.of(Change.DELETE)), blocks.warning(map(_change, planned.steps))
+    if deleted:
+        return f"{warning} Delete {deleted} and apply the rest?".lstrip()
+    return f"{warning} Apply it?" if warning else ""
+
+
+def _change(step: Step) -> blocks.Change:
+    before, after = (None if entry is None else entry.values for entry in (step.stored, step.wanted))
+    return step.entry.section.model, before, after
 
 
 def _show(planned: Plan, out: Output) -> None:

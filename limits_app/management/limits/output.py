@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
+from time import monotonic
 from typing import Final, TypeVar, assert_never
 
 from django.core.management.base import CommandError, OutputWrapper
@@ -22,6 +23,7 @@ T = TypeVar("T")
 _HAS_RICH: Final = find_spec("rich") is not None
 _BAR: Final = 40
 """The length of a bar in characters."""
+_PROGRESS_SECONDS: Final = 10.0
 _LIMITS: Final = ("key", "limit")
 """Columns with keys of limits."""
 
@@ -120,6 +122,27 @@ class Output:
 
         with Console(stderr=True).status(f"{what} ..."):
             yield
+
+    @contextmanager
+    def progress(self, what: str, *, clock: Callable[[], float] = monotonic) -> Iterator[Callable[[int, int], None]]:
+        """Provide a function for how much of a total is done; it shows a bar on stderr, or a line every 10 seconds."""
+        if not (_HAS_RICH and self._stderr.isatty()):
+            shown_at = clock()
+
+            def show(done: int, total: int) -> None:
+                nonlocal shown_at
+                if (now := clock()) - shown_at >= _PROGRESS_SECONDS:
+                    shown_at = now
+                    self.note(f"{what}: {done} of {total}")
+
+            yield show
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bars:
+            task = bars.add_task(what, total=None)
+            yield lambda done, total: bars.update(task, completed=done, total=total)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask for confirmation; raises CommandError if it is declined or stdin is not a terminal."""

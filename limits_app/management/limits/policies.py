@@ -34,7 +34,7 @@ from limits_app.management.limits.subcommand import (
 from limits_app.models import Counted, Enforcement, Policy, Resource
 from limits_app.models.limit import limit_texts
 from limits_app.models.policy_rules import weakened
-from limits_app.services import definitions
+from limits_app.services import blocks, definitions
 from limits_app.services.listing import NamedScope
 from limits_app.services.policy_warnings import dropped_messages, left_without
 from limits_app.services.writing import PolicyOptions, delete_policy, set_policy
@@ -50,7 +50,7 @@ def _scope_of(options: Namespace) -> NamedScope:
 def _set(options: Namespace, out: Output) -> None:
     given, effect = limits_and_effect(options.limits)
     said: Any = {name: value for name, value in vars(options).items() if name in PolicyOptions.__annotations__}
-    _confirm_weaker(options, out)
+    _confirm(options, effect, out)
     with changing(options, out):
         policy = set_policy(_scope_of(options), given, said | {"effect": effect})
         warnings = dropped_messages(policy)
@@ -59,14 +59,18 @@ def _set(options: Namespace, out: Output) -> None:
     note_unused(getattr(options, "entity", None), out)
 
 
-def _confirm_weaker(options: Namespace, out: Output) -> None:
-    """Ask before a policy in force is set to shadow mode, off, or a smaller share of the entities."""
-    if options.valid_until is not None and options.valid_from is None:  # which adds a policy
-        return
-    same = {name: getattr(options, name) for name in ("valid_from", "weekly_hours", "counted")}
-    stored = _policies(options).filter(**same).first()
+def _confirm(options: Namespace, effect: str, out: Output) -> None:
+    """Ask before a policy in force is enforced for fewer, and before a block that also hits others than is meant."""
+    stored = None
+    if options.valid_until is None or options.valid_from is not None:  # which otherwise adds a policy
+        same = {name: getattr(options, name) for name in ("valid_from", "weekly_hours", "counted")}
+        stored = _policies(options).filter(**same).first()
     if stored is not None and (why := weakened(vars(stored), vars(options))):
         confirm(f"{why} {left_without(stored)} Go on?", options, out)
+    before = None if stored is None else blocks.state_of(stored)
+    after = {**vars(options), **_scope_of(options)._asdict(), "effect": effect}
+    if warning := blocks.warning([(Policy, before, after)]):
+        confirm(f"{warning} Go on?", options, out)
 
 
 def _get(options: Namespace, out: Output) -> None:

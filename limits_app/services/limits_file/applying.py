@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from django.db import IntegrityError
 
 from limits_app import audit
-from limits_app.models import Entity, Limit, Manifest, PoolMember, Resource, write_alias
+from limits_app.models import Entity, Manifest, Resource, write_alias
 from limits_app.models.plan import group_names
 from limits_app.models.snapshots import batches
-from limits_app.services.definitions import Definition
+from limits_app.services import definitions
 from limits_app.services.limits_file.content import (
     GROUPS,
     LIMITS,
-    MEMBERS,
     SECTIONS,
     Content,
     Entry,
+    Name,
     Section,
     State,
     stored_content,
     stored_keys,
+    stored_where,
+    where_named,
 )
 from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
 from limits_app.services.limits_file.reading import InvalidFile, Problem
@@ -31,7 +33,7 @@ from limits_app.services.limits_file.reading import InvalidFile, Problem
 DEFAULT_NAME: Final = "limits"
 """The name of a file that does not say it."""
 
-_BATCH: Final = 500
+Progress = Callable[[int, int], None]
 _DELETED_FIRST: Final = ("endpoints", "policies")
 """Nothing refers to them, and new ones may take their place."""
 _MADE: Final = ("resources", "policies")
@@ -54,12 +56,14 @@ def apply(
     reason: str = "",
     source: str = "apply",
     expected: Plan | None = None,
+    progress: Progress = lambda _done, _total: None,
 ) -> Plan:
     """Apply a limits file to the configuration in the database; returns the changes.
 
     All of it is one transaction: it counts as a whole once it is committed, and interrupted it leaves nothing.
     What the same file, by its name, made or took over earlier and no longer has is deleted, and nothing else is.
-    With `expected`, a plan that was shown before, nothing else is done than that.
+    With `expected`, a plan that was shown before, nothing else is done than that. `progress` receives the number of
+    objects that were written so far, and of all that are.
     Raises InvalidFile as `plan` does, and where the plan is another one by now; then nothing has changed.
     """
     using = write_alias()
@@ -68,7 +72,7 @@ def apply(
         if expected is not None and planned.steps != expected.steps:
             raise InvalidFile(file, [Problem("the site was changed in between: look at the plan again")])
         try:
-            _Writer(content, planned, unit, using).write()
+            _Writer(content, planned, unit, using=using, progress=progress).write()
         except IntegrityError as error:
             raise InvalidFile(file, [Problem(f"the database refuses what the file says: {error}")]) from error
     return planned
@@ -77,25 +81,36 @@ def apply(
 class _Writer:
     """Carries out a plan inside a unit of change."""
 
-    def __init__(self, content: Content, planned: Plan, unit: audit.Unit, using: str) -> None:
+    def __init__(self, content: Content, planned: Plan, unit: audit.Unit, *, using: str, progress: Progress) -> None:
         self._content = content
         self._plan = planned
         self._unit = unit
         self._using = using
+        self._progress = progress
+        self._total = sum(step.change is not Change.UNCHANGED for step in planned.steps)
+        self._done = 0
 
     def write(self) -> None:
         """Delete what nothing refers to, write section by section, and delete the rest, users before used."""
         self._give_keys_to_groups()
+        self._give_keys(self._plan.keys)
         for name in _DELETED_FIRST:
             self._delete(SECTIONS[name])
         for section in SECTIONS.values():
-            self._give_keys(section)
-            self._change(section)
-            self._create(section)
+            if section.model is Entity:  # a new one may be the parent of one that is there
+                self._create(section)
+                self._change(section)
+            else:
+                self._change(section)
+                self._create(section)
         for section in reversed([*SECTIONS.values()]):
             if section.name not in _DELETED_FIRST:
                 self._delete(section)
         self._remember()
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._progress(self._done, self._total)
 
     def _rows(self, model: Any) -> Any:
         return model._base_manager.using(self._using)
@@ -107,15 +122,24 @@ class _Writer:
             if section.model is Entity:  # parents are deleted with their children
                 rows.update(parent=None)
             rows.delete()
+            self._advance(len(batch))
 
-    def _give_keys(self, section: Section) -> None:
+    def _give_keys(self, keys: Mapping[Name, Any]) -> None:
         """Give the rows of the file, to which others refer, the primary keys that they have in the database."""
-        keys = stored_keys(section, self._using)
-        for (name, key), row in self._content.rows.items():
-            if name == section.name:
-                row.pk = keys.get(key)
-        for entry in self._content.of(section.name):
-            _row(entry).pk = keys.get(entry.key)
+        for name, row in self._content.rows.items():
+            if name[0] != GROUPS:
+                row.pk = keys.get(name)
+        for name, entry in self._content.entries.items():
+            _row(entry).pk = keys.get(name)
+
+    def _give_new_keys(self, section: Section, entries: Collection[Entry]) -> None:
+        """Read the primary keys of new rows where the database has not returned them."""
+        if any(_row(entry).pk is None for entry in entries):
+            names = [entry.key for entry in entries]
+            found = [one for where in where_named(section, names) for one in stored_where(section, where, self._using)]
+            keys = {entry.key: entry.pk for entry in found}
+            for entry in entries:
+                _row(entry).pk = keys[entry.key]
 
     def _give_keys_to_groups(self) -> None:
         """Give the groups of users that the file names their primary keys; the plan has found them."""
@@ -127,63 +151,29 @@ class _Writer:
     def _change(self, section: Section) -> None:
         for batch in batches(self._plan.of(Change.UPDATE, section.name)):
             found = {step.stored.pk: step for step in batch if step.stored}
-            if section.registered.is_audited:
-                self._unit.touch(self._rows(section.model).filter(pk__in=found))
-            rows = self._rows(section.model).in_bulk([*found])
-            for key, step in found.items():
-                self._save(rows[key], step)
-            self._write_parts(section, [step.entry for step in found.values()])
-
-    def _save(self, row: Any, step: Step) -> None:
-        """Write the fields that differ."""
-        differing = {name for name, *_ in step.differences()}
-        fields = [name for name in step.entry.section.fields if name in differing]
-        for name in fields:
-            setattr(row, name, getattr(_row(step.entry), name))
-        if fields:
-            row.save(using=self._using)
+            there = self._rows(section.model).filter(pk__in=found).order_by()
+            differing: dict[tuple[str, ...], list[Any]] = {}
+            for row in self._unit.read(there) if section.registered.is_audited else there:
+                differing.setdefault(_take_over(row, found[row.pk]), []).append(row)
+            definitions.update_rows(differing, using=self._using)
+            self._write_parts(section, [step.entry for step in batch], are_new=False)
+            self._advance(len(batch))
 
     def _create(self, section: Section) -> None:
         entries = [step.entry for step in self._plan.of(Change.CREATE, section.name)]
-        for generation in _generations(entries) if section.model is Entity else [entries] if entries else []:
-            self._rows(section.model).bulk_create([_row(entry) for entry in generation], batch_size=_BATCH)
-            self._give_keys(section)  # which not every database returns
-        self._write_parts(section, entries)
+        for generation in _generations(entries) if section.model is Entity else [entries]:
+            for batch in batches(generation):
+                self._rows(section.model).bulk_create([_row(entry) for entry in batch])
+                self._give_new_keys(section, batch)
+                self._write_parts(section, batch, are_new=True)
+                self._advance(len(batch))
 
-    def _write_parts(self, section: Section, entries: Sequence[Entry]) -> None:
-        if section.has_limits:
-            self._write_limits("policy", [(_row(one), _parts(one), one.state[LIMITS]) for one in entries])
-        for entry in entries if section.parts else ():
-            self._write_members(entry)
-
-    def _write_limits(self, owner: str, owners: Sequence[tuple[Any, Sequence[Definition], Sequence[str]]]) -> None:
-        """Make the limits of rows those that are given, in the same order as their texts; equal ones are left alone."""
-        there: dict[Any, dict[str, Any]] = {row.pk: {} for row, *_ in owners}
-        for batch in batches(there):
-            for limit in self._rows(Limit).filter(**{f"{owner}__in": batch}):
-                there[getattr(limit, f"{owner}_id")][limit.notation()] = limit.pk
-        gone = [pk for row, _, texts in owners for text, pk in there[row.pk].items() if text not in texts]
-        for batch in batches(gone):
-            self._rows(Limit).filter(pk__in=batch).delete()
-        new = []
-        for row, parts, texts in owners:
-            for part, text in zip(parts, texts, strict=True):
-                if text not in there[row.pk]:
-                    setattr(part.row, owner, row)
-                    part.row.pk = None
-                    new.append(part.row)
-        self._rows(Limit).bulk_create(new, batch_size=_BATCH)
-
-    def _write_members(self, pool: Entry) -> None:
-        rows = self._rows(PoolMember).filter(pool=_row(pool))
-        rows.exclude(name__in=[*pool.state[MEMBERS.name]]).delete()
-        there = {row.name: row.pk for row in rows}
-        members = _parts(pool)
-        for member in members:
-            member.row.pool, member.row.pk = _row(pool), there.get(member.row.name)
-            member.row.save(using=self._using)
-        states = pool.state[MEMBERS.name]
-        self._write_limits("member", [(one.row, one.parts or (), states[one.row.name][LIMITS]) for one in members])
+    def _write_parts(self, section: Section, entries: Iterable[Entry], *, are_new: bool) -> None:
+        if section.registered.parts:
+            parts = [entry.definition for entry in entries if entry.definition is not None]
+            definitions.save_parts(
+                [part for part in parts if part.parts is not None], are_new=are_new, using=self._using
+            )
 
     def _remember(self) -> None:
         """Note what the file manages from now on."""
@@ -201,9 +191,13 @@ def _row(entry: Entry) -> Any:
     return entry.definition.row
 
 
-def _parts(entry: Entry) -> list[Definition]:
-    assert entry.definition is not None  # noqa: S101 - entries of files have one
-    return entry.definition.parts or []
+def _take_over(row: Any, step: Step) -> tuple[str, ...]:
+    """Give a stored row the values of the file that differ; returns their names."""
+    differing = {name for name, *_ in step.differences()}
+    fields = tuple(name for name in step.entry.section.fields if name in differing)
+    for name in fields:
+        setattr(row, name, getattr(_row(step.entry), name))
+    return fields
 
 
 def _generations(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

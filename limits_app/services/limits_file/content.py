@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC
 from functools import lru_cache
@@ -20,6 +20,7 @@ from limits_app.models import (
     Counted,
     Limit,
     PlanGroup,
+    Policy,
     Pool,
     PoolMember,
     Registered,
@@ -29,6 +30,7 @@ from limits_app.models.base import Definable, name_field
 from limits_app.models.fields import aware
 from limits_app.models.limit_rules import row_text
 from limits_app.models.plan import group_names
+from limits_app.models.snapshots import batches
 from limits_app.services.definitions import Definition
 
 Key = tuple[Any, ...]
@@ -149,6 +151,11 @@ class Entry:
         return self.section.name, self.key
 
     @property
+    def values(self) -> State:
+        """Every field with its value, also those that identify it."""
+        return dict(zip(self.section.identity, self.key, strict=False)) | dict(self.state)
+
+    @property
     def label(self) -> str:
         """What people call it."""
         if self.section.named:
@@ -168,7 +175,7 @@ class Entry:
 
 def references(entry: Entry) -> Iterator[Name]:
     """The objects that an object names; the groups of users that it names are in no section."""
-    said = dict(zip(entry.section.identity, entry.key, strict=False)) | dict(entry.state)
+    said = entry.values
     for name in entry.section.registered.references:
         model = entry.section.field(name).related_model
         if said.get(name) and model in REGISTRY:
@@ -247,23 +254,62 @@ def stored_keys(section: Section, using: str) -> dict[Key, Any]:
     return {key: pk for pk, key, _ in _counted(section, rows)}
 
 
-def stored_entries(section: Section, using: str) -> Iterator[Entry]:
+def stored_entries(section: Section, using: str, where: models.Q | None = None) -> Iterator[Entry]:
     """Give the objects of a section without their parts: policies without limits, and pools without members."""
-    rows, defaults = _rows(section, (*section.identity, *section.fields), _all(section, using)), section.defaults()
+    found = _all(section, using) if where is None else _all(section, using).filter(where)
+    rows, defaults = _rows(section, (*section.identity, *section.fields), found), section.defaults()
     for pk, key, state in _counted(section, rows):
         yield Entry(section, key, defaults | state, pk=pk)
 
 
+def stored_where(section: Section, where: models.Q, using: str) -> list[Entry]:
+    """Give some objects of a section; of a counted one, also those of the same name, on which their numbers depend."""
+    parts = [where]
+    if section.counted:
+        names = {*_all(section, using).filter(where).values_list(section.identity[0], flat=True)}
+        parts = [models.Q(**{f"{section.identity[0]}__in": batch}) for batch in batches(names)]
+    entries = [entry for part in parts for entry in stored_entries(section, using, part)]
+    return [*_whole(section, entries, using, [entry.pk for entry in entries])]
+
+
+def where_named(section: Section, keys: Iterable[Key]) -> Iterator[models.Q]:
+    """Give filters that together find the objects with these keys, and of policies those for the same subjects."""
+    if section.model is not Policy:
+        field = section.field(section.identity[0])
+        names: set[Any] = {key[0] for key in keys}
+        if _is_elsewhere(field):
+            names = {pk for pk, name in group_names().items() if name in names}
+        yield from (models.Q(**{f"{_column(field)}__in": batch}) for batch in batches(names))
+        return
+    entities, plans, resources = set(), set(), set()
+    for resource, entity, _valid_from, _hours, plan, _counted_as in keys:
+        if entity:
+            entities.add(entity)
+        elif plan:
+            plans.add(plan)
+        else:
+            resources.add(resource)
+    yield from (models.Q(entity__identifier__in=batch) for batch in batches(entities))
+    yield from (models.Q(plan__name__in=batch) for batch in batches(plans))
+    if "" in resources:
+        yield models.Q(resource=None, entity=None, plan=None)
+    for batch in batches(resources - {""}):
+        yield models.Q(resource__name__in=batch, entity=None, plan=None)
+
+
 def _section(section: Section, using: str) -> list[Entry]:
     """The objects of a section: by their names, whatever the database sorts by, or in the order of rules."""
-    entries = _whole(section, using)
+    entries = _whole(section, stored_entries(section, using), using)
     return [*entries] if section.counted else sorted(entries, key=lambda entry: entry.key)
 
 
-def _whole(section: Section, using: str) -> Iterator[Entry]:
-    limits = _limits("policy", using) if section.has_limits else {}
-    members = _members(using) if section.parts is not None else {}
-    for entry in stored_entries(section, using):
+def _whole(
+    section: Section, entries: Iterable[Entry], using: str, keys: Collection[Any] | None = None
+) -> Iterator[Entry]:
+    """Add the parts of objects, which are all of a section, or have these primary keys."""
+    limits = _limits("policy", using, keys) if section.has_limits else {}
+    members = _members(using, keys) if section.parts is not None else {}
+    for entry in entries:
         if entry.pk in limits:
             yield replace(entry, state={**entry.state, LIMITS: limits[entry.pk]})
         elif entry.pk in members:
@@ -304,22 +350,25 @@ def _counted(section: Section, rows: _Rows) -> _Rows:
         yield pk, (*key, seen[key] - 1) if section.counted else key, state
 
 
-def _members(using: str) -> dict[Any, dict[str, State]]:
-    limits = _limits("member", using)
+def _members(using: str, keys: Collection[Any] | None) -> dict[Any, dict[str, State]]:
     rows = PoolMember._base_manager.using(using).order_by("order", "pk")
+    if keys is not None:
+        rows = rows.filter(pool__in=keys)
     pools = dict(rows.values_list("pk", "pool_id"))
+    limits = _limits("member", using, None if keys is None else pools.keys())
     found: dict[Any, dict[str, State]] = {}
     for pk, (name,), state in _rows(MEMBERS, (*MEMBERS.identity, *MEMBERS.fields), rows):
         found.setdefault(pools[pk], {})[name] = state | {LIMITS: limits.get(pk, ())}
     return found
 
 
-def _limits(owner: str, using: str) -> dict[Any, tuple[str, ...]]:
-    """The limits of each owner as texts, in the order of their keys."""
+def _limits(owner: str, using: str, keys: Collection[Any] | None) -> dict[Any, tuple[str, ...]]:
+    """The limits of each owner as texts, in the order of their keys; of all owners, or of those with these keys."""
     found: dict[Any, tuple[str, ...]] = {}
     rows = Limit._base_manager.using(using).exclude(**{owner: None}).order_by("key")
-    for pk, *columns in rows.values_list(f"{owner}_id", "key", "text", "shared"):
-        found[pk] = (*found.get(pk, ()), _stored_text(*columns))
+    for part in [rows] if keys is None else [rows.filter(**{f"{owner}__in": batch}) for batch in batches(keys)]:
+        for pk, *columns in part.values_list(f"{owner}_id", "key", "text", "shared"):
+            found[pk] = (*found.get(pk, ()), _stored_text(*columns))
     return found
 
 

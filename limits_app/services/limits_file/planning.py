@@ -10,9 +10,10 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
-from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Counted, Manifest, Resource
+from limits_app.models import MAX_LEVELS, Candidate, CandidateState, Manifest, Resource
 from limits_app.models.plan import group_names, groups_have_plans
 from limits_app.models.policy_rules import Schedule, weakened
+from limits_app.models.snapshots import batches
 from limits_app.services.limits_file.content import (
     LIMITS,
     SECTIONS,
@@ -21,10 +22,10 @@ from limits_app.services.limits_file.content import (
     Name,
     State,
     references,
-    stored_content,
 )
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.limits_file.reading import InvalidFile, Problem
+from limits_app.services.limits_file.stored import StoredObjects, permanent_policy
 
 
 class Change(StrEnum):
@@ -69,6 +70,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     adopted: Mapping[str, list[Any]] = field(default_factory=dict, hash=False)
     """Primary keys of the objects that are there already and are the file's from now on, by what they are called."""
+    keys: Mapping[Name, Any] = field(default_factory=dict, hash=False)
+    """Primary keys of the objects that are there already, at least of all that the file has or names."""
 
     @property
     def drift(self) -> bool:
@@ -87,27 +90,40 @@ class Plan:
 
 def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     """Compare a file with the database; InvalidFile where the two cannot go together."""
-    stored = stored_content(using)
+    there = StoredObjects(using)
+    there.read_named(content.entries)
+    there.read_named([name for entry in content.entries.values() for name in references(entry)])
     mine, others = managed(content.name, using)
+    there.read_keys(mine)
+    stored = there.entries
     own = {name for name, one in stored.items() if one.pk in mine.get(SECTIONS[name[0]].kind, ())}
     wanted = _with_implied(content, stored.keys() - own)
     warnings = [*_kept(wanted, stored)]
-    deleted = {name: stored[name] for name in stored if name in own and name not in wanted}
-    after = {name: entry for name, entry in stored.items() if name not in deleted} | {
-        name: entry for name, entry in wanted.items() if entry is not None
-    }
-    owners = {name: others.get((SECTIONS[name[0]].kind, stored[name].pk)) for name in wanted if name in stored}
-    problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
+    deleted = {entry.name: entry for entry in there.in_order() if entry.name in own and entry.name not in wanted}
+    there.read_compared(wanted, deleted.values())
+    after = _after(stored, wanted, deleted)
+    problems = [*_owned(wanted, stored, others), *_dangling(after, deleted), *lines(after), *overlapping(after)]
     problems += [*_without_group(content, using), *_taken(after, using)]
     if problems:
         raise InvalidFile(file, problems)
-    steps = [_step(entry, stored.get(name)) for name, entry in wanted.items() if entry is not None]
-    steps += [Step(Change.DELETE, one, None) for one in deleted.values()]
     adopted: dict[str, list[Any]] = {}
-    for name, entry in wanted.items():
-        if name in stored and entry is not None:
-            adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
-    return Plan(content.name, tuple(steps), (*warnings, *_warnings(steps, after, using)), adopted)
+    for name in [name for name, entry in wanted.items() if entry is not None and name in stored]:
+        adopted.setdefault(SECTIONS[name[0]].kind, []).append(stored[name].pk)
+    steps = [*_steps(wanted, stored), *[Step(Change.DELETE, one, None) for one in deleted.values()]]
+    changed = [step for step in steps if step.change is not Change.UNCHANGED]
+    warnings += _of_changes(changed, using)
+    if policies := [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]:
+        there.read_replaced(policies)
+        warnings += dropped_limits(_after(stored, wanted, deleted).values(), policies, using)
+    return Plan(content.name, tuple(steps), tuple(warnings), adopted, {name: one.pk for name, one in stored.items()})
+
+
+def _after(
+    stored: Mapping[Name, Entry], wanted: Mapping[Name, Entry | None], deleted: Mapping[Name, Entry]
+) -> dict[Name, Entry]:
+    """The objects that are there once the file is applied, as far as they were read."""
+    kept = {name: entry for name, entry in stored.items() if name not in deleted}
+    return kept | {name: entry for name, entry in wanted.items() if entry is not None}
 
 
 def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
@@ -136,10 +152,13 @@ def _with_implied(content: Content, strange: Set[Name]) -> dict[Name, Entry | No
     return implied | wanted
 
 
-def _step(entry: Entry, stored: Entry | None) -> Step:
-    if stored is None:
-        return Step(Change.CREATE, None, entry)
-    return Step(Change.UNCHANGED if stored.state == entry.state else Change.UPDATE, stored, entry)
+def _steps(wanted: Mapping[Name, Entry | None], stored: Mapping[Name, Entry]) -> Iterator[Step]:
+    for name, entry in wanted.items():
+        there = stored.get(name)
+        if entry is not None and there is None:
+            yield Step(Change.CREATE, None, entry)
+        elif entry is not None and there is not None:
+            yield Step(Change.UNCHANGED if there.state == entry.state else Change.UPDATE, there, entry)
 
 
 def _left_out(entry: Entry) -> State:
@@ -164,10 +183,12 @@ def _flat(state: State, within: str = "") -> dict[str, Any]:
     return flat
 
 
-def _owned(after: Mapping[Name, Entry], owners: Mapping[Name, str | None]) -> Iterator[Problem]:
-    for name, owner in owners.items():
-        entry = after[name]
-        if owner is not None and entry.line:
+def _owned(
+    wanted: Mapping[Name, Entry | None], stored: Mapping[Name, Entry], others: Mapping[tuple[str, Any], str]
+) -> Iterator[Problem]:
+    for name, entry in wanted.items():
+        owner = others.get((SECTIONS[name[0]].kind, stored[name].pk)) if name in stored else None
+        if entry is not None and entry.line and owner is not None:
             yield Problem(f"{entry.label} belongs to the file named {owner!r}: change it there", entry.line)
 
 
@@ -175,7 +196,7 @@ def _dangling(after: Mapping[Name, Entry], deleted: Mapping[Name, object]) -> It
     for entry in after.values():
         for name in references(entry):
             section, (key, *_) = name
-            if name in after:
+            if name in after or not (entry.definition or name in deleted):
                 continue
             if name in deleted:
                 yield Problem(
@@ -202,13 +223,19 @@ def _kept(wanted: dict[Name, Entry | None], stored: Mapping[Name, Entry]) -> Ite
 
 def _taken(after: Mapping[Name, Entry], using: str) -> Iterator[Problem]:
     """Rules whose limits would replace those of another rule, or of a resource that was not made for a rule."""
-    made = {*Resource.objects.using(using).filter(made_for_rule=True).values_list("name", flat=True)}
+    setting = [
+        (entry.state["limits_resource"], entry)
+        for (section, _), entry in after.items()
+        if section == "endpoints" and entry.state["limits"] and entry.state["limits_resource"]
+    ]
+    made: set[str] = set()
+    for batch in batches({resource for resource, _ in setting}):
+        rows = Resource.objects.using(using).filter(made_for_rule=True, name__in=batch)
+        made.update(rows.values_list("name", flat=True))
     rules: dict[str, Entry] = {}
-    for (section, _), entry in after.items():
-        if section != "endpoints" or not entry.state["limits"] or not (resource := entry.state["limits_resource"]):
-            continue
+    for resource, entry in setting:
         other = rules.setdefault(resource, entry)
-        policy = after.get(("policies", (resource, "", "", "", "", Counted.EACH.value)))
+        policy = after.get(("policies", permanent_policy(resource)))
         if other is entry and policy and (policy.line or resource not in made):
             other = policy
         if other is not entry:
@@ -273,17 +300,17 @@ def _schedule(policy: Entry) -> Schedule:
     )
 
 
-def _warnings(steps: Collection[Step], after: Mapping[Name, Entry], using: str) -> Iterator[str]:
-    testing = Candidate.objects.using(using).filter(state=CandidateState.TESTING)
-    tested = dict(testing.values_list("policy", "limits"))
-    changed = [step for step in steps if step.change is not Change.UNCHANGED]
-    for step in changed:
-        if not step.stored or step.entry.section.name != "policies":
-            continue
+def _of_changes(changed: Collection[Step], using: str) -> Iterator[str]:
+    """Say what becomes of candidates, and which policies are enforced no longer."""
+    stored = [step for step in changed if step.stored and step.entry.section.name == "policies"]
+    tested: dict[Any, str] = {}
+    for batch in batches([step.stored.pk for step in stored if step.stored]):
+        testing = Candidate.objects.using(using).filter(state=CandidateState.TESTING, policy__in=batch)
+        tested.update(testing.values_list("policy", "limits"))
+    for step in stored:
+        assert step.stored is not None  # noqa: S101 - those are chosen above
         if limits := tested.get(step.stored.pk):
             stays = "is deleted with it" if step.wanted is None else "stays, and is compared with the changed policy"
             yield f"{step.entry.label}: its candidate {limits} {stays}"
         if step.wanted and (why := weakened(step.stored.state, step.entry.state)):
             yield f"{step.entry.label}: {why.removesuffix('.')}"
-    policies = [step.entry for step in changed if step.wanted and step.entry.section.name == "policies"]
-    yield from dropped_limits(after.values(), policies, using)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Event
 
-from limits_app.core.changes import ALL, EVERYTHING, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
+from limits_app.core.changes import ALL, EVERYTHING, GENERAL, MOST_CHANGES, MOST_CLIENTS, ROWS, Change
 from limits_app.core.limits import RateLimit
 from limits_app.core.store import Store
 from limits_app.testing.conformance.concurrency import THREADS, TIMEOUT, switching_every_microsecond, together
@@ -26,6 +26,7 @@ class ChangeLogs(Contract):
             [ROWS],
             clients(3),
             [ALL],
+            [GENERAL],
             clients(2),
             [*clients(1), ROWS],
             [*clients(2), ALL],

@@ -38,7 +38,7 @@ def test_rejections_and_tight_limits_and_what_ends_are_shown(
     used("api", "user:1", "call_count", 4, refused=9)
     used("api", "", "call_count", 4, refused=3)
     used("api", "eu", "tokens", 4, refused=2, bucket=Bucket.MEMBER)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(13):
         response = get(admin_client, PAGE)
     page = words(response)
     assert "Start here" not in page
@@ -75,4 +75,4 @@ def test_the_pages_are_in_the_menu_and_overview_is_first(admin_client: Client) -
     response = admin_client.get(reverse("admin:app_list", args=["limits_app"]))
     names = [model["name"].strip() for model in response.context["app_list"][0]["models"]]
     assert names[0] == "Overview"
-    assert {"Rejections", "Usage", "Live", "Effective limits"} <= {*names}
+    assert {"Rejections", "Usage", "Live", "Effective limits", "Exemptions"} <= {*names}

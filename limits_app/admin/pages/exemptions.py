@@ -1,0 +1,286 @@
+"""The page “Exemptions”: who is charged nothing, and why; with a form that exempts a client, a network or a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import conf
+from limits_app.admin.changelists import CappedPaginator
+from limits_app.admin.formatting import STANDINGS, short_moment
+from limits_app.admin.pages.common import check, page
+from limits_app.conf.parsers import parsed_network
+from limits_app.integrations.identity import client_at
+from limits_app.integrations.request import EXEMPT
+from limits_app.models import Endpoint, Entity, Plan, Policy
+from limits_app.models.endpoint import lines_of
+from limits_app.models.validators import validate_identifier, validate_text
+from limits_app.policies import Access, PolicyStatus
+from limits_app.services import exemptions
+from limits_app.services.access import verdict_on
+from limits_app.services.definitions import InvalidDefinition
+from limits_app.services.rights import Action, may, may_change_rows, to_create_entity
+from limits_app.services.site_urls import SiteUrls
+
+_PER_PAGE: Final = 50
+_MOST_LINES: Final = 10
+"""How many groups, networks and entities of one rule or setting are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: what is exempt, why or when, whether that is in force now, and where it is changed."""
+
+    name: str
+    details: Sequence[str] = ()
+    chip: str = ""
+    is_on: bool = False
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of exemptions of one kind.
+
+    `parameter` has the number of its page, `rows` makes rows of the objects of a page, and `all_url` is a list in which
+    to search for others.
+    """
+
+    title: str
+    note: str
+    parameter: str
+    paginator: Paginator[Any]
+    rows: Callable[[AdminSite, list[Any]], Iterator[Row]]
+    all_url: str = ""
+
+
+class ExemptForm(forms.Form):
+    """Whom to exempt, and why."""
+
+    entity = forms.CharField(
+        label=_("Client, pattern or network"),
+        max_length=255,
+        required=False,
+        strip=False,
+        widget=forms.TextInput(
+            attrs={"placeholder": _("such as user:7"), "autocomplete": "off", "spellcheck": "false"}
+        ),
+    )
+    plan = forms.ModelChoiceField(label=_("Or a plan"), queryset=Plan.objects.all(), required=False)
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=1000,
+        required=False,
+        validators=[validate_text],
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+
+    def clean_entity(self) -> str:
+        """Name an address or a network as clients are named."""
+        text: str = self.cleaned_data["entity"].strip()
+        try:
+            network = parsed_network(text)
+        except ValueError:
+            if text:
+                validate_identifier(text)
+            return text
+        return f"ip:{network}" if "/" in text else client_at(text)
+
+    def clean(self) -> dict[str, Any]:
+        """Require either a client or a plan."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        if not self.errors and bool(cleaned.get("entity")) is (cleaned.get("plan") is not None):
+            raise ValidationError(gettext("Enter a client, a pattern or a network, or choose a plan; not both."))
+        return cleaned
+
+
+def exemptions_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Show who is exempt, and add an exemption."""
+    check(request, Action.VIEW_LIMITS)
+    form = None
+    if may(request.user, Action.EXEMPT):
+        form = ExemptForm(
+            request.POST if request.method == "POST" else None, auto_id="limits-exempt-%s", label_suffix=""
+        )
+        if form.is_valid() and _add(site, request, form):
+            return HttpResponseRedirect(request.path)
+    sections = [one for one in (_shown(site, request, table) for table in _tables(site, request)) if one["rows"]]
+    context = {"form": form, "settings": [*_of_settings()], "sections": sections}
+    return page(site, request, "exemptions", title=gettext("Exemptions"), context=context)
+
+
+def _add(site: AdminSite, request: HttpRequest, form: ExemptForm) -> bool:
+    """Add the exemption, and show messages about it; False where errors are shown in the form."""
+    data = form.cleaned_data
+    entity, plan = data["entity"] or None, None if data["plan"] is None else data["plan"].name
+    check(request, Action.EXEMPT, *to_create_entity(entity))
+    try:
+        policy = exemptions.exempt(entity, plan, actor=request.user.get_username(), reason=data["reason"])
+    except InvalidDefinition as error:
+        found = exemptions.conflicting(entity, plan)
+        if found is None:
+            form.add_error(None, str(error))
+        else:
+            link = reverse(f"{site.name}:limits_app_policy_change", args=[found.pk])
+            text = gettext("There is a policy already: change its effect to “unlimited”, or delete it.")
+            form.add_error(None, format_html('{} <a href="{}">{}</a>', text, link, found))
+        return False
+    name = entity or plan
+    messages.success(request, gettext("“%(name)s” is exempt: requests are charged nothing.") % {"name": name})
+    if policy.entity is not None and not policy.entity.is_pattern:
+        verdict = verdict_on(policy.entity.identifier)
+        if verdict.access is Access.BLOCKED and verdict.reason is not None:
+            text = gettext("It is blocked all the same, by %(subject)s: unblock that first.")
+            messages.warning(request, text % {"subject": verdict.reason.subject or gettext("a block of everything")})
+        elif verdict.access is Access.LIMITED:
+            text = gettext(
+                "It is not exempt yet: it counts for a parent that is not exempt, or another policy precedes."
+            )
+            messages.warning(request, text)
+    return True
+
+
+def _of_settings() -> Iterator[Row]:
+    """What LIMITS["EXEMPT"] has."""
+    found = conf.get(conf.EXEMPT)
+    if found.staff:
+        yield Row(gettext("Staff"), [gettext("users with the staff status")])
+    if found.superusers:
+        yield Row(gettext("Superusers"), [gettext("users with the superuser status")])
+    for label, values in (
+        (gettext("Groups"), found.groups),
+        (gettext("Networks"), found.networks),
+        (gettext("Entities"), found.entities),
+    ):
+        if values:
+            yield Row(label, [*map(str, values)])
+
+
+def _tables(site: AdminSite, request: HttpRequest) -> Iterator[Table]:
+    """The tables that the user may see."""
+    yield Table(
+        title=gettext("Clients, patterns, networks and plans"),
+        note=gettext("By policies “unlimited” over all resources."),
+        parameter="policies",
+        paginator=CappedPaginator(exemptions.exempting_policies(), _PER_PAGE),
+        rows=_of_policies,
+        all_url=reverse(f"{site.name}:limits_app_policy_changelist", query={"effect__exact": "unlimited"}),
+    )
+    if may_change_rows(request.user, "view", Entity):
+        yield Table(
+            title=gettext("Unlimited entities"),
+            note=gettext("By the flag “unlimited” of the entity."),
+            parameter="entities",
+            paginator=CappedPaginator(exemptions.exempt_entities(), _PER_PAGE),
+            rows=_of_entities,
+            all_url=reverse(f"{site.name}:limits_app_entity_changelist", query={"unlimited__exact": "1"}),
+        )
+    if may_change_rows(request.user, "view", Endpoint):
+        yield Table(
+            title=gettext("Exemptions of URL rules"),
+            note=gettext("Not charged by these rules; other limits still apply."),
+            parameter="rules",
+            paginator=CappedPaginator(exemptions.exempting_rules(), _PER_PAGE),
+            rows=_of_rules,
+            all_url=reverse(f"{site.name}:limits_app_endpoint_changelist"),
+        )
+    yield Table(
+        title=gettext("Views with @exempt"),
+        note=gettext(
+            "Not charged by URL rules, and reachable for blocked clients. Views of other URLconfs are not known."
+        ),
+        parameter="views",
+        paginator=Paginator(sorted({*SiteUrls().marked(EXEMPT)}), _PER_PAGE),
+        rows=_of_views,
+    )
+
+
+def _shown(site: AdminSite, request: HttpRequest, table: Table) -> dict[str, Any]:
+    """A page of a table, with the queries of the pages before and after it."""
+    found = table.paginator.get_page(request.GET.get(table.parameter))
+    return {
+        "table": table,
+        "page": found,
+        "rows": [*table.rows(site, list(found))],
+        "previous": _with_page(request, table, found.previous_page_number() if found.has_previous() else None),
+        "next": _with_page(request, table, found.next_page_number() if found.has_next() else None),
+    }
+
+
+def _with_page(request: HttpRequest, table: Table, number: int | None) -> str:
+    """The query of this page with another page of a table; empty without one."""
+    if number is None:
+        return ""
+    query = request.GET.copy()
+    query[table.parameter] = str(number)
+    return f"?{query.urlencode()}"
+
+
+def _of_views(_site: AdminSite, rows: Sequence[tuple[str, str]]) -> Iterator[Row]:
+    for route, name in rows:
+        yield Row(route or name, [name] if route else [])
+
+
+def _of_policies(site: AdminSite, rows: Sequence[Policy]) -> Iterator[Row]:
+    for policy, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+        entity = policy.entity
+        name = gettext("plan %(name)s") % {"name": policy.plan} if entity is None else entity.identifier
+        when = policy.when(short_moment) if policy.valid_from or policy.weekly_hours else ""
+        share = gettext("%(percent)s %% of them") % {"percent": policy.rollout_percent}
+        details = [
+            "" if entity is None else entity.name,
+            when,
+            share if policy.rollout_percent < 100 else "",
+            _of_parent(entity),
+            policy.reason,
+        ]
+        yield _row(site, policy, name, details=details, chip=_chip(status, is_exempt=is_exempt), is_on=is_exempt)
+
+
+def _of_entities(site: AdminSite, rows: Sequence[Entity]) -> Iterator[Row]:
+    for entity, (status, is_exempt) in zip(rows, exemptions.standings(rows), strict=True):
+        details = [entity.name, _of_parent(entity)]
+        chip = _chip(status, is_exempt=is_exempt)
+        yield _row(site, entity, entity.identifier, details=details, chip=chip, is_on=is_exempt)
+
+
+def _of_parent(entity: Entity | None) -> str:
+    if entity is None or not entity.cascade or entity.parent is None:
+        return ""
+    return gettext("only while %(parent)s is exempt too") % {"parent": entity.parent}
+
+
+def _of_rules(site: AdminSite, rows: Sequence[Endpoint]) -> Iterator[Row]:
+    for rule in rows:
+        texts = (rule.exempt_groups, rule.exempt_networks, rule.exempt_entities)
+        names = [name for text in texts for name in lines_of(text)]
+        details = [
+            gettext("staff") if rule.exempt_staff else "",
+            gettext("superusers") if rule.exempt_superusers else "",
+            ", ".join(names[:_MOST_LINES]) + (", …" if len(names) > _MOST_LINES else ""),
+        ]
+        chip = _chip(PolicyStatus.COUNTS if rule.enabled else PolicyStatus.OFF, is_exempt=rule.enabled)
+        yield _row(site, rule, rule.name, details=details, chip=chip, is_on=rule.enabled)
+
+
+def _chip(status: PolicyStatus, *, is_exempt: bool) -> str:
+    if status is PolicyStatus.COUNTS and not is_exempt:
+        return gettext("not exempt now")
+    return str(STANDINGS[status])
+
+
+def _row(site: AdminSite, row: Any, name: str, *, details: Iterable[str], chip: str, is_on: bool) -> Row:
+    url = reverse(f"{site.name}:limits_app_{row._meta.model_name}_change", args=[row.pk])
+    return Row(name, [*filter(None, details)], chip, is_on, url)

@@ -1,0 +1,143 @@
+"""The stored objects that a limits file concerns: those that it names, and those that its rules compare them with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from django.db.models import Q
+
+from limits_app.models import MAX_LEVELS, Counted
+from limits_app.models.patterns import is_pattern, patterns_in
+from limits_app.models.snapshots import batches
+from limits_app.services.limits_file.content import (
+    SECTIONS,
+    Entry,
+    Key,
+    Name,
+    Section,
+    references,
+    stored_where,
+    where_named,
+)
+
+_MOST_MEMBERS: Final = 10_000
+"""How many members of plans are looked at, to see which patterns match them."""
+
+
+class StoredObjects:
+    """The objects of the database that were read so far, in `entries`; each is read once."""
+
+    def __init__(self, using: str) -> None:
+        self.entries: dict[Name, Entry] = {}
+        self._using = using
+        self._asked: set[Name] = set()
+
+    def read_named(self, names: Iterable[Name]) -> None:
+        """Read the objects of these names, as far as they exist."""
+        wanted: dict[str, list[Name]] = {}
+        for name in names:
+            if name not in self._asked:
+                self._asked.add(name)
+                wanted.setdefault(name[0], []).append(name)
+        for section_name, keys in wanted.items():
+            section = SECTIONS[section_name]
+            for where in where_named(section, [key for _, key in keys]):
+                self._read(section, where)
+
+    def read_keys(self, managed: Mapping[str, Collection[Any]]) -> None:
+        """Read the objects with these primary keys by the names of their models, as far as they exist."""
+        for section in SECTIONS.values():
+            known = {entry.pk for entry in self._of(section.name)}
+            for batch in batches({*managed.get(section.kind, ())} - known):
+                self._read(section, Q(pk__in=batch))
+
+    def read_compared(self, wanted: Mapping[Name, Entry | None], deleted: Collection[Entry]) -> None:
+        """Read the objects that must go together with those that are wanted, and without those that are deleted."""
+        self._read_referring(deleted)
+        self._read_lines(wanted)
+        self._read_rules(wanted)
+
+    def read_replaced(self, policies: Collection[Entry]) -> None:
+        """Read the policies that some may replace, and the plans of their clients."""
+        section = SECTIONS["policies"]
+        where = Q(entity=None) | patterns_in("entity__identifier")
+        if all(entry.key[0] for entry in policies):
+            names = {entry.key[0] for entry in policies}
+            found = [Q(resource=None), *[Q(resource__name__in=batch) for batch in batches(names)]]
+            for of_resources in found:
+                self._read(section, where & of_resources)
+        else:
+            self._read(section, where)
+        self.read_named([("entities", (entry.key[1],)) for entry in policies if entry.key[1]])
+        self._read_lines({})
+        plans = {entry.key[4] for entry in policies} - {""}
+        if plans and any(is_pattern(entry.key[1]) for entry in self._of("policies") if entry.key[1]):
+            of_plans = Q(plan__name__in=plans) | Q(plan=None, parent__plan__name__in=plans)
+            entities = SECTIONS["entities"].model._base_manager.using(self._using).filter(of_plans).order_by("pk")
+            self.read_keys({SECTIONS["entities"].kind: entities.values_list("pk", flat=True)[:_MOST_MEMBERS]})
+            self._read_lines({})
+        self.read_named([name for entry in self._of("plan_groups") for name in references(entry)])
+
+    def in_order(self) -> Iterator[Entry]:
+        """The objects that were read, in the order in which a file would have them."""
+        for section in SECTIONS.values():
+            entries = [*self._of(section.name)]
+            if section.counted:
+                entries.sort(key=lambda entry: (entry.key[1], entry.pk))
+            else:
+                entries.sort(key=lambda entry: entry.key)
+            yield from entries
+
+    def _read_referring(self, entries: Collection[Entry]) -> None:
+        """Read the objects that refer to some that are stored."""
+        for section in SECTIONS.values():
+            for field in section.registered.references:
+                model = section.field(field).related_model
+                keys = [entry.pk for entry in entries if entry.section.model is model]
+                for batch in batches(keys):
+                    self._read(section, Q(**{f"{field}__in": batch}))
+
+    def _read_lines(self, wanted: Mapping[Name, Entry | None]) -> None:
+        """Read the entities above those that are wanted, and those below the ones that get another parent."""
+        moved = []
+        for name, entry in wanted.items():
+            there = self.entries.get(name)
+            if name[0] == "entities" and entry and there and entry.state["parent"] != there.state["parent"]:
+                moved.append(there.pk)
+        section, below = SECTIONS["entities"], moved
+        for _level in range(MAX_LEVELS if moved else 0):
+            found = [entry for batch in batches(below) for entry in self._read(section, Q(parent__in=batch))]
+            below = [entry.pk for entry in found]
+        above = {entry.state["parent"] for name, entry in wanted.items() if entry and name[0] == "entities"}
+        above |= {entry.state["parent"] for entry in self._of("entities")}
+        while unread := {("entities", (name,)) for name in above if name} - self._asked:
+            self.read_named(unread)
+            above = {self.entries[name].state["parent"] for name in unread if name in self.entries}
+
+    def _read_rules(self, wanted: Mapping[Name, Entry | None]) -> None:
+        """Read the rules, and the policies, that may set limits on the same resources as those that are wanted."""
+        resources = set()
+        for (section, key), entry in wanted.items():
+            if section == "endpoints" and entry and entry.state["limits"]:
+                resources.add(entry.state["limits_resource"])
+            elif section == "policies" and key == permanent_policy(key[0]):
+                resources.add(key[0])
+        resources.discard("")
+        for batch in batches(resources):
+            self._read(SECTIONS["endpoints"], Q(limits_resource__in=batch) & ~Q(limits=""))
+        self.read_named([("policies", permanent_policy(name)) for name in resources])
+
+    def _of(self, section: str) -> list[Entry]:
+        return [entry for (name, _), entry in self.entries.items() if name == section]
+
+    def _read(self, section: Section, where: Q) -> list[Entry]:
+        found = stored_where(section, where, self._using)
+        self.entries.update((entry.name, entry) for entry in found)
+        self._asked.update(entry.name for entry in found)
+        return found
+
+
+def permanent_policy(resource: str) -> Key:
+    """The key of the policy of a resource that always applies."""
+    return (resource, "", "", "", "", Counted.EACH.value)
