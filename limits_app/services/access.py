@@ -175,8 +175,8 @@ class WithoutBlocks:
         """See `Source.cached`."""
         return None
 
-    def get(self, key: Key) -> ResolvedSet:
-        """See `Source.get`."""
+    def read(self, key: Key) -> ResolvedSet:
+        """See `Source.read`."""
         return resolve(*key, lifts_blocks=True).resolved
 
     def catch_up(self, key: Key, stale: ResolvedSet | None) -> None:

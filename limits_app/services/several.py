@@ -120,11 +120,11 @@ class SharesSource:
 
     def read(self, _key: Key) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are of different versions."""
-        sets = tuple([self._source.get(share.key) for share in self.shares])
+        sets = tuple([self._resolved(share) for share in self.shares])
         if _are_in_several_stores(sets):  # perhaps a resource has moved to another store since one of them was resolved
             for share, resolved in zip(self.shares, sets, strict=True):
                 self._source.catch_up(share.key, resolved)
-            sets = tuple([self._source.get(share.key) for share in self.shares])
+            sets = tuple([self._resolved(share) for share in self.shares])
         if _are_in_several_stores(sets):
             where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
             raise InvalidRequest(
@@ -135,6 +135,9 @@ class SharesSource:
         if all(one.available for one in sets) and len({one.limit_set.version for one in sets}) > 1:
             raise StaleConfiguration("the shares of a request are of different configurations")
         return _joined(sets, self._prefixes)
+
+    def _resolved(self, share: Share) -> ResolvedSet:
+        return self._source.cached(share.key) or self._source.read(share.key)
 
     def catch_up(self, _key: Key, stale: ResolvedSet | None) -> None:
         """Apply the changes of the store of the shares that have made their limits stale."""
