@@ -169,7 +169,7 @@ def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
         assert capacity() == 5
         kept = resolver.cached(("api", "user:1", (), None))
         assert kept is not None
-        assert kept.limit_set.version == kept.limit_set.store.version()
+        assert kept.limit_set.version == kept.limit_set.store.version(kept.limit_set.namespace)
 
 
 @pytest.mark.parametrize(
