@@ -22,7 +22,6 @@ from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import changelists
-from limits_app.admin.changelists import begins
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
@@ -349,12 +348,6 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
     assert second() == ["zoo"], "the first of those that were made"
     column = 1 + [*admin.site.get_model_admin(Policy).list_display].index("__str__")
     assert second(f"&o={column}") == ["api"]
-
-
-def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert begins("name", "a", "default").children == [("name__gte", "a"), ("name__lt", "a\U0010ffff")]
-    monkeypatch.setattr(changelists, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
-    assert begins("name", "a", "default").children == [("name__startswith", "a")]
 
 
 @pytest.mark.parametrize(

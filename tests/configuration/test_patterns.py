@@ -16,8 +16,8 @@ from limits_app import limits
 from limits_app.alerts.recording import Event
 from limits_app.core.errors import InvalidLimit
 from limits_app.integrations.identity import entity_of_user
-from limits_app.models import AlertKind, AlertRule, Bucket, Denial, Endpoint, Plan, PlanGroup
-from limits_app.models.patterns import Patterns, patterns_of
+from limits_app.models import AlertKind, AlertRule, Bucket, Denial, Endpoint, Plan, PlanGroup, patterns
+from limits_app.models.patterns import Patterns, begins, patterns_of
 from limits_app.usage.reading import denied
 
 _PARTS = st.sampled_from(["key", "user", "ip", "eu", "10.1.2.3", "10.0.0.0", "2001:db8::", "a"])
@@ -151,3 +151,9 @@ def test_the_groups_of_the_user_with_the_same_number_are_not_those_of_another_mo
     PlanGroup.objects.create(plan=Plan.objects.get(name="pro"), group=group)
     left = {name: limits.check("api", entity=f"{name}:{user.pk}").passed[0].capacity for name in ("user", "seller")}
     assert left == {"user": 5, "seller": 1}
+
+
+def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert begins("name", "a", "default").children == [("name__gte", "a"), ("name__lt", "a\U0010ffff")]
+    monkeypatch.setattr(patterns, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
+    assert begins("name", "a", "default").children == [("name__startswith", "a")]
