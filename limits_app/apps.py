@@ -27,7 +27,7 @@ class LimitsConfig(AppConfig):
         """Connect the receivers and register the checks."""
         from limits_app import alerts, checks, conf, metrics, models, signals
         from limits_app.core.modes import HOOKS
-        from limits_app.models import plan, recording
+        from limits_app.models import namespaces, plan, recording
         from limits_app.policies import advance_version
         from limits_app.stores import registry
 
@@ -43,6 +43,7 @@ class LimitsConfig(AppConfig):
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.enabled = lambda: conf.get(conf.ENABLED)
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
+        HOOKS.namespace = namespaces.current_keys
         HOOKS.process_store = registry.process_store
         HOOKS.shared_store = registry.shared_store
         HOOKS.secrets = lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
@@ -55,7 +56,10 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app import alerts
     from limits_app.forgetting import forget_compiled
+    from limits_app.models import namespaces
 
+    if setting in {"DATABASE_ROUTERS", "LIMITS", "TENANT_APPS", "TENANT_TYPES"}:
+        namespaces.forget_sources()
     if setting in {"CACHES", "LIMITS"}:
         forget_compiled()
         alerts.connect()

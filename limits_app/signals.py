@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 limits_changed: Final = Signal()
-"""Configuration changed and was committed. Arguments: `using`, the alias of the database."""
+"""Configuration changed and was committed. Arguments: `using`, the alias of the database, `changes` and `namespace`."""
 
 limit_exceeded: Final = Signal()
 """A request was rejected. Arguments: `outcome`."""

@@ -98,7 +98,7 @@ def first_requests(clients: str) -> dict[str, Any]:
     for kind, once in kinds.items():
         for _ in range(_WARM_UP):
             once(next(users))
-        while not configuration.known.is_complete:  # a background thread reads which clients have rows
+        while not configuration.current().known.is_complete:  # a background thread reads which clients have rows
             sleep(0.05)
         once(next(users))
         firsts, seconds, queries = [], [], []

@@ -24,7 +24,7 @@ from limits_app.models import Alert, AlertKind, AlertRule, Emergency
 from limits_app.models.fields import in_site_time
 from limits_app.models.patterns import Patterns
 from limits_app.usage.reading import storable
-from limits_app.usage.writer import BackgroundWriter
+from limits_app.usage.writer import BackgroundWriter, Origin
 
 logger = logging.getLogger("limits_app")
 
@@ -83,27 +83,28 @@ class AlertRecorder(BackgroundWriter[Event, None]):
 
     def note(self, event: Event) -> None:
         """Keep an event until it is written; neither waits for the database nor fails."""
+        origin = self._origin()
         with self._lock:
-            if len(self._kept) >= self._most:
+            if len(self._kept[origin]) >= self._most:
                 logger.warning("too many events for alerts; dropped: %s", event.about)
                 return
-            self._keep(event, None)
-        self._schedule_writing()
+            self._keep(origin, event, None)
+        self._schedule_writing(origin)
 
-    def _write(self, taken: Mapping[Event, None], using: str) -> int:  # noqa: ARG002 - the database of the same model
-        add_alerts(taken)
+    def _write(self, taken: Mapping[Event, None], using: str) -> int:
+        add_alerts(taken, using=using)
         return len(taken)
 
-    def _keep(self, key: Event, value: None) -> None:
-        self._kept[key] = value
+    def _keep(self, origin: Origin, key: Event, value: None) -> None:
+        self._kept[origin][key] = value
 
 
-def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None) -> None:
+def add_alerts(events: Iterable[Event], rules: Iterable[AlertRule] | None = None, *, using: str | None = None) -> None:
     """Add the alerts for some events to the outbox, each once; `rules` defaults to all enabled ones."""
     events = list(events)
     if not events:
         return
-    using = router.db_for_write(Alert)
+    using = router.db_for_write(Alert) if using is None else using
     if rules is None:
         rules = list(AlertRule.objects.using(using).filter(enabled=True))
     with transaction.atomic(using=using):

@@ -58,6 +58,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _missing_apps,
         _missing_templates,
         _log_in_limits,
+        _namespaces_without_context,
         missing_databases,
         missing_packages,
         missing_caches,
@@ -80,7 +81,11 @@ def _check_functions() -> list[CheckMessage]:
         conf.API_KEY_OF_REQUEST: ("request",),
         conf.PLAN_OF_REQUEST: ("request",),
         conf.REFUSAL_HANDLER: ("request", "error"),
+        conf.NAMESPACE: (),
+        conf.NAMESPACE_CONTEXT: ("name",),
     }
+    if not isinstance(conf.get(conf.NAMESPACES), tuple | None):
+        keys[conf.NAMESPACES] = ()
     for identifier in conf.get(conf.EXEMPT).entities:
         try:
             check_pattern(identifier)
@@ -91,7 +96,7 @@ def _check_functions() -> list[CheckMessage]:
         try:
             function = conf.function_of(key)
         except ImproperlyConfigured as error:
-            found.append(Error(str(error), hint="Name a function that takes a request.", id="limits_app.E018"))
+            found.append(Error(str(error), hint=f"Name a function of ({', '.join(arguments)}).", id="limits_app.E018"))
             continue
         if function is not None:
             found.extend(_misfits(key, function, arguments))
@@ -140,6 +145,16 @@ def _disabled() -> Iterator[CheckMessage]:
             "LIMITS['ENABLED'] is False: everything is allowed, and nothing is counted.",
             hint="Set it to True, or remove it, wherever limits must apply.",
             id="limits_app.W059",
+        )
+
+
+def _namespaces_without_context() -> Iterator[CheckMessage]:
+    if conf.get(conf.NAMESPACE) is not None and conf.get(conf.NAMESPACE_CONTEXT) is None:
+        yield Error(
+            "LIMITS['NAMESPACE'] is set without LIMITS['NAMESPACE_CONTEXT']: background threads cannot write the usage "
+            "and the rejections of a namespace.",
+            hint="Name a function that takes the name of a namespace and returns a context manager that enters it.",
+            id="limits_app.E085",
         )
 
 

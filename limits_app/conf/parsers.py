@@ -197,13 +197,27 @@ def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
     return lambda value: None if value is None else parse(value)
 
 
-def function(value: object) -> str | Callable[..., Any]:
-    """Parse a function, or the dotted path of one that is imported on first use."""
-    if callable(value):
+def function_of(arguments: str) -> Callable[[object], str | Callable[..., Any]]:
+    """Make a parser of functions, or of the dotted path of one that is imported on first use."""
+
+    def parse(value: object) -> str | Callable[..., Any]:
+        if callable(value):
+            return value
+        if not isinstance(value, str) or "." not in value or not all(part.isidentifier() for part in value.split(".")):
+            raise _wrong(f"a function that takes {arguments}, or the dotted path of one", value)
         return value
-    if not isinstance(value, str) or "." not in value or not all(part.isidentifier() for part in value.split(".")):
-        raise _wrong("a function that takes a request, or the dotted path of one", value)
-    return value
+
+    return parse
+
+
+function: Final = function_of("a request")
+
+
+def namespaces(value: object) -> tuple[str, ...] | str | Callable[..., Any]:
+    """Parse the names of namespaces, or a function that returns them."""
+    if isinstance(value, str) or callable(value):
+        return function_of("no arguments")(value)
+    return list_of(text(r"(?s).{1,255}", "the name of a namespace"), "a list of names, or a function")(value)
 
 
 def parsed_network(text: str) -> Network:

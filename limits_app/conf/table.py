@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -136,6 +137,20 @@ MAX_BOOST_DAYS: Final = Key[int | None](
     "MAX_BOOST_DAYS", 31, "limits_app.E081", parsers.or_none(parsers.whole_number(1, 36_600))
 )
 """Longest duration of a boost, in days; None allows any. Who may add policies can set limits for longer."""
+NAMESPACE: Final = Key[str | Callable[[], str | None] | None](
+    "NAMESPACE", None, "limits_app.E082", parsers.or_none(parsers.function_of("no arguments"))
+)
+"""Takes no arguments and returns the name of the present tenant, or None. Each name has a configuration and counters of
+its own, beside those of each schema of django-tenants and of each database that a router chooses."""
+NAMESPACE_CONTEXT: Final = Key[str | Callable[[str], AbstractContextManager[object]] | None](
+    "NAMESPACE_CONTEXT", None, "limits_app.E083", parsers.or_none(parsers.function_of("a name"))
+)
+"""Takes the name of a tenant and returns a context manager that enters it, for background threads and commands; None
+enters a schema of django-tenants."""
+NAMESPACES: Final = Key[tuple[str, ...] | str | Callable[[], Iterable[str]] | None](
+    "NAMESPACES", None, "limits_app.E084", parsers.or_none(parsers.namespaces)
+)
+"""The names of all tenants, or a function without arguments that returns them, for commands that work on all."""
 
 KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
 """All keys by name, in the order above."""

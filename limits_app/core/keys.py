@@ -9,6 +9,7 @@ end policies in shadow mode.
 cool-down of the upstream of a resource. `#slices` after it names what processes hold of its limits in slices.
 `v1:+<pool>:<member>` is the member of a pool, also as a digest.
 `v1:=:<entity>` is a total of an entity over all resources, and `v1:=system:<entity>` that of the system.
+`@<digest>/` before it names a namespace; the keys of the empty one have nothing before them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Protocol
 
 from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
+from limits_app.core.modes import HOOKS
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
@@ -45,9 +48,26 @@ class Scope:
     total: bool = False
 
 
+def _head() -> str:
+    """What keys in the present namespace begin with."""
+    namespace = HOOKS.namespace().counters
+    return f"@{namespace_digest(namespace).hex()}/v1:" if namespace else "v1:"
+
+
+@lru_cache(maxsize=1024)
+def namespace_digest(namespace: str) -> bytes:
+    """Return a namespace as 16 bytes, by which stores keep it apart; nothing for the empty one."""
+    return _hashed(namespace) if namespace else b""
+
+
+def digest_in(key: str) -> bytes:
+    """Return the digest of the namespace that the key of a scope is in."""
+    return bytes.fromhex(key[1 : key.index("/")]) if key.startswith("@") else b""
+
+
 def scope_of(resource: str, entity: str | None) -> Scope:
     """Return the scope of an entity on a resource; both must be valid."""
-    return Scope(f"v1:{resource}:{_entity_part(entity)}", resource, entity)
+    return Scope(f"{_head()}{resource}:{_entity_part(entity)}", resource, entity)
 
 
 def shared_scope(resource: str, key: str) -> Scope:
@@ -62,7 +82,7 @@ def shared_scope(resource: str, key: str) -> Scope:
 def total_scope(entity: str | None, *, of_system: bool) -> Scope:
     """Return the scope of the total of an entity over all resources, set for it or its plan, or `of_system`."""
     level = "system" if of_system else ""
-    return Scope(f"v1:={level}:{_entity_part(entity)}", entity=entity, total=True)
+    return Scope(f"{_head()}={level}:{_entity_part(entity)}", entity=entity, total=True)
 
 
 def shared_total_scope(key: str) -> Scope:
@@ -72,7 +92,7 @@ def shared_total_scope(key: str) -> Scope:
 
 def member_scope(pool: str, member: str) -> Scope:
     """Return the scope of a member of a pool, shared by all its requests."""
-    return Scope(f"v1:+{pool}:{_digest(member)}", pool, shared=True, member=member)
+    return Scope(f"{_head()}+{pool}:{_digest(member)}", pool, shared=True, member=member)
 
 
 def shadow_scope(scope: Scope) -> Scope:
@@ -150,7 +170,7 @@ def slices_key(key: str) -> str:
 
 
 def private_scope() -> Scope:
-    """Return a scope that no other limit set has."""
+    """Return a scope that no other limit set has, in any namespace."""
     return Scope(f"v1::{unique_name()}")
 
 

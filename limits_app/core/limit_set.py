@@ -15,10 +15,10 @@ from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.blocking import Timeout, checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.extension import cancel_all
-from limits_app.core.keys import Scope, private_scope
+from limits_app.core.keys import Scope, digest_in, private_scope
 from limits_app.core.leases import held_here
 from limits_app.core.limits import AnyLimit, Limit
-from limits_app.core.modes import Mode, check_store, checked_mode, store_for
+from limits_app.core.modes import HOOKS, Mode, check_store, checked_mode, store_for
 from limits_app.core.notation import checked_limits
 from limits_app.core.outcome import Outcome, Stats, stats_of
 from limits_app.core.plan import MOST_SHAPES, Bucket, Claim, Plan, PlanShape, ScopedLimits
@@ -82,23 +82,32 @@ class LimitSet:
         resource: str | None = None,
         identity: Hashable = None,
         changes_at: float | None = None,
+        namespace: str | None = None,
     ) -> Self:
         """Make a set of the limits of several scopes; `version` is the configuration that they come from.
 
-        Stores compare the version with theirs. None is for limits that never change.
+        Stores compare the version with theirs. None is for limits that never change. `namespace` is that of the
+        configuration, by default the present one.
 
         `changes_at` and `resource` are those of the class. Sets of one store with the same `identity` are one set to a
         nested acquire: permits of the one are not taken again from the other.
         """
         limit_set = cls.__new__(cls)
-        limit_set._compose(scoped, store, config, version)
+        limit_set._compose(scoped, store, config, version, namespace)
         limit_set.resource, limit_set.identity, limit_set.changes_at = resource, identity, changes_at
         return limit_set
 
-    def _compose(
-        self, scoped: Iterable[ScopedLimits], store: Store, config: Mapping[str, object] | None, version: int | None
+    def _compose(  # noqa: PLR0917 - what the two ways to make a set have in common
+        self,
+        scoped: Iterable[ScopedLimits],
+        store: Store,
+        config: Mapping[str, object] | None,
+        version: int | None,
+        namespace: str | None = None,
     ) -> None:
         self.store = store
+        self.namespace = HOOKS.namespace().configuration if namespace is None else namespace
+        """That of the configuration, in which stores keep the version."""
         compiled = tuple(scoped)
         self._compiled = compiled
         self.scopes: tuple[Scope, ...] = tuple([one.scope for one in compiled])
@@ -130,6 +139,7 @@ class LimitSet:
         """
         bound = self.__class__.__new__(self.__class__)
         bound.store, bound.version, bound.identity = self.store, version, identity
+        bound.namespace = self.namespace
         bound.changes_at, bound.resource = self.changes_at, self.resource
         bound.mode, bound.require_usage = self.mode, self.require_usage
         bound.is_private, bound.accepts_all = self.is_private, self.accepts_all
@@ -154,7 +164,7 @@ class LimitSet:
         return tuple([one if one.scope is scope else replace(one, scope=scope) for one, scope in placed])
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(LimitSet.composed, config=self._config, version=self.version)
+        make = partial(LimitSet.composed, config=self._config, version=self.version, namespace=self.namespace)
         return make, (self.scoped, self.store), (None, {"require_usage": self.require_usage})
 
     def __getitem__(self, key: str) -> AnyLimit:
@@ -196,10 +206,15 @@ class LimitSet:
     def is_same(self, other: LimitSet) -> bool:
         """Return whether permits of this set need not be taken again from the other one."""
         if self.identity is not None:
-            return (other.store, other.identity) == (self.store, self.identity)
+            return (other.store, other.identity, other._counters) == (self.store, self.identity, self._counters)
         # Only copies of a set with private scopes have the same ones.
         is_private = all(scope.resource is None for scope in self.scopes)
         return other is self or (is_private and (other.store, other.scopes) == (self.store, self.scopes))
+
+    @property
+    def _counters(self) -> frozenset[bytes]:
+        """The namespaces in which it is counted."""
+        return frozenset([digest_in(scope.key) for scope in self.scopes])
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
@@ -341,7 +356,8 @@ class LimitSet:
             if len(self._by_shape) >= MOST_SHAPES:
                 self._by_shape.clear()
                 self._by_keys.clear()
-            plan = self._by_shape[shape] = Plan(shape, tuple([self.scopes[at] for at in shape.positions]))
+            scopes = tuple([self.scopes[at] for at in shape.positions])
+            plan = self._by_shape[shape] = Plan(shape, scopes, self.namespace)
         return plan
 
     async def aprepare(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.namespaces import WHOLE_SITE, Namespace
 
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
@@ -39,6 +40,8 @@ class Hooks:
         """The store of limit sets in mode `process`; None for the default one."""
         self.shared_store: Callable[[], Store | None] = lambda: None
         """The store of limit sets in modes `celery`, `distributed` and `ray`; None for the default one."""
+        self.namespace: Callable[[], Namespace] = lambda: WHOLE_SITE
+        """The namespace in which limits are resolved and counted now."""
         self.secrets: Callable[[], Sequence[bytes]] = lambda: [b""]
         """The secrets of the site, by the first of which the names of entities in stores are sealed."""
         self.lease_lost: list[Callable[[Acquisition], None]] = []

@@ -10,8 +10,9 @@ from weakref import ref
 
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import MAX_AMOUNT, MILLI, checked_amount
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
+from limits_app.core.modes import HOOKS
 from limits_app.core.record import Holder, Schema
 
 if TYPE_CHECKING:
@@ -270,15 +271,17 @@ class PlanShape:
 class Plan:
     """A shape that is bound to the scopes of a client: binding compiles nothing.
 
+    `namespace` is that of the configuration, by whose version claims are current; by default the present one.
     `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
     schemas. `store_cache` is for values that a
     store computes for the plan once; those that depend on no scope are kept with the shape.
     """
 
-    __slots__ = ("_buckets", "_short_keys", "schemas", "scope_keys", "scopes", "shape", "store_cache")
+    __slots__ = ("_buckets", "_short_keys", "namespace", "schemas", "scope_keys", "scopes", "shape", "store_cache")
 
-    def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...]) -> None:
+    def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...], namespace: str | None = None) -> None:
         self.shape = shape
+        self.namespace = HOOKS.namespace().configuration if namespace is None else namespace
         self.scopes = scopes
         self.scope_keys = tuple([scope.key for scope in scopes])
         self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
@@ -301,6 +304,11 @@ class Plan:
             self._buckets = buckets
         return buckets
 
+    @property
+    def counters(self) -> bytes:
+        """The digest of the namespace that its scopes are in."""
+        return digest_in(self.scope_keys[0]) if self.scope_keys else b""
+
     def short_keys(self) -> list[bytes]:
         """Return the keys of the scopes as 16 bytes each, for stores in which long keys cost."""
         shorts = self._short_keys
@@ -310,7 +318,8 @@ class Plan:
 
     def part(self, limits: Sequence[PlannedLimit]) -> Plan:
         """Return a plan of some of its limits, which are in its order."""
-        return Plan(self.shape.part(limits), tuple([self.scopes[index] for index in scope_indexes(limits)]))
+        scopes = tuple([self.scopes[index] for index in scope_indexes(limits)])
+        return Plan(self.shape.part(limits), scopes, self.namespace)
 
 
 class Claim:

@@ -86,7 +86,7 @@ class Store(Protocol):
         """Make every claim that was compiled before now stale, in every process that shares the store.
 
         Raises the version, and appends the changes that were announced together to the log, in one step; see
-        `ChangeLog.advanced`. Claims are compared with the version of the empty namespace.
+        `ChangeLog.advanced`. A claim is compared with the version of the namespace of its plan.
         """
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
@@ -102,15 +102,15 @@ class CountingStore(Store, Protocol):
     A count is either in the state or in one batch until that batch is removed, whatever happens to processes.
     """
 
-    def collect_counts(self) -> Batch | None:
-        """Move counts out of the state into a batch; None when there are none.
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        """Move the counts of a namespace out of the state into a batch; None when there are none.
 
         A batch that was not removed is returned again, unchanged: the process that collected it may have died.
         There may be more counts than one batch holds.
         """
 
-    def forget_counts(self, name: str) -> None:
-        """Remove a batch whose counts are saved elsewhere; one that does not exist is ignored."""
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        """Remove a batch of a namespace whose counts are saved elsewhere; one that does not exist is ignored."""
 
 
 class RemoteStore(Store, Protocol):

@@ -27,8 +27,9 @@ from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, Entity, Policy, changes
 from limits_app.models.in_tests import is_empty_in_test
+from limits_app.models.namespaces import MOST_NAMESPACES, SiteNamespace, current_namespace
 from limits_app.models.own_queries import read
-from limits_app.policies import NO_ACCESS_INDEX, AccessIndex, configuration, read_access_index, resolver
+from limits_app.policies import NO_ACCESS_INDEX, AccessIndex, Aged, Kept, configuration, read_access_index, resolver
 from limits_app.services.access import AccessTable
 from limits_app.services.unavailable import without_limits
 from limits_app.stores.resilient import ResilientStore
@@ -145,7 +146,7 @@ class Endpoints:
     """Keeps the compiled endpoints of this process until the configuration changes, RESOLVER_TTL_SECONDS at most."""
 
     def __init__(self) -> None:
-        self._kept: EndpointTable | None = None
+        self._tables: Kept[SiteNamespace, EndpointTable] = Kept()
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
         self.read_access: Callable[[str, datetime], AccessIndex] = read_access_index
@@ -159,13 +160,18 @@ class Endpoints:
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
-        kept = self._kept
+        kept = self._kept()
         # `lasts`, without a call for each request.
         return kept if kept is not None and 0 <= monotonic() - kept.kept_at < kept.seconds else None
 
     def clear(self) -> None:
         """Drop the endpoints."""
-        self._kept = None
+        self._tables.clear()
+
+    def _kept(self) -> EndpointTable | None:
+        """Return the endpoints of the present namespace that were read last."""
+        aged = self._tables.get(current_namespace())
+        return None if aged is None else aged.value
 
     def _load(self) -> EndpointTable:
         # Before the query: after a change in between, the endpoints are read once more.
@@ -179,7 +185,7 @@ class Endpoints:
             return self._last_known(error)
         table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS), access)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
-            self._kept = table
+            self._tables.add(current_namespace(), Aged(table), most=MOST_NAMESPACES)
         return table
 
     def _access(self, using: str) -> AccessIndex:
@@ -190,11 +196,12 @@ class Endpoints:
 
     def _last_known(self, error: Unresolved) -> EndpointTable:
         """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""
-        if self._kept is None:
+        kept = self._kept()
+        if kept is None:
             without_limits(error)
             return EndpointTable(())
-        self._kept.keep(_RETRY_SECONDS)
-        return self._kept
+        kept.keep(_RETRY_SECONDS)
+        return kept
 
 
 def _enabled(using: str) -> Iterable[Endpoint]:

@@ -18,6 +18,7 @@ from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
 from limits_app.integrations.rules import RuleCharge, charges_for
+from limits_app.models.namespaces import is_of_thread
 from limits_app.policies import Access, configuration
 from limits_app.services.site_views import answers_options, renders_json
 
@@ -137,7 +138,7 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     limits.enforced = True
     if limits.has_exempt_view:
         return None
-    table = endpoints.cached()
+    table = None if is_of_thread() else endpoints.cached()
     if table is None or limits.charges:
         return await sync_to_async(_enforce)(request)
     limits.table = table

@@ -128,11 +128,13 @@ class Migration(migrations.Migration):
                 ('hour', models.IntegerField(db_index=True)),
                 ('label', models.BinaryField()),
                 ('amounts', models.BinaryField()),
+                ('namespace', models.BigIntegerField()),
             ],
             options={
                 'db_table': 'limits_app_count',
                 'abstract': False,
                 'default_permissions': (),
+                'indexes': [models.Index(fields=['namespace', 'id'], name='limits_app_count_namespace')],
             },
         ),
         migrations.CreateModel(
@@ -142,13 +144,15 @@ class Migration(migrations.Migration):
                 ('states', models.BinaryField()),
                 ('logs', models.BinaryField(null=True)),
                 ('kept', models.BinaryField(null=True)),
-                ('counted_until', models.BigIntegerField(db_index=True, null=True)),
+                ('counted_until', models.BigIntegerField(null=True)),
                 ('label', models.BinaryField(null=True)),
+                ('namespace', models.BigIntegerField(null=True)),
             ],
             options={
                 'db_table': 'limits_app_state',
                 'abstract': False,
                 'default_permissions': (),
+                'indexes': [models.Index(fields=['namespace', 'counted_until'], name='limits_app_state_counting')],
             },
         ),
         migrations.CreateModel(
@@ -167,7 +171,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='WaitingBatch',
             fields=[
-                ('id', models.IntegerField(primary_key=True, serialize=False)),
+                ('id', models.BigIntegerField(primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=32)),
                 ('counts', models.BinaryField()),
             ],

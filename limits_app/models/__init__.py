@@ -10,8 +10,9 @@ from limits_app.models.emergency import ENFORCED, Emergency, EmergencySwitch, em
 from limits_app.models.endpoint import CountedBy, Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit, noted_limits
+from limits_app.models.namespaces import write_alias
 from limits_app.models.plan import Plan, PlanGroup
-from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope, write_alias
+from limits_app.models.policy import TOTALS, Policy, PolicyScope, in_scope
 from limits_app.models.policy_rules import Counted, Enforcement, PolicyEffect
 from limits_app.models.pool import CoolDown, LoadBalancing, Pool, PoolMember
 from limits_app.models.registry import CONFIGURATION, REGISTRY, Registered, registered

@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections, models, transa
 
 from limits_app import signals
 from limits_app.core.changes import ACCESS, ALL, EVERYTHING, GENERAL, MOST_CLIENTS, ROWS, Change, Changes
+from limits_app.models.namespaces import SiteNamespace, namespace_in
 
 _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
@@ -107,14 +108,20 @@ def _are_latest(model: type[models.Model], keys: Collection[Any], using: str) ->
 
 @dataclass(frozen=True, slots=True)
 class _Announcement:
-    """The callback after the commit; its type distinguishes it from other callbacks of the transaction."""
+    """The callback after the commit; its type distinguishes it from other callbacks of the transaction.
+
+    The changes are those of a namespace, which may be another one when the transaction is committed.
+    """
 
     using: str
+    namespace: SiteNamespace
     touched: Touched
 
     def __call__(self) -> None:
-        changes = self.touched.changes(self.using)
-        signals.limits_changed.send_robust(sender=None, using=self.using, changes=changes)
+        is_here = namespace_in(self.using) == self.namespace
+        changes = self.touched.changes(self.using) if is_here else (EVERYTHING,)
+        keys = self.namespace.keys
+        signals.limits_changed.send_robust(sender=None, using=self.using, changes=changes, namespace=keys)
 
 
 def announce(using: str, touched: Touched) -> None:
@@ -124,11 +131,12 @@ def announce(using: str, touched: Touched) -> None:
     It runs before all other callbacks of the commit, because a failing callback prevents those after it.
     A receiver that fails is logged and does not stop the others.
     """
-    waiting = _pending(using)
+    namespace = namespace_in(using)
+    waiting = next((one for one in _pending(using) if one.namespace == namespace), None)
     if waiting is not None:
         waiting.touched.add(touched)
         return
-    announcement = _Announcement(using, Touched())
+    announcement = _Announcement(using, namespace, Touched())
     announcement.touched.add(touched)
     transaction.on_commit(announcement, using=using)
     if pending(using):
@@ -138,12 +146,12 @@ def announce(using: str, touched: Touched) -> None:
 
 def pending(using: str) -> bool:
     """Whether the current transaction on `using` has announced a change that is not committed yet."""
-    return _pending(using) is not None
+    return bool(_pending(using))
 
 
-def _pending(using: str) -> _Announcement | None:
+def _pending(using: str) -> list[_Announcement]:
     hooks = [hook[1] for hook in connections[using].run_on_commit]
-    return next((hook for hook in hooks if isinstance(hook, _Announcement)), None)
+    return [hook for hook in hooks if isinstance(hook, _Announcement)]
 
 
 def may_be_kept(using: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator
-from django.db import models, router
+from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.translation import gettext
@@ -324,8 +324,3 @@ def in_scope(scope: str) -> Q:
 
 def _on_all(subject: str, counted: str) -> str:
     return f"{subject}_total" if counted == Counted.TOTAL else subject
-
-
-def write_alias() -> str:
-    """The alias of the database that policies are written to: a replica may not have the latest change."""
-    return router.db_for_write(Policy)

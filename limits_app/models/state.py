@@ -40,18 +40,21 @@ class ScopeState(StoreTable):
     """The record of one scope: the states of its limits with the leases of permits, and their logs.
 
     `kept` is the use of limits that the scope had before.
-    `counted_until` is set while the states may include counted usage, and `label` names the scope that it is for.
+    `counted_until` is set while the states may include counted usage, and `label` names the scope that it is for, in
+    `namespace`, which is a number as that of StoreVersion.
     """
 
     scope = DigestField(max_length=16, primary_key=True)
     states = models.BinaryField()
     logs = models.BinaryField(null=True)
     kept = models.BinaryField(null=True)
-    counted_until = models.BigIntegerField(null=True, db_index=True)
+    counted_until = models.BigIntegerField(null=True)
     label = models.BinaryField(null=True)
+    namespace = models.BigIntegerField(null=True)
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_state"
+        indexes = (models.Index(fields=["namespace", "counted_until"], name="limits_app_state_counting"),)
 
 
 class LayoutDefinition(StoreTable):
@@ -81,15 +84,17 @@ class ScopeCount(StoreTable):
     hour = models.IntegerField(db_index=True)
     label = models.BinaryField()
     amounts = models.BinaryField()
+    namespace = models.BigIntegerField()
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_count"
+        indexes = (models.Index(fields=["namespace", "id"], name="limits_app_count_namespace"),)
 
 
 class WaitingBatch(StoreTable):
-    """Counts that were collected together, until they are stored elsewhere; one row, or none."""
+    """Counts that were collected together, until they are stored elsewhere; one row for each namespace, or none."""
 
-    id = models.IntegerField(primary_key=True)
+    id = models.BigIntegerField(primary_key=True)
     name = models.CharField(max_length=32)
     counts = models.BinaryField()
 

@@ -17,6 +17,8 @@ from django.core.exceptions import SynchronousOnlyOperation
 from limits_app.core.balancing import Balancer, Cooling, balancer_named
 from limits_app.core.clock import lasts
 from limits_app.core.errors import Unresolved
+from limits_app.core.namespaces import Namespace
+from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import cool_downs, keep_cool_down
 
@@ -49,17 +51,18 @@ class Balancers:
         self.shares_cool_downs = True
         self.clock = clock
         self._most = most
-        self._by_pool: dict[str, _Used] = {}
+        self._by_pool: dict[tuple[Namespace, str], _Used] = {}
         self._lock = RLock()  # reentrant, because a finalizer may resolve limits while this thread holds the lock
 
     def find(self, pool: str, load_balancing: str, weights: tuple[float, ...]) -> Balancer:
         """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""
+        key = current_keys(), pool
         with self._lock:
-            used = self._by_pool.get(pool)
+            used = self._by_pool.get(key)
             if used is None:
                 if len(self._by_pool) >= self._most:
                     del self._by_pool[next(iter(self._by_pool))]
-                used = self._by_pool[pool] = _Used(balancer_named(load_balancing)(weights))
+                used = self._by_pool[key] = _Used(balancer_named(load_balancing)(weights))
             elif (used.balancer.load_balancing, used.balancer.weights) != (load_balancing, weights):
                 balancer = balancer_named(load_balancing)(weights)
                 balancer.cooling = used.balancer.cooling
@@ -74,7 +77,7 @@ class Balancers:
 
     def must_read(self, pool: str) -> bool:
         """Whether the cool-downs of a pool were last read too long ago; False for a pool that was not used yet."""
-        used = self._by_pool.get(pool)
+        used = self._by_pool.get((current_keys(), pool))
         return used is not None and self.shares_cool_downs and not lasts(used.read_at, READ_SECONDS, self.clock())
 
     def read_cool_downs(self, pool: str) -> None:
@@ -83,7 +86,7 @@ class Balancers:
         While the database is down, and in a coroutine, the last ones stay in force.
         """
         with self._lock:
-            used = self._by_pool.get(pool)
+            used = self._by_pool.get((current_keys(), pool))
             if used is None or not self.must_read(pool):
                 return
             used.read_at = self.clock()  # other threads use the last ones meanwhile
@@ -109,7 +112,7 @@ class Balancers:
         except DATABASE_ERRORS as error:
             logger.warning("other processes do not know that %s of the pool %s cools down: %s", member, pool, error)
         with self._lock:
-            used = self._by_pool.get(pool)
+            used = self._by_pool.get((current_keys(), pool))
             if used is not None:
                 used.reports += 1
                 used.balancer.cool(member, cooling)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from math import inf
 from time import monotonic, time
 from typing import Final, NamedTuple
@@ -18,8 +18,11 @@ from limits_app.core.changes import ALL, Changes
 from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable, UnknownPool, Unresolved
 from limits_app.core.keys import MAX_ENTITY_LENGTH
+from limits_app.core.namespaces import Namespace
+from limits_app.core.store import Store
 from limits_app.models import changes, note_code_limits, write_alias
 from limits_app.models.changes import identifier_digest
+from limits_app.models.namespaces import MOST_NAMESPACES, WHOLE_SITE, SiteNamespace, current_keys, current_namespace
 from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import PolicyChain, Subject
 from limits_app.policies.identifiers import KnownIdentifiers, identifiers_read
@@ -60,6 +63,8 @@ _VERSION_SECONDS: Final = 1.0
 """How old the version of a store on another machine may be for requests that charge nothing."""
 _MOST_BOUND: Final = 256
 """How many clients without rows are kept by name, for those that send several requests in a row."""
+_GENERATIONS: Final = count(1)
+"""Of all namespaces, so that what was read in one is never taken for that of another one."""
 _MOST_TOUCHED: Final = 4096
 """How many changed clients are known by name in one generation."""
 _MOST_NOTED: Final = 1000
@@ -74,21 +79,40 @@ class ResolverInfo(NamedTuple):
     size: int
 
 
+class _VersionOfNamespace(NamedTuple):
+    """A store, as far as it keeps the version of a namespace."""
+
+    store: Store
+    namespace: str
+
+    def version(self) -> int:
+        return self.store.version(self.namespace)
+
+    def changes_since(self, version: int) -> tuple[int, Changes] | None:
+        return self.store.changes_since(version, self.namespace)
+
+
 class KeptConfiguration:
-    """The configuration of the site as far as this process knows it: what is kept of it, and until which version.
+    """The configuration of a namespace as far as this process knows it: what is kept of it, and until which version.
 
     `generation` is another number after each change that belongs to no single client. See `Sync` for the order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read_soon: Callable[[], object], namespace: SiteNamespace = WHOLE_SITE) -> None:
+        """`read_soon` begins to read which identifiers have rows."""
+        self.namespace = namespace
         self.known = KnownIdentifiers(entities, members_of_groups)
         self.clients: Kept[Key, ResolvedSet] = Kept()
         self.templates: Kept[General, Templates] = Kept()
-        self.generation = 0
+        self.pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
+        """The limits of pools, with the generation that each was read in."""
+        self.noted: set[tuple[str, Limits]] = set()
+        """The limits of code that were written to the database."""
+        self.generation = next(_GENERATIONS)
         self.touched: set[bytes] = set()
         """The digests of the clients that have changed in this generation."""
         self._bound: dict[Key, ResolvedSet] = {}
-        self._reader = IdentifierReader(self.known)
+        self._read_soon = read_soon
         self.sync = Sync(self)
         self._forget_times()
 
@@ -114,7 +138,8 @@ class KeptConfiguration:
         if is_due:
             with suppress(Unresolved):
                 self.known.refresh()
-        self._reader.start()
+        if not self.known.is_complete:
+            self._read_soon()
 
     def postpone(self, seconds: float) -> None:
         """Refresh nothing for so long, since the database cannot be read."""
@@ -144,7 +169,7 @@ class KeptConfiguration:
             store, seen = resilient_store(alias).open(), self.sync.seen.get(alias)
             if store.remote:
                 return is_fresh and lasts(self._looked_at, _VERSION_SECONDS, monotonic())
-            return is_fresh and seen is not None and store.version() == seen
+            return is_fresh and seen is not None and store.version(self.namespace.keys.configuration) == seen
         except StoreUnavailable:
             return True
 
@@ -163,18 +188,16 @@ class KeptConfiguration:
         if changes.may_be_kept(write_alias()):
             self.sync.keep(seen, keep)
 
-    def apply(self, announced: Changes) -> None:
-        """See `Sync.apply`."""
-        self.sync.apply(announced)
-
     def clear(self) -> None:
         """Forget everything."""
         self.sync.forget()
+        self.noted.clear()
         self._forget_times()
 
     def _catch_up(self, alias: str, seen: int | None) -> None:
         with suppress(StoreUnavailable):
-            self.sync.catch_up(alias, resilient_store(alias).open(), seen)
+            store = resilient_store(alias).open()
+            self.sync.catch_up(alias, _VersionOfNamespace(store, self.namespace.keys.configuration), seen)
 
     # ------------------------------------------------------------------------------------------ for `Sync`
 
@@ -183,9 +206,9 @@ class KeptConfiguration:
         self.known.add(digests)
 
     def read_latest(self) -> None:
-        """See `ChangeTarget`; later where that fails, or where a transaction may not see the latest rows."""
+        """See `ChangeTarget`; later where it fails, in another namespace, and where a transaction may not see them."""
         try:
-            if not changes.reads_snapshot(write_alias()):
+            if current_namespace() == self.namespace and not changes.reads_snapshot(write_alias()):
                 self.known.read_latest()
                 return
         except Unresolved:
@@ -221,20 +244,92 @@ class KeptConfiguration:
         pool_cache.clear()
 
     def _begin_generation(self) -> None:
-        self.generation += 1
+        self.generation = next(_GENERATIONS)
         self.touched = set()
+
+
+class CurrentConfiguration:
+    """The configuration of the present namespace, of those that this process keeps; others are read again."""
+
+    def __init__(self) -> None:
+        self._reader = IdentifierReader(lambda: [(kept.namespace, kept.known) for kept in self.all()])
+        self._whole_site = KeptConfiguration(self._reader.start)
+        self._kept: Kept[SiteNamespace, KeptConfiguration] = Kept()
+        self._locks = KeyLocks()
+
+    def current(self) -> KeptConfiguration:
+        """What is kept for the present namespace."""
+        namespace = current_namespace()
+        if namespace is WHOLE_SITE:
+            return self._whole_site
+        aged = self._kept.get(namespace)
+        return self._begin(namespace) if aged is None else aged.value
+
+    def _begin(self, namespace: SiteNamespace) -> KeptConfiguration:
+        with self._locks.locked(namespace):
+            aged = self._kept.get(namespace)
+            if aged is None:
+                aged = Aged(KeptConfiguration(self._reader.start, namespace))
+                self._kept.add(namespace, aged, most=MOST_NAMESPACES)
+            return aged.value
+
+    @property
+    def generation(self) -> int:
+        """See `KeptConfiguration`."""
+        return self.current().generation
+
+    @property
+    def touched(self) -> Collection[bytes]:
+        """See `KeptConfiguration`."""
+        return self.current().touched
+
+    @property
+    def sync(self) -> Sync:
+        """See `KeptConfiguration`."""
+        return self.current().sync
+
+    def follow(self) -> None:
+        """See `KeptConfiguration`."""
+        self.current().follow()
+
+    def is_followed(self) -> bool:
+        """See `KeptConfiguration`."""
+        return self.current().is_followed()
+
+    def apply(self, announced: Changes, keys: Namespace) -> None:
+        """Apply changes to all that is kept of a configuration; see `Sync.apply`."""
+        for kept in self.all():
+            if kept.namespace.keys.configuration == keys.configuration:
+                kept.sync.apply(announced)
+
+    def all(self) -> list[KeptConfiguration]:
+        """All that is kept."""
+        return [self._whole_site, *[aged.value for aged in list(self._kept.values.values())]]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for kept in self.all():
+            kept.clear()
+        self._kept.clear()
 
 
 class _Source(ABC):
     """Resolves the limits of keys, of which threads that need the same read the database once."""
 
-    def __init__(self, configuration: KeptConfiguration, *, clock: Callable[[], float] = time) -> None:
+    def __init__(
+        self, configurations: CurrentConfiguration | None = None, *, clock: Callable[[], float] = time
+    ) -> None:
         self.clock = clock
         """Returns seconds since 1970. Limits are resolved again when a date or an hour of their policies comes."""
-        self.configuration = configuration
+        self._configurations = configurations or CurrentConfiguration()
         self._locks = KeyLocks()
         self._hits = 0
         self._misses = 0
+
+    @property
+    def configuration(self) -> KeptConfiguration:
+        """That of the present namespace."""
+        return self._configurations.current()
 
     def get(self, key: Key) -> ResolvedSet:
         """The limits of a key, which are read if they are not kept.
@@ -247,8 +342,9 @@ class _Source(ABC):
     def read(self, key: Key) -> ResolvedSet:
         """`get` for limits that are not `cached`."""
         key = self._checked(key)
-        self.configuration.refresh()
-        with self._locks.locked(self._shared(key)):
+        configuration = self.configuration
+        configuration.refresh()
+        with self._locks.locked((configuration, self._shared(key))):
             if balancers.are_used:
                 self._read_cool_downs(key)
             found = self.cached(key)  # another thread may have resolved them in the meantime
@@ -264,7 +360,7 @@ class _Source(ABC):
         while True:
             found = self.get(key)
             limit_set = found.in_store()
-            if limit_set.version == limit_set.store.version():
+            if limit_set.version == limit_set.store.version(limit_set.namespace):
                 return found
             self.catch_up(key, found)
 
@@ -346,13 +442,9 @@ class Resolver(_Source):
     caller then calls `catch_up`, and asks again.
     """
 
-    def __init__(self, configuration: KeptConfiguration | None = None, *, clock: Callable[[], float] = time) -> None:
-        super().__init__(configuration or KeptConfiguration(), clock=clock)
-        self._noted: set[tuple[str, Limits]] = set()
-
     def cached(self, key: Key) -> ResolvedSet | None:
         """See `_Source.cached`."""
-        configuration = self.configuration
+        configuration = self._configurations.current()
         seen = configuration.sync.seen  # before anything is looked up
         if monotonic() >= configuration.due_at:
             return None
@@ -361,7 +453,7 @@ class Resolver(_Source):
         except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
         if aged is None:
-            return self._of_template(key, seen)
+            return self._of_template(configuration, key, seen)
         version = self._usable_version(aged.value, aged, seen)
         if version is None:
             return None
@@ -371,9 +463,9 @@ class Resolver(_Source):
         self._hits += 1
         return aged.value
 
-    def _of_template(self, key: Key, seen: Seen) -> ResolvedSet | None:
-        general = self._general(key)
-        templates = None if general is None else self.configuration.templates.get(general)
+    def _of_template(self, configuration: KeptConfiguration, key: Key, seen: Seen) -> ResolvedSet | None:
+        general = _general(configuration, key)
+        templates = None if general is None else configuration.templates.get(general)
         template = None if templates is None else templates.value.find(key[1])
         if templates is None or template is None:
             return None
@@ -381,7 +473,7 @@ class Resolver(_Source):
         if version is None:
             return None
         self._hits += 1
-        return self.configuration.bound(key, template, version)
+        return configuration.bound(key, template, version)
 
     def prefetch(self, keys: Iterable[Key]) -> None:
         """Read the limits of several keys that are not kept, in one query for 100 of them, for `get`.
@@ -407,14 +499,12 @@ class Resolver(_Source):
 
     def clear(self) -> None:
         """Forget everything."""
-        self.configuration.clear()
-        self._noted.clear()
+        self._configurations.clear()
 
     def info(self) -> ResolverInfo:
-        """Hits, misses and size."""
-        return ResolverInfo(
-            self._hits, self._misses, len(self.configuration.clients) + len(self.configuration.templates)
-        )
+        """Hits, misses and size, of all namespaces."""
+        size = sum(len(kept.clients) + len(kept.templates) for kept in self._configurations.all())
+        return ResolverInfo(self._hits, self._misses, size)
 
     def _checked(self, key: Key) -> Key:
         resource, entity, default_limits, plan = key
@@ -423,35 +513,22 @@ class Resolver(_Source):
         return resource, entity, checked_defaults(default_limits), plan
 
     def _shared(self, key: Key) -> Hashable:
-        return self._general(key) or key
+        return _general(self.configuration, key) or key
 
     def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
-        aged = self.configuration.clients.get(key)
+        configuration = self.configuration
+        aged = configuration.clients.get(key)
         if aged is not None:
             return aged.value, aged
-        general = self._general(key)
-        templates = None if general is None else self.configuration.templates.get(general)
+        general = _general(configuration, key)
+        templates = None if general is None else configuration.templates.get(general)
         template = None if templates is None else templates.value.find(key[1])
         return None if templates is None or template is None else (template.resolved, templates)
-
-    def _general(self, key: Key) -> General | None:
-        """What the limits of a client depend on; None where it may have rows."""
-        resource, entity, default_limits, plan = key
-        if not policy_source.is_database:
-            return None
-        if entity is None:
-            return resource, (), default_limits, plan
-        known = self.configuration.known.known  # one state of it for both look-ups
-        if not isinstance(entity, str) or not 0 < len(entity) <= MAX_ENTITY_LENGTH or not can_be_stored(entity):
-            return None
-        if known.may_have_rows(entity):
-            return None
-        return resource, known.patterns.matching(entity), default_limits, plan
 
     def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
         resource, entity, _, plan = key
         configuration, at = self.configuration, datetime.fromtimestamp(self.clock(), UTC)
-        general = self._general(key)
+        general = _general(configuration, key)
         kept = None if general is None else configuration.templates.get(general)
         if kept is not None and kept.value.find(entity) is None and lasts(kept.kept_at, kept.seconds, monotonic()):
             # Read for clients whom a rollout includes, or for others.
@@ -468,7 +545,7 @@ class Resolver(_Source):
         """Compile the limits of a key from the policies that were read for it, and keep them."""
         resource, entity, default_limits, plan = key
         configuration, seconds = self.configuration, conf.get(conf.RESOLVER_TTL_SECONDS)
-        general = self._general(key)
+        general = _general(configuration, key)
         if general is not None and is_of_no_client(reading.chain, plan, general[1]):
             templates = Templates(reading, resource, default_limits)
             resolution = templates.compiled(entity, at)[1]
@@ -482,10 +559,11 @@ class Resolver(_Source):
 
     def _note(self, key: Key) -> None:
         resource, _, default_limits, _ = key
-        if default_limits and (resource, default_limits) not in self._noted:
-            if len(self._noted) >= _MOST_NOTED:
-                self._noted.clear()
-            note_code_limits(resource, default_limits, self._noted)
+        noted = self.configuration.noted
+        if default_limits and (resource, default_limits) not in noted:
+            if len(noted) >= _MOST_NOTED:
+                noted.clear()
+            note_code_limits(resource, default_limits, noted)
 
 
 class PoolResolver(_Source):
@@ -493,11 +571,6 @@ class PoolResolver(_Source):
 
     A key has the name of the pool, and the alias of a store (None: the default one) in place of an entity.
     """
-
-    def __init__(self, configuration: KeptConfiguration, *, clock: Callable[[], float] = time) -> None:
-        super().__init__(configuration, clock=clock)
-        self._pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
-        """With the generation that each was read in."""
 
     def _checked(self, key: Key) -> Key:
         return key
@@ -515,20 +588,37 @@ class PoolResolver(_Source):
         return last[0] if last[0].limit_set.version == version else last[0].at_version(version)
 
     def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
-        aged = self._pools.get(key)
-        if aged is None or aged.value[0] != self.configuration.generation:
+        configuration = self.configuration
+        aged = configuration.pools.get(key)
+        if aged is None or aged.value[0] != configuration.generation:
             return None
         return aged.value[1], aged
 
     def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
-        generation = self.configuration.generation
+        configuration = self.configuration
+        generation = configuration.generation
         resolved = resolve_pool(*key[:2], seen=seen, generation=generation)
         aged = Aged((generation, resolved), conf.get(conf.RESOLVER_TTL_SECONDS))
-        self.configuration.keep(seen, partial(self._pools.add, key, aged, most=_most()))
+        configuration.keep(seen, partial(configuration.pools.add, key, aged, most=_most()))
         return resolved, False
 
     def _note(self, key: Key) -> None:
         """Nothing: a pool has no limits of a call."""
+
+
+def _general(configuration: KeptConfiguration, key: Key) -> General | None:
+    """What the limits of a client depend on; None where it may have rows."""
+    resource, entity, default_limits, plan = key
+    if not policy_source.is_database:
+        return None
+    if entity is None:
+        return resource, (), default_limits, plan
+    known = configuration.known.known  # one state of it for both look-ups
+    if not isinstance(entity, str) or not 0 < len(entity) <= MAX_ENTITY_LENGTH or not can_be_stored(entity):
+        return None
+    if known.may_have_rows(entity):
+        return None
+    return resource, known.patterns.matching(entity), default_limits, plan
 
 
 def _digests(entity: str | None, chain: PolicyChain) -> frozenset[bytes]:
@@ -549,23 +639,29 @@ def _can_open(alias: str) -> bool:
     return True
 
 
-configuration: Final = KeptConfiguration()
+configuration: Final = CurrentConfiguration()
 resolver: Final = Resolver(configuration)
 pool_resolver: Final = PoolResolver(configuration)
 
 
-def advance_version(*, changes: Changes = (ALL,), **details: object) -> None:  # noqa: ARG001 - a receiver of a signal
-    """Announce changes to every process that shares a store, which makes what they concern stale.
+def advance_version(
+    *,
+    changes: Changes = (ALL,),
+    namespace: Namespace | None = None,
+    **details: object,  # noqa: ARG001 - a receiver of a signal
+) -> None:
+    """Announce changes of a namespace to every process that shares a store, which makes what they concern stale.
 
     A store that is unavailable receives them when it is back. Until then this process applies them by itself, and
     others use what they have kept until it expires.
     """
+    keys = current_keys() if namespace is None else namespace
     if not conf.get(conf.ENABLED):
-        configuration.apply(changes)
+        configuration.apply(changes, keys)
     for alias in aliases():
         store = resilient_store(alias)
         try:
-            store.open().advance_version(changes)
+            store.open().advance_version(changes, keys.configuration)
         except StoreUnavailable as error:
             logger.warning(
                 "the store %r does not know yet that limits have changed, and other processes apply the change within "
@@ -573,5 +669,5 @@ def advance_version(*, changes: Changes = (ALL,), **details: object) -> None:  #
                 alias,
                 error,
             )
-            store.advance_version_later(changes)
-            configuration.apply(changes)
+            store.advance_version_later(changes, keys.configuration)
+            configuration.apply(changes, keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from threading import RLock
 from time import monotonic
@@ -23,11 +24,13 @@ from limits_app.core.keys import Scope, member_scope
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked
+from limits_app.core.namespaces import Namespace
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store
 from limits_app.models import changes
+from limits_app.models.namespaces import current_keys
 from limits_app.models.pool import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.validators import MEMBER_KEY, is_secret_reference
 from limits_app.policies.balancing import balancers
@@ -106,12 +109,15 @@ class _CachedPool(NamedTuple):
         return self.generation == generation and lasts(self.kept_at, self.seconds, monotonic())
 
 
+_PoolKey = tuple[Namespace, str, Store]
+
+
 class PoolCache:
     """Compiled pools that all resources share, at most `most` of them, each for RESOLVER_TTL_SECONDS."""
 
     def __init__(self, most: int = _MOST_POOLS) -> None:
         self._most = most
-        self._cached: dict[tuple[str, Store], _CachedPool] = {}
+        self._cached: dict[_PoolKey, _CachedPool] = {}
         self.after_fork()
         on_fork(self)
 
@@ -126,7 +132,7 @@ class PoolCache:
         A result is not cached while a transaction of this thread has uncommitted changes of the configuration, or reads
         an older snapshot.
         """
-        key = pool, store
+        key = current_keys(), pool, store
         cached = self._cached.get(key)
         if cached is not None and cached.is_current(generation) and not changes.pending(using):
             return cached.members
@@ -142,7 +148,7 @@ class PoolCache:
         """Forget all pools."""
         self._cached.clear()
 
-    def _add(self, key: tuple[str, Store], entry: _CachedPool) -> None:
+    def _add(self, key: _PoolKey, entry: _CachedPool) -> None:
         with self._lock:
             self._cached.pop(key, None)
             self._cached[key] = entry
@@ -159,6 +165,7 @@ class SetNames(TypedDict, total=False):
     resource: str | None
     identity: Hashable
     changes_at: float | None
+    namespace: str | None
 
 
 class MemberSet(LimitSet):
@@ -238,7 +245,8 @@ class PooledSet(LimitSet):
         return self.scoped[: self.own_number]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (self.own, self.members, self.store, self.version)
+        make = partial(PooledSet.of, version=self.version, namespace=self.namespace)
+        return make, (self.own, self.members, self.store)
 
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter([self[key] for key in self.keys if key in self._common])
@@ -265,14 +273,14 @@ class PooledSet(LimitSet):
 
     def get_stats(self) -> dict[str, Stats]:
         """The live state of the limits of the resource, by key, without those of the members."""
-        return LimitSet.composed(self.own, self.store, version=self.version).get_stats()
+        return self._part(self.own).get_stats()
 
     def member_stats(self) -> dict[str, dict[str, Stats]]:
         """The live state of the limits of each member, by its name."""
-        return {
-            name: LimitSet.composed(some, self.store, version=self.version).get_stats()
-            for name, some in self.members.scoped.items()
-        }
+        return {name: self._part(some).get_stats() for name, some in self.members.scoped.items()}
+
+    def _part(self, scoped: Scopes) -> LimitSet:
+        return LimitSet.composed(scoped, self.store, version=self.version, namespace=self.namespace)
 
 
 def with_secrets(config: Mapping[str, object], owner: str) -> dict[str, object]:
@@ -302,7 +310,3 @@ def _with_secrets(value: object, need: str) -> object:
 
 def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
     return frozenset([one.prefix + rule.key for one in scoped for rule in one.schema.rules])
-
-
-def _restored(own: Scopes, members: PoolMembers, store: Store, version: int | None) -> PooledSet:
-    return PooledSet.of(own, members, store, version=version)

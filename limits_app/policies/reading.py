@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any, Final
+from weakref import WeakSet
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.conf import test_runner
 from limits_app.core.clock import Clock, monotonic_us
 from limits_app.core.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
+from limits_app.models.namespaces import SiteNamespace, entered, is_entered
 from limits_app.models.own_queries import read
 from limits_app.models.plan import groups_have_plans, memberships
 from limits_app.models.users import user_identifier
@@ -72,26 +75,51 @@ def _keep_no_pages() -> None:
 
 
 class IdentifierReader:
-    """Reads identifiers page by page in a background thread, until all were read."""
+    """Reads identifiers page by page in a background thread, until all were read.
 
-    def __init__(self, known: KnownIdentifiers) -> None:
-        self._known = known
+    `kept` returns those of each namespace that the process keeps, of which a page each is read in turn.
+    """
+
+    def __init__(self, kept: Callable[[], Iterable[tuple[SiteNamespace, KnownIdentifiers]]]) -> None:
+        self._kept = kept
+        self._given_up: WeakSet[KnownIdentifiers] = WeakSet()
+        """Those of namespaces that this thread cannot enter."""
         self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
 
     def start(self) -> None:
         """Read soon what was not read yet; in tests nothing."""
-        if _enabled and not self._known.is_complete and test_runner.current_test() is None:
+        if _enabled and test_runner.current_test() is None:
             self._task.start()
 
     def _step(self) -> int | None:
-        """Read a page; returns in how many microseconds to read the next one, None after the last."""
-        started = perf_counter()
-        try:
-            _keep_no_pages()
-            if self._known.read_page():
-                return round((perf_counter() - started) * _SHARE * _SECOND) or 1
-        except Unresolved as error:
-            logger.debug("the identifiers that have rows are not known yet: %s", error)
-            return _SECOND
+        """Read a page of each; returns in how many microseconds to read the next ones, None after the last."""
+        started, has_read, is_left = perf_counter(), False, False
+        for namespace, known in self._kept():
+            if known.is_complete or known in self._given_up:
+                continue
+            try:
+                is_left |= _read_page(namespace, known)
+                has_read = True
+            except Unresolved as error:
+                logger.debug("the identifiers that have rows are not known yet: %s", error)
+                is_left = True
+            except ImproperlyConfigured as error:
+                logger.warning("which clients have rows is unknown, so that the rows of each are queried: %s", error)
+                self._given_up.add(known)
+        if is_left:
+            return (round((perf_counter() - started) * _SHARE * _SECOND) or 1) if has_read else _SECOND
         connections.close_all()
         return None
+
+
+def _read_page(namespace: SiteNamespace, known: KnownIdentifiers) -> bool:
+    """Read the next page of a namespace; returns whether there may be more."""
+    with entered(namespace):
+        if is_entered(namespace):
+            _keep_no_pages()
+            return known.read_page()
+        raise ImproperlyConfigured(
+            f"the database router does not choose {namespace.alias!r} in background threads: set "
+            "LIMITS['NAMESPACE_CONTEXT'] to a function that takes this alias and returns a context manager in which "
+            "it does"
+        )

@@ -154,7 +154,7 @@ class ResolvedSet:
 
     def moved(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
         """A limit set for another store, with each scope replaced by the result of `change`."""
-        store_version = StoreVersion(self.alias, store, store.version())
+        store_version = StoreVersion(self.alias, store, store.version(self.limit_set.namespace))
         members = None if self.members is None else self.members.changed(change)
         accepts_all = self.limit_set.accepts_all
         return ResolvedSet.of(map(change, self.own), store_version, members, accepts_all=accepts_all).limit_set

@@ -12,6 +12,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import AnyLimit
 from limits_app.core.record import Schema, schema_of
 from limits_app.core.store import Store
+from limits_app.models.namespaces import current_keys
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 
@@ -56,6 +57,7 @@ class StoreVersions:
         self._default = conf.get(conf.STORE)
         self._replacement = replacement if conf.get(conf.ENABLED) else DISABLED
         self._seen = seen
+        self._namespace = current_keys().configuration
         self._versions: dict[str, StoreVersion] = {}
         for alias in conf.get(conf.STORES) if self._replacement is None and seen is None else ():
             self._read(alias)
@@ -64,7 +66,7 @@ class StoreVersions:
         """The store of an alias (None: the default one); UNAVAILABLE where it is down or not in the settings."""
         name = alias or self._default
         if self._replacement is not None:
-            return StoreVersion(name, self._replacement, self._replacement.version())
+            return StoreVersion(name, self._replacement, self._replacement.version(self._namespace))
         if self._seen is not None or name not in conf.get(conf.STORES):
             self._read(name)
         return self._versions.get(name) or StoreVersion(name, UNAVAILABLE, UNAVAILABLE.version())
@@ -72,7 +74,7 @@ class StoreVersions:
     def _read(self, alias: str) -> None:
         try:
             store = resilient_store(alias).open()
-            version = store.version() if self._seen is None else self._seen.get(alias)
+            version = store.version(self._namespace) if self._seen is None else self._seen.get(alias)
         except StoreUnavailable:  # an error only for requests that are counted in this store
             return
         if version is not None:

@@ -125,7 +125,7 @@ def _collect() -> None:
     if failed := roll_up().failed:
         alias, error = next(iter(failed.items()))
         raise StoreUnavailable(f"the store {alias!r} is unavailable, and may have the identifier: {error}")
-    denials.flush()
+    denials.flush_here()
 
 
 def _forget_state(mark: audit.Identifier) -> None:

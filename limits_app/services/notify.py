@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
@@ -75,7 +76,7 @@ def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) 
         return
     crossings = thresholds.crossings(acquisition)
     if crossings and in_task:
-        sending = asyncio.get_running_loop().run_in_executor(None, _send_in_thread, crossings)
+        sending = asyncio.get_running_loop().run_in_executor(None, copy_context().run, _send_in_thread, crossings)
         _SENDING.add(sending)
         sending.add_done_callback(_SENDING.discard)
     else:

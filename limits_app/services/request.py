@@ -24,6 +24,7 @@ from limits_app.core.errors import (
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
+from limits_app.models.namespaces import SiteNamespace, current_namespace, entered, in_task, is_of_thread
 from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
@@ -65,6 +66,8 @@ class Request:
     _shadowed: ResolvedSet | None = None
     """The resolved set, if it has limits in shadow mode that are still to be tried."""
     _fallback: LimitSet | None = None
+    _namespace: SiteNamespace
+    """That in which the request was admitted, for its extensions."""
 
     def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
         self._key = key
@@ -83,6 +86,9 @@ class Request:
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
+        if is_of_thread():
+            async with in_task():
+                return await self.aacquire(timeout)
         if timeout != 0:
             self._time_left = _countdown(timeout)
         acquired = await self._ause(self._atry if timeout == 0 else self._await)
@@ -101,12 +107,15 @@ class Request:
         return self._use(lambda limits, amounts: limits.prepare(amounts, checks=False))
 
     def latest(self, stale: LimitSet) -> LimitSet:
-        """See `LimitsSource.latest`; an extension is charged by the limits that apply now."""
-        self._recover(StaleConfiguration())  # the limits that were resolved before are outdated
-        return _of_same_member(self._use(lambda limits, _: limits), stale)
+        """See `LimitsSource.latest`; an extension is charged by the present limits of the same namespace."""
+        with entered(self._namespace):
+            self._recover(StaleConfiguration())  # the limits that were resolved before are outdated
+            return _of_same_member(self._use(lambda limits, _: limits), stale)
 
     async def alatest(self, stale: LimitSet) -> LimitSet:
         """See `LimitsSource.alatest`."""
+        if is_of_thread() or current_namespace() != self._namespace:
+            return await sync_to_async(self.latest)(stale)
 
         async def found(limits: LimitSet, _: Requested) -> LimitSet:
             return limits
@@ -116,10 +125,11 @@ class Request:
 
     def report(self, extension: Acquisition, *, in_task: bool) -> None:
         """See `LimitsSource.report`."""
-        if extension.claim.admitted:
-            notify.admitted(self._key[0], extension, in_task=in_task)
-        else:
-            notify.rejected(extension.outcome)
+        with entered(self._namespace):
+            if extension.claim.admitted:
+                notify.admitted(self._key[0], extension, in_task=in_task)
+            else:
+                notify.rejected(extension.outcome)
 
     def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
         """Call `use` with the effective limits and the amounts, again after an error that `_recover` handles."""
@@ -224,7 +234,7 @@ class Request:
             return acquisition
         notify.admitted(self._key[0], acquisition, in_task=in_task)
         if acquisition.limit_set.version is not None:  # limits without a version never change
-            acquisition.source = self
+            acquisition.source, self._namespace = self, current_namespace()
             acquisition.requires_usage = self.requires_usage
         return acquisition
 

@@ -93,7 +93,7 @@ def _in_store(
         schema = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
         return replace(one, schema=schema, degraded=degraded)
 
-    key, own = (store, store.version()), resolved.template or resolved
+    key, own = (store, store.version(resolved.limit_set.namespace)), resolved.template or resolved
     found = own.fallbacks.get(key)
     if found is None:
         own.fallbacks.clear()

@@ -111,7 +111,7 @@ def roll_up() -> RolledUp:
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)
-    evaluations.flush()
+    evaluations.flush_here()
     revert_candidates()
     return RolledUp(added, failed)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from limits_app.core import engine, mypyc_attr
 from limits_app.core.algorithms import State
@@ -37,8 +37,6 @@ from limits_app.stores.usage_counts import UsageCounts
 
 R = TypeVar("R")
 
-_NO_CHANGES: Final = ChangeLog()
-
 _Before = tuple[Record, list[State], tuple[FinishedUsage, ...], KeptUse, HourlyUsage | None, list[int] | None]
 """A record, and what it held before a step, as far as a step changes it."""
 
@@ -66,8 +64,10 @@ class MemoryStore:
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
         self._now = clock
-        self._logs = {"": _NO_CHANGES}
+        self._logs: dict[str, ChangeLog] = {}
         """The version with the log of changes, by namespace."""
+        self._unchanged = ChangeLog()
+        """That of all other namespaces."""
         self._records: dict[str, Record] = {}
         self._to_check: deque[str] = deque()
         """All scopes, in the order in which they are next checked for being idle."""
@@ -137,28 +137,41 @@ class MemoryStore:
             self._records.clear()
             self._to_check.clear()
             self._counts = UsageCounts()
-            self._logs = {namespace: log.advanced((ALL,)) for namespace, log in self._logs.items()}
+            self._make_stale()
         self.line.notify_all()
 
-    def collect_counts(self) -> Batch | None:
+    def collect_counts(self, namespace: str = "") -> Batch | None:
         with self._exclusive_step():
-            return self._counts.collect(self._records, self._now())
+            return self._counts.collect(self._records, self._now(), namespace)
 
-    def forget_counts(self, name: str) -> None:
+    def forget_counts(self, name: str, namespace: str = "") -> None:
         with self._exclusive_step():
-            self._counts.forget(name)
+            self._counts.forget(name, namespace)
 
     def version(self, namespace: str = "") -> int:
-        return self._logs.get(namespace, _NO_CHANGES).version
+        return self._log_of(namespace).version
 
     def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         with self._exclusive_step():
-            log = self._logs[namespace] = self._logs.get(namespace, _NO_CHANGES).advanced(changes)
+            log = self._logs[namespace] = self._log_of(namespace).advanced(changes)
         self.line.notify_all()
         return log.version
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        return self._logs.get(namespace, _NO_CHANGES).since(version)
+        return self._log_of(namespace).since(version)
+
+    def make_stale(self) -> None:
+        """Make all limits stale that were compiled before now, in all namespaces."""
+        with self._exclusive_step():
+            self._make_stale()
+        self.line.notify_all()
+
+    def _make_stale(self) -> None:
+        self._logs = {namespace: log.advanced((ALL,)) for namespace, log in self._logs.items()}
+        self._unchanged = self._unchanged.advanced((ALL,))
+
+    def _log_of(self, namespace: str) -> ChangeLog:
+        return self._logs.get(namespace, self._unchanged)
 
     def _step(
         self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True
@@ -175,7 +188,11 @@ class MemoryStore:
                 acquire_patiently(lock)
             if self._in_step:
                 raise InStep
-            if is_new and claim.version is not None and claim.version != self._logs[""].version:
+            if (
+                is_new
+                and claim.version is not None
+                and claim.version != self._logs.get(claim.plan.namespace, self._unchanged).version
+            ):
                 raise StaleConfiguration
             try:
                 self._in_step = True

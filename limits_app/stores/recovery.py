@@ -144,7 +144,7 @@ class Recovery:
         if breaker.state is BreakerState.HALF_OPEN:
             return self._pause_us // _HALF_OPEN_FACTOR
         if self._fallback is not None:
-            self._fallback.advance_version()  # requests that wait there go back to the store if it is available
+            self._fallback.make_stale()  # requests that wait there go back to the store if it is available
         if breaker.state is BreakerState.CLOSED and not breaker.has_recent_failures():
             self._target.failing = False  # calls bypass the circuit breaker from now on
         if self._target.failing or self._target.is_full or self.pending:

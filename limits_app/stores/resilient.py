@@ -207,12 +207,12 @@ class ResilientStore:
         changes: tuple[int, Changes] | None = self._call("changes_since", version, namespace)
         return changes
 
-    def collect_counts(self) -> Batch | None:
-        batch: Batch | None = self._call("collect_counts")
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        batch: Batch | None = self._call("collect_counts", namespace)
         return batch
 
-    def forget_counts(self, name: str) -> None:
-        self._call("forget_counts", name)
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        self._call("forget_counts", name, namespace)
 
     @property
     def unsettled(self) -> int:

@@ -8,67 +8,91 @@ from typing import Final
 
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
 from limits_app.core.engine import close_usage
-from limits_app.core.keys import Scope, unique_name
+from limits_app.core.keys import Scope, digest_in, namespace_digest, unique_name
 from limits_app.core.record import Record
 
 _BATCH: Final = 1000
+
+
+class _Counts:
+    """The usage of one namespace: the scopes whose records are counting, the finished hours, and the waiting batch."""
+
+    def __init__(self) -> None:
+        self.counting: dict[str, Scope] = {}
+        self.finished: dict[tuple[int, Scope], dict[str, int]] = {}
+        self.batch: Batch | None = None
 
 
 class UsageCounts:
     """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[int, Scope], dict[str, int]] = {}
         self._counting: dict[str, Scope] = {}
-        self._batch: Batch | None = None
+        self._by_namespace: dict[bytes, _Counts] = {}
 
     def add(self, scope: Scope, record: Record, now: int) -> None:
         """Take over the finished usage of a record, and note whether it is counting."""
         if record.usage is not None and record.usage.until and scope.key not in self._counting:
-            self._counting[scope.key] = scope
+            self._counting[scope.key] = self._of(scope).counting[scope.key] = scope
         if record.finished:
+            counts = self._of(scope)
             while record.finished:
-                self._take(scope, record)
-            self._remove_old(now)
+                _take(counts, scope, record)
+            _remove_old(counts, now)
 
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""
         scope = self._counting.pop(key, None)
         if scope is not None:
+            self._of(scope).counting.pop(key, None)
             close_usage(record)
             self.add(scope, record, now)
 
-    def collect(self, records: Mapping[str, Record], now: int) -> Batch | None:
+    def collect(self, records: Mapping[str, Record], now: int, namespace: str) -> Batch | None:
         """Return a batch of counts, as `CountingStore.collect_counts` does."""
-        if self._batch is None:
-            is_full = len(self._counting) > _BATCH or len(self._counts) > _BATCH
-            for key in list(islice(self._counting, _BATCH)):
+        counts = self._by_namespace.get(namespace_digest(namespace))
+        if counts is None:
+            return None
+        if counts.batch is None:
+            is_full = len(counts.counting) > _BATCH or len(counts.finished) > _BATCH
+            for key in list(islice(counts.counting, _BATCH)):
                 self.close(key, records[key], now)
-            counts = list(self._taken())
-            self._batch = Batch(unique_name(), counts, is_full) if counts else None
-        return self._batch
+            found = list(_taken(counts))
+            counts.batch = Batch(unique_name(), found, is_full) if found else None
+        return counts.batch
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, namespace: str) -> None:
         """Remove a batch."""
-        if self._batch is not None and self._batch.name == name:
-            self._batch = None
+        counts = self._by_namespace.get(namespace_digest(namespace))
+        if counts is not None and counts.batch is not None and counts.batch.name == name:
+            counts.batch = None
 
-    def _take(self, scope: Scope, record: Record) -> None:
-        """Take over one finished hour of a record."""
-        hour, amounts = record.finished[0]
-        sums = dict(self._counts.get((hour, scope), {}))
-        for key, amount in amounts.items():
-            sums[key] = sums.get(key, 0) + amount
-        # Without a call in between, where a signal handler could raise.
-        self._counts[hour, scope], record.finished = sums, record.finished[1:]
+    def _of(self, scope: Scope) -> _Counts:
+        namespace = digest_in(scope.key)
+        counts = self._by_namespace.get(namespace)
+        if counts is None:
+            counts = self._by_namespace[namespace] = _Counts()
+        return counts
 
-    def _remove_old(self, now: int) -> None:
-        """Remove the oldest counts where they were not collected for too long, one at a time."""
-        oldest = next(iter(self._counts), None)
-        if oldest is not None and oldest[0] < hour_of(now) - KEPT_HOURS:
-            del self._counts[oldest]
 
-    def _taken(self) -> Iterator[Count]:
-        for hour, scope in list(islice(self._counts, _BATCH)):
-            amounts = self._counts.pop((hour, scope))
-            yield Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
+def _take(counts: _Counts, scope: Scope, record: Record) -> None:
+    """Take over one finished hour of a record."""
+    hour, amounts = record.finished[0]
+    sums = dict(counts.finished.get((hour, scope), {}))
+    for key, amount in amounts.items():
+        sums[key] = sums.get(key, 0) + amount
+    # Without a call in between, where a signal handler could raise.
+    counts.finished[hour, scope], record.finished = sums, record.finished[1:]
+
+
+def _remove_old(counts: _Counts, now: int) -> None:
+    """Remove the oldest counts where they were not collected for too long, one at a time."""
+    oldest = next(iter(counts.finished), None)
+    if oldest is not None and oldest[0] < hour_of(now) - KEPT_HOURS:
+        del counts.finished[oldest]
+
+
+def _taken(counts: _Counts) -> Iterator[Count]:
+    for hour, scope in list(islice(counts.finished, _BATCH)):
+        amounts = counts.finished.pop((hour, scope))
+        yield Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)

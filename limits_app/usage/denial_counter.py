@@ -16,7 +16,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
-from limits_app.usage.writer import BackgroundWriter
+from limits_app.usage.writer import BackgroundWriter, Origin
 
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
@@ -81,21 +81,21 @@ class Denials(BackgroundWriter[Denied, Times]):
     def waiting(self) -> int:
         """Number of rejections that are not written yet."""
         with self._lock:
-            return sum(times.number for times in self._kept.values())
+            return sum(times.number for kept in self._kept.values() for times in kept.values())
 
     def note(self, outcome: Outcome) -> None:
         """Count a rejection for each limit that rejected the request, with the id of the present web request."""
         if not conf.get(conf.USAGE):
             return
-        now, request = self.now(), WEB_REQUEST.get()()
+        now, request, origin = self.now(), WEB_REQUEST.get()(), self._origin()
         ids = "" if request is None else request.request_id
         with self._lock:
             for status in outcome.violations:
                 who = status.entity if status.member is None else status.member
                 bucket = bucket_of(shared=status.shared, member=status.member)
                 denied = Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
-                self._keep(denied, Times(1, now, now, ids))
-        self._schedule_writing()
+                self._keep(origin, denied, Times(1, now, now, ids))
+        self._schedule_writing(origin)
 
     def _write(self, taken: Mapping[Denied, Times], using: str) -> int:
         noted: dict[Denied, Times] = {}
@@ -108,8 +108,8 @@ class Denials(BackgroundWriter[Denied, Times]):
             upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
         return sum(times.number for times in taken.values())
 
-    def _keep(self, key: Denied, value: Times) -> None:
-        noted = self._kept
+    def _keep(self, origin: Origin, key: Denied, value: Times) -> None:
+        noted = self._kept[origin]
         # From the most to the least specific, where there would be too many entries.
         place = key
         if place not in noted and len(noted) >= self._most:

@@ -18,7 +18,7 @@ from limits_app.core.keys import short_key
 from limits_app.models import EvaluatedEntity, EvaluationCount, EvaluationKind
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import since_1970
-from limits_app.usage.writer import BackgroundWriter
+from limits_app.usage.writer import BackgroundWriter, Origin
 
 _HOUR: Final = 3_600
 _MOST_ENTITIES: Final = 1_000
@@ -59,7 +59,7 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
         """See `BackgroundWriter.after_fork`."""
         super().after_fork()
         self._decided: Counter[tuple[int, str, bool]] = Counter()
-        self._entities: dict[int, set[str]] = {}
+        self._entities: dict[tuple[Origin, int], set[str]] = {}
 
     def decided(self) -> Mapping[tuple[int, str, bool], int]:
         """The requests that this process has decided, by policy, kind, and whether they were or would be rejected."""
@@ -75,7 +75,7 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
         """
         if not conf.get(conf.USAGE):
             return
-        hour = int(self.now() // _HOUR)
+        hour, origin = int(self.now() // _HOUR), self._origin()
         counts: dict[Evaluation, Decisions] = {}
         for policy, key, rejected in decided:
             for one in (Evaluation(hour, *policy, key), Evaluation(hour, *policy, "")):
@@ -83,19 +83,19 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
                 counts[one] = Decisions(1, int(rejected or (before is not None and before.rejected > 0)))
         with self._lock:
             for place, new in counts.items():
-                self._keep(place, new)
-            self._keep_entity(counts, entity)
+                self._keep(origin, place, new)
+            self._keep_entity(origin, counts, entity)
             self._decided.update((one.policy_id, one.kind, n.rejected > 0) for one, n in counts.items() if not one.key)
-        self._schedule_writing()
+        self._schedule_writing(origin)
 
-    def _keep_entity(self, counts: Mapping[Evaluation, Decisions], entity: str | None) -> None:
+    def _keep_entity(self, origin: Origin, counts: Mapping[Evaluation, Decisions], entity: str | None) -> None:
         """Count the decision of each promoted candidate for the entity; the caller holds `_lock`."""
         for place, decisions in counts.items():
             if place.kind == EvaluationKind.PROMOTED and not place.key:
-                known, digest = self._entities.setdefault(place.candidate_id, set()), digest_of(entity)
+                known, digest = self._entities.setdefault((origin, place.candidate_id), set()), digest_of(entity)
                 if digest in known or len(known) < _MOST_ENTITIES:
                     known.add(digest)
-                    self._keep(EntityOfCandidate(place.candidate_id, digest), decisions)
+                    self._keep(origin, EntityOfCandidate(place.candidate_id, digest), decisions)
 
     def _write(self, taken: Mapping[Evaluation | EntityOfCandidate, Decisions], using: str) -> int:
         evaluated, entities, requests = [], [], 0
@@ -110,9 +110,10 @@ class Evaluations(BackgroundWriter[Evaluation | EntityOfCandidate, Decisions]):
                 upsert(model, rows, {"evaluated": ADD, "rejected": ADD}, using=using)
         return requests
 
-    def _keep(self, key: Evaluation | EntityOfCandidate, value: Decisions) -> None:
-        old = self._kept.get(key, Decisions(0, 0))
-        self._kept[key] = Decisions(old.evaluated + value.evaluated, old.rejected + value.rejected)
+    def _keep(self, origin: Origin, key: Evaluation | EntityOfCandidate, value: Decisions) -> None:
+        kept = self._kept[origin]
+        old = kept.get(key, Decisions(0, 0))
+        kept[key] = Decisions(old.evaluated + value.evaluated, old.rejected + value.rejected)
 
 
 def digest_of(entity: str | None) -> str:

@@ -10,25 +10,31 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
+from limits_app.core.keys import namespace_digest
 from limits_app.models import Candidate, CollectedBatch, Denial, EvaluatedEntity, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
+from limits_app.models.namespaces import SiteNamespace, current_namespace
+
+_LONGEST_FOLDER: Final = 200
 
 
 class Archive:
     """The file of one run: `NAME.jsonl.gz`, or `NAME-2.jsonl.gz` and so on if that exists. It is created on first use.
 
-    A killed run leaves at most an incomplete end, and later runs never append to it. Rows that are missing there
-    were not deleted.
+    The rows of a namespace are in a folder of its name. A killed run leaves at most an incomplete end, and later runs
+    never append to it. Rows that are missing there were not deleted.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
+        namespace = current_namespace()
+        self._folder = folder / _folder_of(namespace) if namespace.keys.counters else folder
         self._name = name
         self._file: Path | None = None
 
@@ -64,6 +70,12 @@ class Archive:
             else:
                 _sync(self._folder)
                 return file
+
+
+def _folder_of(namespace: SiteNamespace) -> str:
+    """The name of a folder that no other namespace has; it leads nowhere else, whatever the namespace is named."""
+    name = quote(namespace.name, safe="").replace(".", "%2E")
+    return name if len(name) <= _LONGEST_FOLDER else namespace_digest(namespace.name).hex()
 
 
 class _Exact(DjangoJSONEncoder):

@@ -12,6 +12,7 @@ from django.db import IntegrityError, router, transaction
 from limits_app.core.counting import Batch, Count
 from limits_app.core.store import CountingStore
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
+from limits_app.models.namespaces import current_keys
 from limits_app.models.usage import ADD, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, snapshot_row, storable
 
@@ -19,7 +20,7 @@ _Row = tuple[Period, int, str, Bucket, str, str]
 
 
 def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
-    """Add the counts of a store to the snapshots; returns the number of counts.
+    """Add the counts of a store in the present namespace to the snapshots; returns the number of counts.
 
     It stops after `seconds` if the store has still more; the next call continues.
 
@@ -27,10 +28,10 @@ def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
     transaction, and the store forgets it only afterwards. Therefore it must not run inside another transaction, and
     raises a RuntimeError there.
     """
-    added, ends = 0, monotonic() + seconds
-    while (batch := store.collect_counts()) is not None:
+    added, ends, namespace = 0, monotonic() + seconds, current_keys().counters
+    while (batch := store.collect_counts(namespace)) is not None:
         added += _add(batch)
-        store.forget_counts(batch.name)
+        store.forget_counts(batch.name, namespace)
         if not batch.is_full or monotonic() >= ends:
             break
     return added

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock, RLock
 from time import time
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from django.db import connections, models, router
+from django.db import DEFAULT_DB_ALIAS, connections, models, router
 
 from limits_app.conf import test_runner
 from limits_app.core.clock import Clock, as_clock, monotonic_us
 from limits_app.core.runtime import at_end, on_fork
+from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered
 from limits_app.stores.background import BackgroundTask
 
 logger = logging.getLogger("limits_app")
@@ -34,10 +36,21 @@ def write_in_background(enabled: bool) -> None:
     _enabled = enabled
 
 
+class Origin(NamedTuple):
+    """Where something was noted: the namespace, and the database that it is written to."""
+
+    namespace: SiteNamespace
+    using: str
+
+
+_WHOLE_SITE: Final = Origin(WHOLE_SITE, DEFAULT_DB_ALIAS)
+
+
 class BackgroundWriter(ABC, Generic[K, V]):
     """Calls `flush` in a background thread until it succeeds, and once more when the process ends.
 
-    Subclasses keep what is not written yet in `_kept`, behind `_lock`. `now` is the time in seconds since 1970.
+    Subclasses keep what is not written yet in `_kept`, behind `_lock`, by its origin. `now` is the time in seconds
+    since 1970.
     """
 
     what: ClassVar[str]
@@ -58,46 +71,71 @@ class BackgroundWriter(ABC, Generic[K, V]):
         self._is_failing = False
         self._is_started = False
         self._noted_in_a_test = False
-        self._kept: dict[K, V] = {}
+        self._kept: defaultdict[Origin, dict[K, V]] = defaultdict(dict)
 
     def flush(self) -> int:
-        """Write everything; returns how much that was. On an error, everything is kept."""
+        """Write everything; returns how much that was. What raises an error is kept, and the rest is written."""
         with self._writing:
             with self._lock:
-                taken, self._kept = self._kept, {}
+                origins = list(self._kept)
                 self._is_started = False  # what is kept from now on needs another run
-                is_left = self._noted_in_a_test and test_runner.current_test() is None
-                self._noted_in_a_test = False
-            if not taken or is_left:
-                return 0
-            try:
-                return self._write(taken, router.db_for_write(self.model))
-            except BaseException:
-                with self._lock:
-                    since, self._kept = self._kept, {}
-                    for key, value in (*taken.items(), *since.items()):
-                        self._keep(key, value)
-                raise
+            written, errors = 0, []
+            for origin in origins:
+                try:
+                    written += self._flush(origin)
+                except Exception as error:  # noqa: BLE001 - that of one namespace is no reason to keep what others noted
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+            return written
+
+    def flush_here(self) -> int:
+        """Write what was noted in the present namespace."""
+        with self._writing:
+            return self._flush(self._origin())
+
+    def _flush(self, origin: Origin) -> int:
+        """Write what was noted in a namespace, all or nothing; the caller holds `_writing`."""
+        with self._lock:
+            taken = self._kept.pop(origin, {})
+            is_left = self._noted_in_a_test and test_runner.current_test() is None
+            self._noted_in_a_test = False
+        if not taken or is_left:
+            return 0
+        try:
+            with entered(origin.namespace):
+                return self._write(taken, origin.using)
+        except BaseException:
+            with self._lock:
+                since = self._kept.pop(origin, {})
+                for key, value in (*taken.items(), *since.items()):
+                    self._keep(origin, key, value)
+            raise
 
     def clear(self) -> None:
         """Discard what is not written."""
         with self._lock:
-            self._kept = {}
+            self._kept.clear()
 
     @abstractmethod
     def _write(self, taken: Mapping[K, V], using: str) -> int:
         """Write to a database, all or nothing; returns how much that was."""
 
     @abstractmethod
-    def _keep(self, key: K, value: V) -> None:
+    def _keep(self, origin: Origin, key: K, value: V) -> None:
         """Keep a value until it is written, together with an earlier one of its key; the caller holds `_lock`."""
 
-    def _schedule_writing(self) -> None:
+    def _origin(self) -> Origin:
+        """Where something is noted now."""
+        namespace = current_namespace()
+        return _WHOLE_SITE if namespace is WHOLE_SITE else Origin(namespace, router.db_for_write(self.model))
+
+    def _schedule_writing(self, origin: Origin) -> None:
         """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""
         if not _enabled or self._is_started or self._is_of_a_test():
             return
         at_end(self._at_exit)
-        connection = connections[router.db_for_write(self.model)]
+        connection = connections[origin.using]
         if connection.in_atomic_block:
             connection.on_commit(self._start)
         else:

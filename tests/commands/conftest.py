@@ -19,11 +19,11 @@ from tests.services.failing import FailingStore, recover_by
 class Store(FailingStore):
     """A store that counts, and fails while it is `down`."""
 
-    def collect_counts(self) -> Batch | None:
-        return self._reached().collect_counts()  # type: ignore[attr-defined]
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        return self._reached().collect_counts(namespace)  # type: ignore[attr-defined]
 
-    def forget_counts(self, name: str) -> None:
-        self._reached().forget_counts(name)  # type: ignore[attr-defined]
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        self._reached().forget_counts(name, namespace)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

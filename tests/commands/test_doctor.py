@@ -431,7 +431,7 @@ def test_usage_that_waits_in_redis_is_found(settings: Settings) -> None:
         store = registry.store()
         assert isinstance(store, RedisStore)
         assert found("D027") == []
-        hours = store._names.finished_usage(store._names.tags[0])[1]
+        hours = store._names.finished_usage(store._names.tags[0], b"")[1]
         with Redis(port=server.port) as client:
             client.zadd(hours, {b"cx": store.clock() / HOUR_US - 2})
             assert found("D027") == []

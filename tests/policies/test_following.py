@@ -31,7 +31,7 @@ CLIENT = "user:1"
 def read_all() -> None:
     """Read which identifiers have rows, as the background thread does."""
     resolver.get(("unused", None, (), None))
-    while configuration.known.read_page():
+    while configuration.current().known.read_page():
         pass
 
 
@@ -74,7 +74,9 @@ def test_clients_without_rows_share_what_is_compiled(api: None) -> None:
     assert first.limit_set.scopes != second.limit_set.scopes
     assert first.limit_set._shapes is second.limit_set._shapes
     assert [scope.entity for scope in second.limit_set.scopes] == ["user:8"]
-    assert configuration.clients.values == {} or all(key[1] == "user:own" for key in configuration.clients.values)
+    assert configuration.current().clients.values == {} or all(
+        key[1] == "user:own" for key in configuration.current().clients.values
+    )
 
 
 def test_client_with_rows_is_one_query(api: None) -> None:
@@ -91,7 +93,7 @@ def test_sets_of_clients_that_come_back_stay(settings: Settings, api: None) -> N
     for number in range(6):
         capacity(f"key:{number}")
         assert queries("user:own") == 0
-    assert len(configuration.clients) == 3
+    assert len(configuration.current().clients) == 3
 
 
 @pytest.mark.parametrize("number", [2, 100])
@@ -232,8 +234,8 @@ def test_rollout_applies_to_the_same_clients_as_for_clients_with_rows(api: None)
     limits.set_resource_limits("api", [CallLimit(500, 60)], rollout_percent=40)
     names = [f"user:{number}" for number in range(100)]
     by_template = [resolver.get(("api", name, (), None)).limit_set for name in names]
-    configuration.known.restart()
-    configuration.drop_all()
+    configuration.current().known.restart()
+    configuration.current().drop_all()
     by_query = [resolver.get(("api", name, (), None)).limit_set for name in names]
     assert [list(one) for one in by_template] == [list(one) for one in by_query]
     assert 0 < sum(not list(one) for one in by_query) < 100
@@ -273,7 +275,7 @@ def test_rows_written_past_the_app_apply_after_a_refresh(settings: Settings, api
         values = "'user:raw', '', false, true, false, '{}'"
         cursor.execute(f"INSERT INTO limits_app_entity ({columns}) VALUES ({values})")  # noqa: S608 - constants
     assert capacity("user:raw") == 1000
-    configuration.due_at = 0.0
+    configuration.current().due_at = 0.0
     assert not list(limits.limit_set("api", "user:raw"))
 
 
@@ -304,8 +306,8 @@ def test_client_whose_row_is_not_known_decides_for_no_other_client(
     limits.set_plan_limits("max", [CallLimit(9, 60)], resource="other")
     capacity("user:9")
     read_all()
-    assert configuration.known.is_complete
-    configuration.drop_all()
+    assert configuration.current().known.is_complete
+    configuration.current().drop_all()
     with monkeypatch.context() as patched:
         patched.setattr(cache, "advance_version", lambda **_: None)
         patched.setattr(MemoryStore, "advance_version", lambda *_: None)
@@ -431,7 +433,7 @@ def test_look_up_sees_no_state_in_which_everything_is_forgotten(api: None, monke
 
     def may_have_rows(self: Known, identifier: str) -> bool:
         found = look_up(self, identifier)
-        configuration.known.restart()  # as another thread does that applies a change
+        configuration.current().known.restart()  # as another thread does that applies a change
         return found
 
     monkeypatch.setattr(Known, "may_have_rows", may_have_rows)
@@ -449,7 +451,7 @@ def test_bulk_of_ten_thousand_rows_is_found_in_pages(api: None) -> None:
 def test_changes_that_are_applied_while_limits_are_kept_apply_to_them(
     api: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = configuration.clients.add
+    keep = configuration.current().clients.add
 
     def add(*args: Any, **options: Any) -> None:
         monkeypatch.undo()
@@ -457,7 +459,7 @@ def test_changes_that_are_applied_while_limits_are_kept_apply_to_them(
         assert capacity("user:2") == 1000  # as a finalizer does, which applies the change before the others are kept
         keep(*args, **options)
 
-    monkeypatch.setattr(configuration.clients, "add", add)
+    monkeypatch.setattr(configuration.current().clients, "add", add)
     assert capacity("user:own") == 5
     assert capacity("user:own") == 5
 
@@ -499,7 +501,7 @@ def test_log_that_lacks_changes_begins_everything_again(api: None, monkeypatch: 
     monkeypatch.setattr(MemoryStore, "changes_since", lambda *_: None)
     limits.set_entity_limits(CLIENT, [CallLimit(5, 60)], resource="api")
     assert capacity(CLIENT) == 5
-    assert not configuration.known.is_complete
+    assert not configuration.current().known.is_complete
     assert capacity("user:2") == 1000
 
 
@@ -530,7 +532,7 @@ def test_each_store_has_its_own_number(settings: Settings) -> None:
     registry.store("other").advance_version()  # as another process does that changes nothing here
     limits.set_entity_limits(CLIENT, [CallLimit(5, 60)], resource="far")
     assert [capacity(CLIENT, "far"), capacity(CLIENT), capacity("user:2", "far")] == [5, 1000, 1000]
-    assert {*configuration.sync.seen} == {"default", "other"}
+    assert {*configuration.current().sync.seen} == {"default", "other"}
 
 
 def test_sets_keep_what_they_have_for_another_version(api: None) -> None:

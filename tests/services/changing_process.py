@@ -154,7 +154,7 @@ def capacities(number: int, kind: int) -> list[int]:
 def load(shared: mmap.mmap) -> str:
     """Acquire until the changes end; returns the number of decisions, of changes, and the decisions that were stale."""
     decisions, seen, stale = 0, set[int](), []
-    while not configuration.known.is_complete:  # a background thread reads which identifiers have rows
+    while not configuration.current().known.is_complete:  # a background thread reads which identifiers have rows
         limits.acquire("api", entity="user:9")
         sleep(0.05)
     sys.stdout.write("ready\n")

@@ -76,11 +76,11 @@ def test_calls_that_differ_are_all_named_and_those_used_last_apply() -> None:
 def test_a_process_writes_them_once_and_only_when_they_are_in_force() -> None:
     limits.set_resource_limits("set", [CallLimit(9, 60)])
     for resource in ("set", "login", "login"):
-        configuration.apply((ALL,))
+        configuration.current().sync.apply((ALL,))
         limits.acquire(resource, default_limits=PER_MINUTE).release()
     assert [str(row) for row in CodeLimits.objects.all()] == ["login: calls=2/min"]
     CodeLimits.objects.all().delete()
-    configuration.apply((ALL,))
+    configuration.current().sync.apply((ALL,))
     limits.try_acquire("login", default_limits=PER_MINUTE).release()
     assert not CodeLimits.objects.exists()
 
@@ -90,7 +90,7 @@ def test_a_transaction_that_is_rolled_back_writes_nothing_and_the_next_one_does(
         limits.acquire("login", default_limits=PER_MINUTE).release()
         transaction.set_rollback(True)
     assert not CodeLimits.objects.exists()
-    configuration.apply((ALL,))
+    configuration.current().sync.apply((ALL,))
     with transaction.atomic():
         limits.acquire("login", default_limits=PER_MINUTE).release()
     assert CodeLimits.objects.count() == 1

@@ -93,7 +93,7 @@ def capacity(resource: str = "api", entity: str = "user:1") -> float:
 
 def read_identifiers() -> None:
     """Read which identifiers have rows, as the background thread does."""
-    while configuration.known.read_page():
+    while configuration.current().known.read_page():
         pass
 
 
@@ -169,7 +169,7 @@ def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
         assert capacity() == 5
         kept = resolver.cached(("api", "user:1", (), None))
         assert kept is not None
-        assert kept.limit_set.version == kept.limit_set.store.version()
+        assert kept.limit_set.version == kept.limit_set.store.version(kept.limit_set.namespace)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from limits_app.management.limits import (
     usage,
 )
 from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, run_in_namespaces
 from limits_app.models.own_queries import DATABASE_ERRORS
 
 SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
@@ -96,7 +96,7 @@ class Command(BaseCommand):
         out = Output(self.stdout, self.stderr, Format(options["format"]), color=not options["no_color"])
         assert chosen.run is not None  # noqa: S101 - a subcommand with verbs cannot be chosen
         with _errors_as_messages():
-            code = chosen.run(Namespace(**options), out)
+            code = run_in_namespaces(chosen.run, Namespace(**options), out)
             self.stdout.flush()  # inside the block, so that write errors become messages
         if code:
             sys.exit(code)

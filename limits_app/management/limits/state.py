@@ -230,6 +230,7 @@ _FINDING: Final = ("severity", "id", "message", "advice")
         "--patience", type=seconds, default=PATIENCE_SECONDS, metavar="TIME", help="timeout of each server, such as 10s"
     ),
     examples=("doctor", "doctor --fail-on warning --format json"),
+    periodic=True,
 )
 def doctor(options: Namespace, out: Output) -> ExitCode:
     """Show the findings of the doctor."""

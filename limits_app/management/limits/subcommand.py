@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NoReturn
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import router, transaction
 
@@ -17,6 +18,7 @@ from limits_app.audit import Difference, Snapshot, acting, differences
 from limits_app.management.limits.output import Format, Output, Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_rules import snapshot_text
+from limits_app.models.namespaces import entered_by_name, run_in_all
 from limits_app.models.patterns import is_pattern
 from limits_app.services.safe_text import printable
 from limits_app.usage.reading import never_used
@@ -48,7 +50,8 @@ class Subcommand:
     """A subcommand of `manage.py limits`, which either runs or has verbs that run.
 
     `examples` are command lines without `manage.py limits`; `--help` shows them.
-    A subcommand that `writes` also has the options `--dry-run`, `--yes` and `--reason`.
+    A subcommand that `writes` also has the options `--dry-run`, `--yes` and `--reason`, and one that is `periodic`
+    the option `--all`.
     """
 
     help: str
@@ -56,6 +59,7 @@ class Subcommand:
     arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ()
     writes: bool = False
+    periodic: bool = False
     verbs: Mapping[str, Subcommand] = field(default_factory=dict)
 
     def add_to(self, parser: ArgumentParser) -> None:
@@ -63,6 +67,10 @@ class Subcommand:
         for add in self.arguments:
             add(parser)
         parser.add_argument("--format", choices=[*map(str, Format)], default=str(Format.TABLE), help="output format")
+        namespace = parser.add_mutually_exclusive_group()
+        namespace.add_argument("--namespace", metavar="NAME", help="work on this tenant, as LIMITS names it")
+        if self.periodic:
+            namespace.add_argument("--all", action="store_true", help="work on each tenant in LIMITS['NAMESPACES']")
         if self.writes:
             parser.add_argument("--dry-run", action="store_true", help="show the changes without saving them")
             parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -70,10 +78,37 @@ class Subcommand:
 
 
 def subcommand(
-    text: str, *arguments: Argument, examples: tuple[str, ...], writes: bool = False
+    text: str, *arguments: Argument, examples: tuple[str, ...], writes: bool = False, periodic: bool = False
 ) -> Callable[[Run], Subcommand]:
     """Make a function a subcommand, with its help and its arguments."""
-    return lambda run: Subcommand(text, run, arguments, examples, writes)
+    return lambda run: Subcommand(text, run, arguments, examples, writes, periodic)
+
+
+def run_in_namespaces(run: Run, options: Namespace, out: Output) -> int:
+    """Run a subcommand in the namespaces that its options name, or in the present one; returns its exit code.
+
+    Of several namespaces, the code is the worst; an error in one is shown, and the others are worked on.
+    """
+    if not (options.namespace or getattr(options, "all", False)):
+        return run(options, out) or ExitCode.OK
+    codes = [ExitCode.OK]
+
+    def run_in(name: str) -> None:
+        out.note(f"namespace {printable(name)}:")
+        codes.append(ExitCode(run(options, out) or ExitCode.OK))
+
+    try:
+        if options.namespace:
+            with entered_by_name(options.namespace):
+                return run(options, out) or ExitCode.OK
+        errors = run_in_all(run_in)
+    except ImproperlyConfigured as error:
+        fail(str(error), ExitCode.USAGE)
+    for name, problem in errors.items():
+        out.note(f"namespace {printable(name)}: {printable(str(problem), but=chr(10))}")
+    if errors:
+        fail(f"It failed in {len(errors)} namespaces: {', '.join(map(printable, errors))}.")
+    return max(codes)
 
 
 def fail(message: str, code: ExitCode = ExitCode.ERROR) -> NoReturn:

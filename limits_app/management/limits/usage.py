@@ -144,7 +144,11 @@ def _rejection_table(found: Sequence[Rejection], nothing: str) -> Table:
     return Table(_REJECTION, [*map(_OF_REJECTION, found)], nothing)
 
 
-@subcommand("add the counts of the stores to the usage snapshots; safe to run at any time", examples=("snapshot",))
+@subcommand(
+    "add the counts of the stores to the usage snapshots; safe to run at any time",
+    examples=("snapshot", "snapshot --all"),
+    periodic=True,
+)
 def snapshot(options: Namespace, out: Output) -> None:
     """Roll up usage."""
     with out.working("Reading the stores"):
@@ -162,6 +166,7 @@ def snapshot(options: Namespace, out: Output) -> None:
     argument("--audit-before", type=past, metavar="WHEN", help=f"also delete audit events before this time; {AGES}"),
     examples=("prune --dry-run", "prune --yes --archive /var/archive/limits --audit-before 365d"),
     writes=True,
+    periodic=True,
 )
 def prune(options: Namespace, out: Output) -> None:
     """Delete old usage, rejections and audit events."""
@@ -214,7 +219,9 @@ def _prune_audit(options: Namespace, out: Output) -> int:
     return pruned
 
 
-@subcommand("send the alerts that are due; run it every minute without Celery", examples=("alerts send",))
+@subcommand(
+    "send the alerts that are due; run it every minute without Celery", examples=("alerts send",), periodic=True
+)
 def _send(options: Namespace, out: Output) -> ExitCode:
     done = send()
     out.show(Table(("sent", "failed"), [(done.sent, done.failed)]), data=done.as_dict())

@@ -22,6 +22,7 @@ from django.utils import timezone
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
+from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.stores import registry
 
@@ -222,7 +223,7 @@ def waiting() -> Iterator[Finding]:
     for alias in conf.get(conf.STORES):
         if conf.store_settings(alias).kind is not conf.StoreKind.REDIS:
             continue
-        oldest = cast("RedisStore", registry.store(alias)).oldest_hour()
+        oldest = cast("RedisStore", registry.store(alias)).oldest_hour(current_keys().counters)
         since = None if oldest is None else datetime.fromtimestamp(oldest * _HOUR_SECONDS, UTC)
         if since is not None and timezone.now() - since > _LATE:
             yield Finding(

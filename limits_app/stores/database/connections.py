@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache
+from functools import cache, lru_cache
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -22,6 +22,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.core.clock import lasts
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import namespace_digest
 from limits_app.core.runtime import around_fork
 from limits_app.stores.connection_limit import ConnectionLimit
 from limits_app.stores.database.commit_log import CommitLog
@@ -42,8 +43,8 @@ _REPLY_SLACK_SECONDS: Final = 0.5
 _MIN_IDLE_SECONDS: Final = 0.5
 """What a process on a busy machine may need between two statements."""
 
-VERSION_ID: Final = 1
-"""The row of the version with which claims are compared: that of the empty namespace."""
+_WHOLE_SITE_ID: Final = 1
+"""The number of the empty namespace."""
 
 _INHERITED: Final[list[StoreConnection]] = []
 """Connections of parent processes that were in use at a fork: closing one in the child would end the parent's."""
@@ -156,10 +157,9 @@ class StoreConnection(ABC):
         """Return an INSERT that does nothing where the row exists."""
         return f"{insert} ON CONFLICT DO NOTHING"
 
-    def time_and_version(self) -> tuple[int, int]:
-        """Return the time of the database in microseconds and the version of the configuration."""
-        now, version = self.execute(time_and_version_sql(self.clock_sql))[0]
-        return int(now), int(version)
+    def time(self) -> int:
+        """Return the time of the database in microseconds."""
+        return int(self.execute(time_and_version_sql(self.clock_sql))[0][0])
 
     def commit(self, batch: Sequence[Statement] = ()) -> None:
         """Execute statements and commit."""
@@ -334,10 +334,16 @@ def insert_sql(table: str, columns: str, rows: int = 1) -> str:
     return f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * rows)}"  # noqa: S608 - marks only
 
 
-@cache
-def time_and_version_sql(clock: str) -> str:
+def namespace_id(digest: bytes) -> int:
+    """Return the number of a namespace, which is given by its digest; rows are found by it."""
+    return int.from_bytes(digest[:8]) >> 1 if digest else _WHOLE_SITE_ID
+
+
+@lru_cache(maxsize=1024)
+def time_and_version_sql(clock: str, namespace: str = "") -> str:
     """Return the SQL that reads the time of the database, in microseconds, and the version of the configuration."""
-    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = {VERSION_ID}), 0)"  # noqa: S608 - constants
+    row = namespace_id(namespace_digest(namespace))
+    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = {row}), 0)"  # noqa: S608 - numbers
 
 
 def marks(number: int) -> str:

@@ -13,38 +13,40 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.core import engine
 from limits_app.core.counting import Batch, Count, unsealed
-from limits_app.core.keys import unique_name
-from limits_app.stores.database.connections import marks
+from limits_app.core.keys import namespace_digest, unique_name
+from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:
     from limits_app.stores.database.runner import TransactionRunner
     from limits_app.stores.database.transaction import Transaction
 
 _COUNTING: Final = (
-    "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
+    "SELECT scope, label FROM limits_app_state WHERE namespace = %s AND counted_until IS NOT NULL "
+    "ORDER BY counted_until LIMIT %s"
 )
-_COUNTED: Final = "SELECT id, hour, label, amounts FROM limits_app_count ORDER BY id LIMIT %s"
-_BATCH: Final = "SELECT name, counts FROM limits_app_batch"
+_COUNTED: Final = "SELECT id, hour, label, amounts FROM limits_app_count WHERE namespace = %s ORDER BY id LIMIT %s"
+_BATCH: Final = "SELECT name, counts FROM limits_app_batch WHERE id = %s"
 _FILL_BATCH: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
 _FORGET_BATCH: Final = "DELETE FROM limits_app_batch WHERE name = %s"
 _MAX_COUNTS: Final = 1000
 _ROWS_TOGETHER: Final = 64
 
 
-def collect(runner: TransactionRunner) -> Batch | None:
+def collect(runner: TransactionRunner, namespace: str) -> Batch | None:
     """See `CountingStore.collect_counts`. Where it is interrupted nothing is lost, and nothing is collected twice."""
-    waiting = runner.run(_waiting_batch)
+    number = namespace_id(namespace_digest(namespace))
+    waiting = runner.run(partial(_waiting_batch, number))
     if waiting is not None:
         return waiting
-    labels = runner.run(_counting_rows)
+    labels = runner.run(partial(_counting_rows, number))
     keys = iter(sorted(labels))
     locked = set[bytes]()
     while together := list(islice(keys, _ROWS_TOGETHER)):
-        locked |= runner.run(partial(_close_rows, labels, together, skip_locked=True))
+        locked |= runner.run(partial(_close_rows, number, labels, together, skip_locked=True))
     for key in locked:
         # It is waited for alone, so that other rows are not locked meanwhile.
-        runner.run(partial(_close_rows, labels, [key], skip_locked=False))
-    return runner.run(partial(make_batch, is_full=len(labels) == _MAX_COUNTS))
+        runner.run(partial(_close_rows, number, labels, [key], skip_locked=False))
+    return runner.run(partial(make_batch, number, is_full=len(labels) == _MAX_COUNTS))
 
 
 def forget(runner: TransactionRunner, name: str) -> None:
@@ -52,15 +54,18 @@ def forget(runner: TransactionRunner, name: str) -> None:
     runner.run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
 
 
-def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
-    """Make a batch of finished counts, or return the one that another process has made meanwhile."""
+def make_batch(namespace: int, transaction: Transaction, *, is_full: bool) -> Batch | None:
+    """Make a batch of finished counts, or return the one that another process has made meanwhile.
+
+    `namespace` is the number of theirs.
+    """
     connection, name = transaction.connection, unique_name()
     connection.execute(connection.begin_sql)
     # The table has room for one batch, so that processes that collect at the same time wait for each other here.
-    if not connection.insert("limits_app_batch", "id, name, counts", (1, name, b"")):
+    if not connection.insert("limits_app_batch", "id, name, counts", (namespace, name, b"")):
         connection.rollback()
-        return _waiting_batch(transaction)
-    rows = connection.execute(_COUNTED, (_MAX_COUNTS,))
+        return _waiting_batch(namespace, transaction)
+    rows = connection.execute(_COUNTED, (namespace, _MAX_COUNTS))
     if not rows:
         connection.rollback()
         return None
@@ -72,26 +77,26 @@ def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
 
 
 def _close_rows(
-    labels: Mapping[bytes, bytes], keys: Sequence[bytes], transaction: Transaction, *, skip_locked: bool
+    namespace: int, labels: Mapping[bytes, bytes], keys: Sequence[bytes], transaction: Transaction, *, skip_locked: bool
 ) -> set[bytes]:
     """Move the counted usage of some rows into the table of counts; returns the keys of rows that were left out."""
     found = transaction.lock_rows(keys, skip_locked=skip_locked)
     for stored in found:
-        stored.label = labels[stored.key]
+        stored.label = labels[stored.key], namespace
         engine.close_usage(stored.record)
     transaction.save()
     return set(keys).difference([stored.key for stored in found])
 
 
-def _counting_rows(transaction: Transaction) -> dict[bytes, bytes]:
+def _counting_rows(namespace: int, transaction: Transaction) -> dict[bytes, bytes]:
     """Return the labels of the rows that count, by key; those whose hour ended first come first."""
-    rows = transaction.connection.execute(_COUNTING, (_MAX_COUNTS,))
+    rows = transaction.connection.execute(_COUNTING, (namespace, _MAX_COUNTS))
     return {bytes(key): bytes(label) for key, label in rows}
 
 
-def _waiting_batch(transaction: Transaction) -> Batch | None:
+def _waiting_batch(namespace: int, transaction: Transaction) -> Batch | None:
     """Return the batch that was collected and not forgotten."""
-    for name, packed in transaction.connection.execute(_BATCH):
+    for name, packed in transaction.connection.execute(_BATCH, (namespace,)):
         return _unpack(name, bytes(packed))
     return None
 

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.counting import label_of
+from limits_app.core.keys import digest_in
 from limits_app.core.record import Lease, LeaseId, Record, Schema
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
-from limits_app.stores.database.connections import marks
+from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:
     from limits_app.core.keys import Scope
     from limits_app.stores.database.connections import Statement, StoreConnection
 
-ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label")
-COUNT: Final = ("limits_app_count", "hour, label, amounts")
+ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label, namespace")
+COUNT: Final = ("limits_app_count", "hour, label, namespace, amounts")
 """Tables with their columns."""
+COUNT_COLUMNS: Final = 4
 NEXT_ROWS: Final = "SELECT scope, states, logs, kept FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
 UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
@@ -40,7 +42,7 @@ _LEASE: Final = Struct("=8s3q")
 class StoredRecord:
     """The record of one scope in a transaction, and what its row has; `codec` is None where that is new or unreadable.
 
-    `scope` or `label` is needed where usage is counted.
+    `scope` or `label` is needed where usage is counted: a label with the number of the namespace, as in the row.
     """
 
     __slots__ = ("_codec", "_logs", "_until", "is_new", "key", "label", "record", "scope")
@@ -50,7 +52,7 @@ class StoredRecord:
         self.record = record
         self.is_new = is_new
         self.scope: Scope | None = None
-        self.label: bytes | None = None
+        self.label: tuple[bytes, int] | None = None
         self._codec = codec
         self._logs = [] if codec is None else codec.logs_of(record)
         self._until = _counted_until(record)
@@ -76,17 +78,17 @@ class StoredRecord:
     def counts(self) -> list[object]:
         """Return the values of `COUNT` for each hour of usage that is finished."""
         finished = self.record.finished
-        return [value for hour, amounts in finished for value in (hour, self._label(), json.dumps(amounts).encode())]
+        return [value for hour, amounts in finished for value in (hour, *self._label(), json.dumps(amounts).encode())]
 
-    def _mark(self) -> tuple[int | None, bytes | None]:
+    def _mark(self) -> tuple[int | None, bytes | None, int | None]:
         """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
         until = _counted_until(self.record)
-        return (until, self._label()) if until else (None, None)
+        return (until, *self._label()) if until else (None, None, None)
 
-    def _label(self) -> bytes:
+    def _label(self) -> tuple[bytes, int]:
         if self.label is None and self.scope is not None:
-            self.label = label_of(self.scope)
-        return self.label or b""
+            self.label = label_of(self.scope), namespace_id(digest_in(self.scope.key))
+        return self.label or (b"", namespace_id(b""))
 
 
 class RecordTable:
@@ -136,7 +138,7 @@ def rows_sql(number: int) -> str:
 @cache
 def change_row(*, logs: bool, kept: bool, mark: bool) -> str:
     """Return the SQL that saves the states of a row, and its logs, kept use and mark where they have changed."""
-    columns = ["logs"] * logs + ["kept"] * kept + ["counted_until", "label"] * mark
+    columns = ["logs"] * logs + ["kept"] * kept + ["counted_until", "label", "namespace"] * mark
     return UPDATE.replace(" WHERE", "".join([f", {column} = %s" for column in columns]) + " WHERE")
 
 

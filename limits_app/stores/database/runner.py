@@ -203,7 +203,7 @@ class Housekeeping:
     def clean(self, transaction: Transaction) -> None:
         """Delete the next rows that have been unused for a minute, and once an hour old counts and commits."""
         connection = transaction.connection
-        now, clock = connection.time_and_version()[0], transaction.clock()
+        now, clock = connection.time(), transaction.clock()
         if self._counted_hour != self._cleaned_hour:
             self._cleaned_hour = self._counted_hour
             connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))

@@ -144,10 +144,10 @@ class DatabaseStore(AskedInThread):
         self._runner.run(forget)
         self.line.notify(scopes)
 
-    def collect_counts(self) -> Batch | None:
-        return counts.collect(self._runner)
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        return counts.collect(self._runner, namespace)
 
-    def forget_counts(self, name: str) -> None:
+    def forget_counts(self, name: str, namespace: str = "") -> None:  # noqa: ARG002 - the name of a batch is unique
         counts.forget(self._runner, name)
 
     def version(self, namespace: str = "") -> int:
@@ -177,7 +177,7 @@ class DatabaseStore(AskedInThread):
             return as_clock(clock)
         if self._pool.kind.is_local:
             return Clock(system_us)
-        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.time_and_version()[0]))
+        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.time()))
 
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction

@@ -12,7 +12,7 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.record import new_record
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
 from limits_app.stores.database.connections import insert_sql, time_and_version_sql
-from limits_app.stores.database.records import COUNT, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
+from limits_app.stores.database.records import COUNT, COUNT_COLUMNS, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +73,8 @@ class Transaction:
         self._table = table
         self._doubt = doubt
         self._server_now = 0
+        self._namespace = ""
+        """Whose version is read."""
         self._stored: dict[bytes, StoredRecord] = {}
         self._unreadable: set[bytes] = set()
 
@@ -84,6 +86,7 @@ class Transaction:
         for plan in plans:
             for schema in plan.shape.schemas:
                 self._table.define(self.connection, schema)
+        self._namespace = plans[0].namespace
         self._begin({key for plan in plans for key in plan.short_keys()}, self.connection.lock_sql)
         if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
             raise AlreadyCommittedError
@@ -128,6 +131,7 @@ class Transaction:
 
     def read(self, claim: Claim) -> list[Record]:
         """Return the records of a claim's scopes, as they are at one moment, without a lock."""
+        self._namespace = claim.plan.namespace
         self._load([], claim.plan.short_keys(), "")
         self.check(claim)
         return self.records(claim.plan)
@@ -154,7 +158,7 @@ class Transaction:
                 raise RowExistsError
             counts += stored.counts()
         if counts:
-            batch.append((insert_sql(*COUNT, rows=len(counts) // 3), counts))
+            batch.append((insert_sql(*COUNT, rows=len(counts) // COUNT_COLUMNS), counts))
         self._commit(batch, result)
         self.added += added
         self.counted = self.counted or bool(counts)
@@ -173,7 +177,7 @@ class Transaction:
         """Execute statements, and read the rows of some scopes, the time and the version."""
         if keys:
             batch.append((rows_sql(len(keys)) + lock_sql, keys))
-        batch.append((time_and_version_sql(self.connection.clock_sql), ()))
+        batch.append((time_and_version_sql(self.connection.clock_sql, self._namespace), ()))
         results: list[list[Any]] = self.connection.execute_all(batch)
         self._server_now, self.version = map(int, results[-1][0])
         self.now = self._server_now if isinstance(self.clock, ServerClock) else self.clock()

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.core.changes import Change, ChangeLog
-from limits_app.core.keys import short_key
-from limits_app.stores.database.connections import VERSION_ID
+from limits_app.core.keys import namespace_digest
+from limits_app.stores.database.connections import namespace_id
 
 if TYPE_CHECKING:
     from limits_app.stores.database.transaction import Transaction
@@ -19,13 +19,13 @@ _ADVANCE: Final = "UPDATE limits_app_version SET version = %s, log = %s WHERE id
 
 def version(namespace: str, transaction: Transaction) -> int:
     """Return the version of a namespace."""
-    rows = transaction.connection.execute(VERSION, (_id_of(namespace),))
+    rows = transaction.connection.execute(VERSION, (namespace_id(namespace_digest(namespace)),))
     return int(rows[0][0]) if rows else 0
 
 
 def read(namespace: str, transaction: Transaction) -> ChangeLog:
     """Return the version of a namespace and its log, as they are at one moment."""
-    return _log_of(transaction.connection.execute(_LOG, (_id_of(namespace),)))
+    return _log_of(transaction.connection.execute(_LOG, (namespace_id(namespace_digest(namespace)),)))
 
 
 def advance(changes: Collection[Change], namespace: str, transaction: Transaction) -> int:
@@ -33,7 +33,7 @@ def advance(changes: Collection[Change], namespace: str, transaction: Transactio
 
     No transaction locks another row with that of a version, so that announcements wait for each other alone.
     """
-    connection, row_id = transaction.connection, _id_of(namespace)
+    connection, row_id = transaction.connection, namespace_id(namespace_digest(namespace))
     connection.insert("limits_app_version", "id, version", (row_id, 0))
     rows = connection.execute_all([(connection.begin_sql, ()), (_LOG + connection.lock_sql, (row_id,))])[-1]
     log = _log_of(rows).advanced(changes)
@@ -43,8 +43,3 @@ def advance(changes: Collection[Change], namespace: str, transaction: Transactio
 
 def _log_of(rows: list[Any]) -> ChangeLog:
     return ChangeLog(int(rows[0][0]), bytes(rows[0][1] or b"")) if rows else ChangeLog()
-
-
-def _id_of(namespace: str) -> int:
-    """Return the number of a row; two namespaces that had the same would only see each other's changes as well."""
-    return int.from_bytes(short_key(namespace)[:8]) >> 1 if namespace else VERSION_ID

@@ -15,7 +15,7 @@ from limits_app.core.changes import ALL, Change, ChangeLog, Changes
 from limits_app.core.clock import as_clock, lasts, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreFull
-from limits_app.core.keys import short_key, slices_key
+from limits_app.core.keys import namespace_digest, short_key, slices_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Record, lease_us_of
@@ -229,18 +229,18 @@ class ProcessStore:
         others = self._file.transact(reset, {short_key(scope): short_key(slices_key(scope)) for scope in scopes})
         self._waking.notify(scopes, others)
 
-    def collect_counts(self) -> Batch | None:
-        return self._file.transact(self._usage.collect, self._now())
+    def collect_counts(self, namespace: str = "") -> Batch | None:
+        return self._file.transact(partial(self._usage.collect, namespace=namespace), self._now())
 
-    def forget_counts(self, name: str) -> None:
-        self._file.transact(self._usage.forget, name)
+    def forget_counts(self, name: str, namespace: str = "") -> None:
+        self._file.transact(partial(self._usage.forget, namespace=namespace), name)
 
     def version(self, namespace: str = "") -> int:
-        return self._file.transact(_version_in, _suffix(namespace), write=False)
+        return self._file.transact(_version_in, namespace_digest(namespace), write=False)
 
     def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
         """See Store. In a file without room for the log, that is deleted."""
-        suffix = _suffix(namespace)
+        suffix = namespace_digest(namespace)
 
         def advance(txn: Txn, keeps_log: bool) -> tuple[int, Sequence[Watcher]]:
             log = _log_in(txn, suffix).advanced(changes)
@@ -260,7 +260,7 @@ class ProcessStore:
         return version
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        return self._file.transact(_log_in, _suffix(namespace), write=False).since(version)
+        return self._file.transact(_log_in, namespace_digest(namespace), write=False).since(version)
 
     def close(self) -> None:
         """Close the file; the next call of a verb opens it again."""
@@ -283,7 +283,7 @@ def _undecide(claim: Claim) -> None:
 
 def _check_version(txn: Txn, claim: Claim) -> None:
     """Raise StaleConfiguration when a claim is of another version of the configuration than the file's."""
-    if claim.version is not None and claim.version != _version_in(txn, b""):
+    if claim.version is not None and claim.version != _version_in(txn, namespace_digest(claim.plan.namespace)):
         raise StaleConfiguration
 
 
@@ -293,11 +293,6 @@ def _load_logs(claim: Claim) -> None:
         if limit.rule.has_log:
             log: Log = state[-1]
             log.arrays()
-
-
-def _suffix(namespace: str) -> bytes:
-    """What the keys of the version and the log of a namespace end with."""
-    return short_key(namespace) if namespace else b""
 
 
 def _version_in(txn: Txn, suffix: bytes) -> int:

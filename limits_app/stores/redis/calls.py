@@ -200,6 +200,8 @@ class PreparedPlan:
     def __init__(self, plan: Plan, shape: PreparedShape) -> None:
         self.shape = shape
         self.names = names = shape.calls.names
+        self.namespace = plan.namespace
+        self.counters = plan.counters
         self.shorts = shorts = plan.short_keys()
         self.tag = names.tag(shorts[0] if shorts else None)
         self.keys = [*map(names.scope, shorts)]
@@ -217,9 +219,9 @@ class PreparedPlan:
         verb = b"undo\0" if undo else b"credit\0" if shape.is_credit else b"settle\0"
         prepared = self._settling.get(verb)
         if prepared is None:
-            keys = self.keys + (self.names.finished_usage(self.tag) if shape.counts_usage else [])
+            keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
             channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
-            text, reply_key = calls.constants + verb + channel, self.names.shared(self.tag, b"reply:")
+            text, reply_key = calls.constants + verb + channel, self.names.reply(self.tag)
             prepared = Prepared(_script("settle", shape.algorithms), keys, text + self.description, reply_key)
             self._settling[verb] = prepared
         return prepared
@@ -235,7 +237,7 @@ class AcquireCall(Prepared):
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
         names, tag = calls.names, plans[0].tag
-        keys = [names.version(tag)]
+        keys = [names.version(tag, plans[0].namespace)]
         place = 1 + len(calls.constants) + (3 + 3 * len(plans)) * _NUMBER_BYTES
         head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
         for plan in plans:
@@ -243,11 +245,9 @@ class AcquireCall(Prepared):
             keys += plan.keys
             place += len(plan.description)
         if any(plan.shape.counts_usage for plan in plans):
-            keys += names.finished_usage(tag)
+            keys += names.finished_usage(tag, max([plan.counters for plan in plans]))  # a plan without scopes has none
         script = _script("acquire", frozenset[str]().union(*[plan.shape.algorithms for plan in plans]))
-        super().__init__(
-            script, keys, b"".join([head, *[plan.description for plan in plans]]), names.shared(tag, b"reply:")
-        )
+        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
 
 
 def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:

@@ -11,7 +11,7 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.keys import short_key
+from limits_app.core.keys import namespace_digest
 from limits_app.core.record import LEASE_US
 from limits_app.core.store import Store
 from limits_app.stores.steps import open_once
@@ -81,27 +81,30 @@ class Keys:
         """Return the tag of the keys that scripts about a scope share with other scripts."""
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
 
-    def shared(self, tag: bytes, name: bytes) -> bytes:
-        """Return a key that all scopes of a tag share: `reply:` for the name of a slot, finished `usage`, its `hours`,
-        and the `batch` of usage that was collected and is not forgotten.
-        """
-        return b"%s{%s}:%s" % (self._prefix, tag, name)
+    def reply(self, tag: bytes) -> bytes:
+        """Return what the keys of replies begin with, before the name of a slot."""
+        return self._shared(tag, b"", b"reply:")
 
     def version(self, tag: bytes, namespace: str = "") -> bytes:
         """Return the key of the version of the configuration of a namespace, which is stored with each tag."""
-        return self._of_configuration(tag, namespace, b"version")
+        return self._shared(tag, namespace_digest(namespace), b"version")
 
     def changes(self, namespace: str) -> bytes:
         """Return the key of the log of changes, which is beside the version of the first tag."""
-        return self._of_configuration(self.tags[0], namespace, b"changes")
+        return self._shared(self.tags[0], namespace_digest(namespace), b"changes")
 
-    def _of_configuration(self, tag: bytes, namespace: str, name: bytes) -> bytes:
-        part = b"%s:" % urlsafe_b64encode(short_key(namespace)).rstrip(b"=") if namespace else b""
-        return self.shared(tag, part + name)
+    def finished_usage(self, tag: bytes, namespace: bytes) -> list[bytes]:
+        """Return the keys of the finished usage of a namespace, which is given by its digest, and of its hours."""
+        return [self._shared(tag, namespace, b"usage"), self._shared(tag, namespace, b"hours")]
 
-    def finished_usage(self, tag: bytes) -> list[bytes]:
-        """Return the keys of finished usage, and of its hours."""
-        return [self.shared(tag, b"usage"), self.shared(tag, b"hours")]
+    def batch(self, tag: bytes, namespace: bytes) -> bytes:
+        """Return the key of the batch of usage that was collected and is not forgotten."""
+        return self._shared(tag, namespace, b"batch")
+
+    def _shared(self, tag: bytes, namespace: bytes, name: bytes) -> bytes:
+        """Return a key that all scopes of a tag, or those of a namespace among them, share."""
+        part = b"%s:" % urlsafe_b64encode(namespace).rstrip(b"=") if namespace else b""
+        return b"%s{%s}:%s%s" % (self._prefix, tag, part, name)
 
     def definitions(self, name: bytes) -> bytes:
         """Return the key of the definitions of a schema."""

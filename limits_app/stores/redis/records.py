@@ -24,7 +24,7 @@ from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import Scope
+from limits_app.core.keys import Scope, digest_in, short_key, slices_key
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
@@ -167,7 +167,7 @@ class Records:
         """Fill in the time, and the states of a claim under the present limits."""
         plan = claim.plan
         schemas = plan.shape.schemas
-        now, found = yield from self.load(plan.short_keys(), schemas, claim.version)
+        now, found = yield from self.load(plan.short_keys(), schemas, claim)
         records = [stored.migrated(schema, now) for stored, schema in zip(found, schemas, strict=True)]
         engine.peek(claim, records, now)
 
@@ -186,10 +186,10 @@ class Records:
                     changed.append(Changed(stored, record, plan.scopes[place], is_lasting=shape.scopes[place].lasting))
             return changed
 
-        yield from self.change(plan.short_keys(), shape.schemas, claim.version, change)
+        yield from self.change(plan.short_keys(), shape.schemas, change, counters=plan.counters, current=claim)
 
-    def reset(self, short: bytes, slices: bytes, keys: Collection[str] | None) -> Steps[None]:
-        """Forget the use of the limits `keys` of a scope, or of all; `slices` is the scope of its slices."""
+    def reset(self, scope: str, keys: Collection[str] | None) -> Steps[None]:
+        """Forget the use of the limits `keys` of a scope, or of all."""
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             stored, in_slices = found
@@ -198,38 +198,42 @@ class Records:
             engine.reset(stored.record, keys, now, in_slices.record)
             return [Changed(stored, stored.record, None, is_lasting=stored.is_lasting)]
 
-        yield from self.change([short, slices], (), None, change)
+        yield from self.change([short_key(scope), short_key(slices_key(scope))], (), change, counters=digest_in(scope))
 
     def change(
         self,
         shorts: Sequence[bytes],
         schemas: Sequence[Schema],
-        version: int | None,
         change: Callable[[Sequence[Stored], int], list[Changed]],
         *,
+        counters: bytes,
+        current: Claim | None = None,
         send: Callable[[ScriptCall], Steps[bytes]] | None = None,
     ) -> Steps[None]:
-        """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call."""
+        """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call.
+
+        `counters` is the digest of the namespace of the scopes. Raises StaleConfiguration unless `current` is.
+        """
         for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self.load(shorts, schemas, version)
+            now, found = yield from self.load(shorts, schemas, current)
             changed = change(found, now)
             if not changed:
                 return
-            reply = yield from (send or self._send)(self._swap(changed, now))
+            reply = yield from (send or self._send)(self._swap(changed, now, counters))
             if reply == b"A":
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def load(
-        self, shorts: Sequence[bytes], schemas: Sequence[Schema], version: int | None
+        self, shorts: Sequence[bytes], schemas: Sequence[Schema], current: Claim | None
     ) -> Steps[tuple[int, list[Stored]]]:
-        """Return the time, and the stored data of scopes. Raises StaleConfiguration."""
+        """Return the time, and the stored data of scopes. Raises StaleConfiguration unless a claim is current."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
         for short, schema in zip(shorts, schemas, strict=False):
             codec = self._codecs.of(schema)
             known[short][codec.name] = codec
         while True:
-            reply = yield self._load_call(known, version)
+            reply = yield self._load_call(known, current)
             if reply == b"S":
                 raise StaleConfiguration
             now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
@@ -251,8 +255,9 @@ class Records:
         call.finish(self._slots)
         return reply
 
-    def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
-        keys = [self._names.version(self._names.tag(next(iter(known), None)))]
+    def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], current: Claim | None) -> ScriptCall:
+        version, namespace = (None, "") if current is None else (current.version, current.plan.namespace)
+        keys = [self._names.version(self._names.tag(next(iter(known), None)), namespace)]
         plan = pack("<dd", -1 if version is None else version, len(known))
         for short, codecs in known.items():
             logs, permits = _separate_keys(codecs.values())
@@ -261,7 +266,7 @@ class Records:
             plan += pack("<dd", len(logs), len(permits))
         return self._calls.script("records", keys, plan)
 
-    def _swap(self, changed: Sequence[Changed], now: int) -> ScriptCall:
+    def _swap(self, changed: Sequence[Changed], now: int, counters: bytes) -> ScriptCall:
         """Return the call that replaces the loaded records."""
         keys = [self._names.scope(one.stored.short) for one in changed]
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
@@ -284,8 +289,8 @@ class Records:
                 sums = finished.amounts.values()
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0].stored.short)
-        keys += self._names.finished_usage(tag)
-        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.shared(tag, b"reply:")
+        keys += self._names.finished_usage(tag, counters)
+        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
         return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from limits_app.core.changes import ALL, Change, ChangeLog, Changes, announced, least_version
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.keys import short_key, slices_key
+from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import lease_us_of
@@ -145,9 +145,8 @@ class RedisStore(Verbs):
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         for scope in scopes:
-            short = short_key(scope)
-            self._run(self._records.reset(short, short_key(slices_key(scope)), keys))
-            self._waking.announce(self._names.scope(short))
+            self._run(self._records.reset(scope, keys))
+            self._waking.announce(self._names.scope(short_key(scope)))
         self._rejections.forget()
         self.line.notify(scopes)
 

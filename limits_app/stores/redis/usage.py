@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from struct import iter_unpack, pack
 from typing import Any, Final
 
 from limits_app.core.counting import Batch, Count, unsealed
-from limits_app.core.keys import unique_name
+from limits_app.core.keys import namespace_digest, unique_name
 from limits_app.stores.redis.calls import Calls, Command
 
 _TAG_LENGTH: Final = 2
@@ -16,6 +17,15 @@ _MOST: Final = 500
 """The largest number of counts in a batch."""
 _COUNTING_SCOPE: Final = b"o"
 _FULL: Final = b"full"
+
+
+class _Progress:
+    """How far the usage of a namespace was collected."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.full = ""
+        self.began = 0
 
 
 class UsageCollector:
@@ -29,54 +39,56 @@ class UsageCollector:
         self._run = run
         self._calls = calls
         self._names = calls.names
-        self._next = 0
-        self._full = ""
-        self._began = 0
+        self._progress: defaultdict[str, _Progress] = defaultdict(_Progress)
+        """By namespace."""
 
-    def collect(self) -> Batch | None:
+    def collect(self, namespace: str = "") -> Batch | None:
         """See CountingStore.collect_counts."""
-        first, tags = self._next, self._names.tags
-        if not self._full:
-            self._began = self._calls.clock.estimate()
+        progress, tags = self._progress[namespace], self._names.tags
+        first = progress.next
+        if not progress.full:
+            progress.began = self._calls.clock.estimate()
         for place in (*range(first, len(tags)), *range(first)):
-            found = self._collect_with(tags[place])
+            found = self._collect_with(tags[place], namespace_digest(namespace), progress.began)
             if found:
                 name, is_full, counts = found[0].decode(), found[1] == _FULL, [_count(one) for one in found[2:]]
-                self._next, self._full = place, name if is_full else ""
+                progress.next, progress.full = place, name if is_full else ""
                 return Batch(name, counts, is_full or first <= place < len(tags) - 1)
         return None
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, namespace: str = "") -> None:
         """See CountingStore.forget_counts."""
-        tag, tags = name[:_TAG_LENGTH].encode(), self._names.tags
+        progress, tag, tags = self._progress[namespace], name[:_TAG_LENGTH].encode(), self._names.tags
         if tag in tags:
-            self._step(tag, [], b"", b"forget", name.encode())
-            if name != self._full:
-                self._next = (tags.index(tag) + 1) % len(tags)
+            self._step(tag, namespace_digest(namespace), [], b"", b"forget", name.encode())
+            if name != progress.full:
+                progress.next = (tags.index(tag) + 1) % len(tags)
 
-    def oldest_hour(self) -> float | None:
+    def oldest_hour(self, namespace: str = "") -> float | None:
         """Return the hour since which usage waits to be collected, counted from 1970; None where none does."""
         hours = []
         for tag in self._names.tags:
-            key = self._names.finished_usage(tag)[1]
+            key = self._names.finished_usage(tag, namespace_digest(namespace))[1]
             fields = self._run(Command("ZRANGE", key, "0", "0"))
             hours += [float(self._run(Command("ZSCORE", key, field)) or 0) for field in fields]
         return min(hours, default=None)
 
-    def _collect_with(self, tag: bytes) -> Sequence[bytes]:
+    def _collect_with(self, tag: bytes, namespace: bytes, began: int) -> Sequence[bytes]:
         """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""
         while True:
-            found = self._step(tag, [], pack("<dd", _MOST, self._began), b"look")
+            found = self._step(tag, namespace, [], pack("<dd", _MOST, began), b"look")
             if not found or found[0]:
                 return found
             fields = sorted(found[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
             keys = [field[len(_COUNTING_SCOPE) :] for field in fields if field.startswith(_COUNTING_SCOPE)]
-            found = self._step(tag, keys, b"", b"take", tag + unique_name().encode(), found[1], *fields)
+            found = self._step(tag, namespace, keys, b"", b"take", tag + unique_name().encode(), found[1], *fields)
             if found:
                 return found
 
-    def _step(self, tag: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
-        keys = [*scopes, *self._names.finished_usage(tag), self._names.shared(tag, b"batch")]
+    def _step(
+        self, tag: bytes, namespace: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes
+    ) -> Sequence[bytes]:
+        keys = [*scopes, *self._names.finished_usage(tag, namespace), self._names.batch(tag, namespace)]
         reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 

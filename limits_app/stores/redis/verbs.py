@@ -225,7 +225,8 @@ class Verbs:
             return changed_of(plan, found, records)
 
         send = partial(self._send, claim)
-        yield from self._records.change(plan.short_keys(), claim.shape.schemas, None, change, send=send)
+        schemas = claim.shape.schemas
+        yield from self._records.change(plan.short_keys(), schemas, change, counters=plan.counters, send=send)
         return kept_leases
 
     def _send(self, claim: Claim, call: ScriptCall) -> Steps[bytes]:

@@ -36,6 +36,7 @@ from limits_app.testing.conformance.change_log import ChangeLogs  # noqa: E402
 from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
 from limits_app.testing.conformance.clocks import Clocks  # noqa: E402
 from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
+from limits_app.testing.conformance.namespaces import Namespaces  # noqa: E402
 from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
 from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
 from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
@@ -46,7 +47,20 @@ __all__ = ["StoreConformance", "StoreOperations"]
 
 
 class StoreOperations(
-    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Clocks, Changes, Versions, ChangeLogs, Waking, Bounds, Races
+    Atomicity,
+    Choosing,
+    Settling,
+    Quotas,
+    Leases,
+    Permits,
+    Clocks,
+    Changes,
+    Versions,
+    ChangeLogs,
+    Namespaces,
+    Waking,
+    Bounds,
+    Races,
 ):
     """All topics but the arithmetic of algorithms, for a second backend of a store that passes `StoreConformance`."""
 

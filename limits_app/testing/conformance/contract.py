@@ -190,14 +190,14 @@ def wait_us(refused: Acquisition) -> int:
     return round(seconds * SECOND)
 
 
-def collected(store: CountingStore) -> Counts:
-    """Everything that was counted."""
+def collected(store: CountingStore, namespace: str = "") -> Counts:
+    """Everything that was counted in a namespace."""
     counts: Counter[tuple[str | None, str | None, bool, int, str]] = Counter()
-    while (batch := store.collect_counts()) is not None:
+    while (batch := store.collect_counts(namespace)) is not None:
         for count in batch.counts:
             for key, amount in count.amounts.items():
                 counts[count.resource, count.entity, count.shared, count.hour, key] += amount
-        store.forget_counts(batch.name)
+        store.forget_counts(batch.name, namespace)
     return counts
 
 

@@ -23,7 +23,6 @@ from limits_app.testing.conformance.contract import (
     ALGORITHMS,
     HOUR,
     YEAR,
-    Contract,
     available,
     collected,
     counting,
@@ -35,9 +34,10 @@ from limits_app.testing.conformance.contract import (
     taken,
     total,
 )
+from limits_app.testing.conformance.namespaces import CountingNamespaces
 
 
-class Counting(Contract):
+class Counting(CountingNamespaces):
     """The counts are the admitted amounts, whatever happens meanwhile."""
 
     @pytest.fixture

@@ -16,6 +16,7 @@ from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import Claim
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
 from limits_app.stores.database import DatabaseStore, counts
+from limits_app.stores.database.connections import namespace_id
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
 from tests.stores.database.conftest import Open
@@ -70,7 +71,8 @@ def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open)
     for store in (one, other):
         taken(counting(store, CallLimit(9, YEAR)))
     first = one.collect_counts()
-    make = partial(counts.make_batch, is_full=False)  # the other has looked for one before the first had made it
+    # The other has looked for one before the first had made it.
+    make = partial(counts.make_batch, namespace_id(b""), is_full=False)
     assert first is not None
     assert other._runner.run(make) == first == other.collect_counts()
     other.forget_counts(first.name)

@@ -67,7 +67,7 @@ def test_a_store_that_nobody_has_closed_leaves_no_connection_open(open_store: Op
     del store
     gc.collect()
     with pytest.raises(connection.error):
-        connection.time_and_version()
+        connection.time()
 
 
 def test_processes_that_create_the_same_row_at_the_same_time_count_together(open_store: Open) -> None:

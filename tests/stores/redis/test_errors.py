@@ -147,7 +147,7 @@ def test_keys_that_scopes_share_are_set_aside_too(
     second = store.advance_version([ROWS])
     assert store.changes_since(first) == (second, (ROWS,))
     for name, collect in ((b"batch", store.collect_counts), (b"hours", store.collect_counts)):
-        key = store._names.shared(store._names.tags[0], name)
+        key = store._names._shared(store._names.tags[0], b"", name)
         client.set(key, "something else")
         with pytest.raises(RecordUnavailable):
             collect()

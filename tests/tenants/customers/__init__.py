@@ -1,0 +1,1 @@
+"""An app with the tenants of a site."""
