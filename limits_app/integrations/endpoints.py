@@ -25,11 +25,20 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
-from limits_app.models import Endpoint, Entity, Policy, changes
+from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.namespaces import MOST_NAMESPACES, SiteNamespace, current_namespace
 from limits_app.models.own_queries import read
-from limits_app.policies import NO_ACCESS_INDEX, AccessIndex, Aged, Kept, configuration, read_access_index, resolver
+from limits_app.policies import (
+    NO_ACCESS_INDEX,
+    AccessIndex,
+    Aged,
+    Kept,
+    configuration,
+    has_no_access_in_test,
+    read_access_index,
+    resolver,
+)
 from limits_app.services.access import AccessTable
 from limits_app.services.unavailable import without_limits
 from limits_app.stores.resilient import ResilientStore
@@ -189,7 +198,7 @@ class Endpoints:
         return table
 
     def _access(self, using: str) -> AccessIndex:
-        if all(is_empty_in_test(model, using) for model in (Policy, Entity)):
+        if has_no_access_in_test(using):
             return NO_ACCESS_INDEX
         now = datetime.fromtimestamp(resolver.clock(), UTC)
         return read(using, lambda: self.read_access(using, now), NO_ACCESS_INDEX)

@@ -5,7 +5,7 @@ the members of a pool where one serves the resource, and `cache` keeps the resul
 """
 
 from limits_app.policies.access import EXEMPTING, LIMITED, Access, AccessReason, AccessVerdict, access_of
-from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, read_access_index
+from limits_app.policies.access_index import NO_ACCESS_INDEX, AccessIndex, has_no_access_in_test, read_access_index
 from limits_app.policies.balancing import balancers
 from limits_app.policies.cache import Key, advance_version, configuration, pool_resolver, resolver
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyChain, PolicyValue, Subject, policy_value
@@ -98,6 +98,7 @@ __all__ = [
     "dropped_by_each",
     "dropped_keys",
     "group_of",
+    "has_no_access_in_test",
     "judge",
     "latest_code_limits",
     "latest_code_limits_of_each",

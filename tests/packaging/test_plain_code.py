@@ -45,6 +45,43 @@ def test_the_package_has_none(pattern: str) -> None:
     assert found(pattern) == {}
 
 
+DECIDES = (
+    *("integrations/**/*.py", "outbound/**/*.py", "stores/**/*.py", "usage/**/*.py", "workers/**/*.py"),
+    *(
+        f"services/{name}.py"
+        for name in (
+            *("acquire", "adjust", "amounts", "explain", "explain_pool", "explain_text", "idempotency", "notify"),
+            *("pools", "request", "several", "shadow", "status", "unavailable"),
+        )
+    ),
+)
+"""What decides about requests, or explains a decision."""
+ROWS = {"CandidateLimit", "Limit", "Policy", "PoolMember"}
+
+
+def test_only_policies_reads_rows_of_policies_to_decide() -> None:
+    files = [path for pattern in DECIDES for path in PACKAGE.glob(pattern)]
+    assert len(files) > 100
+    reading = {path.name: rows for path in files if (rows := models_in(path.read_text()) & ROWS)}
+    assert reading == {}
+
+
+@pytest.mark.parametrize("line", ["from limits_app.models import Entity, Policy", "rows = models.Policy.objects.all()"])
+def test_reading_rows_of_policies_is_found(line: str) -> None:
+    assert models_in(line) & ROWS == {"Policy"}
+
+
+def models_in(source: str) -> set[str]:
+    """The names that a module imports from the models, or takes from a module of models."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("limits_app.models"):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "models":
+            names.add(node.attr)
+    return names
+
+
 def test_no_method_of_an_instance_or_class_is_replaced() -> None:
     """Special methods belong to the body of a class."""
     replaced = [place for path in FILES for place in assigned_special_methods(path)]
