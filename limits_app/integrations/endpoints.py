@@ -27,7 +27,7 @@ from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
-from limits_app.models.namespaces import MOST_NAMESPACES, SiteNamespace, current_namespace
+from limits_app.models.namespaces import MOST_NAMESPACES, WHOLE_SITE, SiteNamespace, current_namespace, sources
 from limits_app.models.own_queries import read
 from limits_app.policies import (
     NO_ACCESS_INDEX,
@@ -130,10 +130,11 @@ class EndpointTable:
         generation, access = self._generation, self.access
 
         def amounts_if_current(found: LimitSet) -> Requested:
+            kept = configuration.current()
             # The limits that decide in place of an unavailable store are in another kind of store.
-            is_outdated = generation not in {None, configuration.generation}
+            is_outdated = generation not in {None, kept.generation}
             # A change since the last verdict may have made it another one.
-            is_outdated = is_outdated or (access.seen is not configuration.sync.seen and access.is_used)
+            is_outdated = is_outdated or (access.seen is not kept.sync.seen and access.is_used)
             if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones
@@ -169,9 +170,12 @@ class Endpoints:
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
-        kept = self._kept()
+        aged = self._tables.values.get(current_namespace() if sources.is_used else WHOLE_SITE)
+        if aged is None:
+            return None
+        aged.is_used, kept = True, aged.value
         # `lasts`, without a call for each request.
-        return kept if kept is not None and 0 <= monotonic() - kept.kept_at < kept.seconds else None
+        return kept if 0 <= monotonic() - kept.kept_at < kept.seconds else None
 
     def clear(self) -> None:
         """Drop the endpoints."""

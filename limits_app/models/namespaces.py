@@ -54,7 +54,7 @@ WHOLE_SITE: Final = SiteNamespace()
 _ENTERED: ContextVar[SiteNamespace | None] = ContextVar("limits_app_namespace", default=None)
 
 
-class _Sources:
+class Sources:
     """Where namespaces come from, as far as that is in the settings; it is looked up once."""
 
     def __init__(self) -> None:
@@ -76,23 +76,23 @@ class _Sources:
         self.is_known = True
 
 
-_sources: Final = _Sources()
+sources: Final = Sources()
 
 
 def forget_sources() -> None:
     """Look up again where namespaces come from, because the settings have changed."""
-    _sources.is_known, _sources.is_used = False, True
+    sources.is_known, sources.is_used = False, True
     _named.cache_clear()
 
 
 def current_namespace() -> SiteNamespace:
     """The namespace of the present request, command or task."""
-    return _current() if _sources.is_used else WHOLE_SITE
+    return _current() if sources.is_used else WHOLE_SITE
 
 
 def current_keys() -> Namespace:
     """The names under which stores keep the present namespace."""
-    return _current().keys if _sources.is_used else NO_NAMES
+    return _current().keys if sources.is_used else NO_NAMES
 
 
 def write_alias() -> str:
@@ -104,12 +104,12 @@ def write_alias() -> str:
 def namespace_in(using: str) -> SiteNamespace:
     """The present namespace, for configuration in a database that may not be the one that a router chooses now."""
     found = current_namespace()
-    return found if not _sources.is_used or found.alias == using else _computed(using)
+    return found if not sources.is_used or found.alias == using else _computed(using)
 
 
 def is_entered(namespace: SiteNamespace) -> bool:
     """Whether the calling thread is in a namespace as its requests are, also for a router that chooses by thread."""
-    return not _sources.is_used or _computed(_routed_alias()) == namespace
+    return not sources.is_used or _computed(_routed_alias()) == namespace
 
 
 @contextmanager
@@ -189,9 +189,9 @@ def all_namespaces() -> list[str]:
 
 def is_of_thread() -> bool:
     """Whether a coroutine has to ask a thread for its namespace, because the connections of threads decide."""
-    if not _sources.is_known:
-        _sources.look_up()
-    return _sources.is_of_thread and _ENTERED.get() is None
+    if not sources.is_known:
+        sources.look_up()
+    return sources.is_of_thread and _ENTERED.get() is None
 
 
 @asynccontextmanager
@@ -212,9 +212,9 @@ def _not_entered(name: str, found: str) -> ImproperlyConfigured:
 
 
 def _current() -> SiteNamespace:
-    if not _sources.is_known:
-        _sources.look_up()
-        if not _sources.is_used:
+    if not sources.is_known:
+        sources.look_up()
+        if not sources.is_used:
             return WHOLE_SITE
     return _ENTERED.get() or _computed(_routed_alias())
 
@@ -224,7 +224,7 @@ def _computed(alias: str) -> SiteNamespace:
 
 
 def _routed_alias() -> str:
-    model = _sources.model
+    model = sources.model
     if model is None:
         model = apps.get_model("limits_app.Policy")
     return router.db_for_write(model)
@@ -248,7 +248,7 @@ def _value() -> str:
 
 @lru_cache(maxsize=1024)
 def _named(alias: str, schema: str, value: str) -> SiteNamespace:
-    configuration = _text(alias, schema if _sources.has_own_tables else "", value)
+    configuration = _text(alias, schema if sources.has_own_tables else "", value)
     return SiteNamespace(alias, schema, value, Namespace(configuration, _text(alias, schema, value)))
 
 

@@ -22,7 +22,14 @@ from limits_app.core.namespaces import Namespace
 from limits_app.core.store import Store
 from limits_app.models import changes, note_code_limits, write_alias
 from limits_app.models.changes import identifier_digest
-from limits_app.models.namespaces import MOST_NAMESPACES, WHOLE_SITE, SiteNamespace, current_keys, current_namespace
+from limits_app.models.namespaces import (
+    MOST_NAMESPACES,
+    WHOLE_SITE,
+    SiteNamespace,
+    current_keys,
+    current_namespace,
+    sources,
+)
 from limits_app.policies.balancing import balancers
 from limits_app.policies.chain import PolicyChain, Subject
 from limits_app.policies.identifiers import KnownIdentifiers, identifiers_read
@@ -259,6 +266,8 @@ class CurrentConfiguration:
 
     def current(self) -> KeptConfiguration:
         """What is kept for the present namespace."""
+        if not sources.is_used:
+            return self._whole_site
         namespace = current_namespace()
         if namespace is WHOLE_SITE:
             return self._whole_site

@@ -27,24 +27,22 @@ class UsageCounts:
     """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock."""
 
     def __init__(self) -> None:
-        self._counting: dict[str, Scope] = {}
         self._by_namespace: dict[bytes, _Counts] = {}
 
     def add(self, scope: Scope, record: Record, now: int) -> None:
         """Take over the finished usage of a record, and note whether it is counting."""
-        if record.usage is not None and record.usage.until and scope.key not in self._counting:
-            self._counting[scope.key] = self._of(scope).counting[scope.key] = scope
+        counts = self._of(scope.key)
+        if record.usage is not None and record.usage.until and scope.key not in counts.counting:
+            counts.counting[scope.key] = scope
         if record.finished:
-            counts = self._of(scope)
             while record.finished:
                 _take(counts, scope, record)
             _remove_old(counts, now)
 
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""
-        scope = self._counting.pop(key, None)
+        scope = self._of(key).counting.pop(key, None)
         if scope is not None:
-            self._of(scope).counting.pop(key, None)
             close_usage(record)
             self.add(scope, record, now)
 
@@ -67,8 +65,9 @@ class UsageCounts:
         if counts is not None and counts.batch is not None and counts.batch.name == name:
             counts.batch = None
 
-    def _of(self, scope: Scope) -> _Counts:
-        namespace = digest_in(scope.key)
+    def _of(self, key: str) -> _Counts:
+        """The usage of the namespace in which the key of a scope is."""
+        namespace = digest_in(key)
         counts = self._by_namespace.get(namespace)
         if counts is None:
             counts = self._by_namespace[namespace] = _Counts()
