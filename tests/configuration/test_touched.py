@@ -55,6 +55,11 @@ def _policy(**fields: Any) -> Policy:
     return Policy.objects.get(**fields)
 
 
+def _free_key() -> int:
+    """A primary key above those of all entities."""
+    return 1 + int(max(Entity.objects.values_list("pk", flat=True)))
+
+
 def _rename(identifier: str, new: str) -> None:
     Entity.objects.filter(identifier=identifier).update(identifier=new)
 
@@ -162,8 +167,9 @@ def test_many_clients_are_announced_as_rows(
 
 
 def test_many_rows_below_others_are_announced_as_everything(rows: None, changes: list[Changes]) -> None:
-    Entity.objects.bulk_create([Entity(pk=10**9, identifier="user:latest")])
-    Entity.objects.bulk_create([Entity(pk=10**6 + number, identifier=f"user:{number}") for number in range(5, 105)])
+    above = _free_key()
+    Entity.objects.bulk_create([Entity(pk=above + 1000, identifier="user:latest")])
+    Entity.objects.bulk_create([Entity(pk=above + number, identifier=f"user:{number}") for number in range(5, 105)])
     assert changes == [of("user:latest"), (EVERYTHING,)]
 
 
@@ -171,7 +177,7 @@ def test_many_rows_below_others_are_announced_as_everything(rows: None, changes:
 def test_many_rows_with_chosen_keys_are_announced_as_everything(
     is_single: bool, rows: None, changes: list[Changes]
 ) -> None:
-    first = 1 + max(Entity.objects.values_list("pk", flat=True))
+    first = _free_key()
     names = [f"user:{number}" for number in range(100, 200)]
     Entity.objects.bulk_create([Entity(identifier=name) for name in names])
     Entity.objects.filter(identifier__in=names).delete()
@@ -194,9 +200,10 @@ def test_rows_that_are_saved_twice_have_no_chosen_keys(rows: None, changes: list
 
 
 def test_pattern_with_a_chosen_key_is_announced_as_everything(rows: None, changes: list[Changes]) -> None:
-    Entity.objects.create(pk=10**9, identifier="user:eu-*")
+    key = _free_key()
+    Entity.objects.create(pk=key, identifier="user:eu-*")
     Entity.objects.filter(identifier="user:eu-*").update(name="Europe")
-    Entity.objects.create(pk=10**9 + 1, identifier="user:5")
+    Entity.objects.create(pk=key + 1, identifier="user:5")
     assert changes == [(EVERYTHING,), (GENERAL,), of("user:5")]
 
 
