@@ -92,6 +92,7 @@ def test_a_policy_may_hold_from_or_to_the_end_of_the_calendar(begins: str, ends:
     assert timezone.is_naive(timezone.now())
 
 
+@pytest.mark.release
 def test_no_view_depends_on_a_setting_of_the_framework_that_the_site_chose() -> None:
     """The tests of the API in another process, since classes read settings of the framework when they are made."""
     changed = {name for name, value in DEFAULTS.items() if REST_FRAMEWORK.get(name, value) != value}

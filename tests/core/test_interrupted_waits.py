@@ -121,7 +121,7 @@ def of_a_pool(stores: list[ReleasingStore]) -> Callable[[], Acquisition]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("waiting", [of_a_set, of_a_pool])
+@pytest.mark.parametrize("waiting", [of_a_set, pytest.param(of_a_pool, marks=pytest.mark.release)])
 def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
     waiting: Callable[[list[ReleasingStore]], Callable[[], Acquisition]],
 ) -> None:

@@ -424,6 +424,7 @@ def most_in_a_minute(served: list[tuple[float, int, int]]) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("load_balancing", ["round_robin", "least_loaded"])
 @pytest.mark.parametrize("minutes", MINUTES)
+@pytest.mark.release
 def test_all_quotas_are_used_up_and_none_is_exceeded(load_balancing: str, minutes: int) -> None:
     random.seed(6)
     with asyncio.Runner(loop_factory=Simulation) as runner:

@@ -28,6 +28,7 @@ PUBLIC = {
 PICTURES = sorted(DOCS.glob("pictures/*.svg"))
 
 
+@pytest.mark.release
 def test_the_site_builds_with_warnings_as_errors(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}

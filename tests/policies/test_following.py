@@ -440,6 +440,7 @@ def test_look_up_sees_no_state_in_which_everything_is_forgotten(api: None, monke
     assert capacity("key:1") == 10
 
 
+@pytest.mark.release
 def test_bulk_of_ten_thousand_rows_is_found_in_pages(api: None) -> None:
     capacity(CLIENT)
     many_rows(10_000)

@@ -281,6 +281,7 @@ def test_patterns_are_those_of_all_rows() -> None:
     assert not identifiers.patterns.identifiers
 
 
+@pytest.mark.release
 def test_a_row_takes_two_bytes() -> None:
     identifiers = known(Table())
     names = (f"user:{number}" for number in range(600_000))

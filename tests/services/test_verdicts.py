@@ -24,6 +24,7 @@ def table() -> AccessTable:
     return AccessTable(read_access_index("default", datetime.now(UTC)))
 
 
+@pytest.mark.release
 def test_many_blocked_clients_take_eight_bytes_each_and_others_no_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:

@@ -35,9 +35,9 @@ def run_patched(*arguments: str) -> None:
     ("module", "suite"),
     [
         ("test_conformance.py", "TestMemoryStore"),
-        ("test_conformance.py", "TestProcessStore"),
-        ("test_server_conformance.py", "TestSQLite"),
-        ("test_server_conformance.py", "TestPostgreSQL"),
+        pytest.param("test_conformance.py", "TestProcessStore", marks=pytest.mark.release),
+        pytest.param("test_server_conformance.py", "TestSQLite", marks=pytest.mark.release),
+        pytest.param("test_server_conformance.py", "TestPostgreSQL", marks=pytest.mark.release),
         ("test_server_conformance.py", "TestRedisStore"),
     ],
 )

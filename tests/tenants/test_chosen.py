@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.servers.postgres import PostgresServer
 from tests.tenants import support
 
@@ -31,6 +33,7 @@ def test_databases_that_a_router_chooses_are_apart(tmp_path: Path) -> None:
     assert support.seen("chosen_site", two_databases(tmp_path), "databases", "entered") == EXPECTED
 
 
+@pytest.mark.release
 def test_threads_that_cannot_enter_a_database_write_to_it(tmp_path: Path) -> None:
     found = support.seen("chosen_site", two_databases(tmp_path), "databases", "")
     assert found == {name: value for name, value in EXPECTED.items() if name != "known"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.servers.postgres import PostgresServer
 from tests.tenants import support
 
@@ -48,6 +50,7 @@ def test_rules_and_blocks_are_those_of_the_tenant(server: PostgresServer, tmp_pa
     }
 
 
+@pytest.mark.release
 def test_shared_rules_count_apart_and_shared_blocks_are_for_all(server: PostgresServer, tmp_path: Path) -> None:
     assert seen(server, tmp_path, "shared", "web") == {
         "before": [[200, 200], [200, 200]],
@@ -57,6 +60,7 @@ def test_shared_rules_count_apart_and_shared_blocks_are_for_all(server: Postgres
     }
 
 
+@pytest.mark.release
 def test_usage_and_rejections_are_written_where_they_were_counted(server: PostgresServer, tmp_path: Path) -> None:
     assert seen(server, tmp_path, "tenant", "background") == {
         "rejections": [{"user:acme": 2}, {"user:bolt": 3}],

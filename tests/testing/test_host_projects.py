@@ -76,6 +76,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
+@pytest.mark.release
 def test_suite_passes_again_and_again(sqlite: Project, tmp_path: Path) -> None:
     rmtree(tmp_path / "state", ignore_errors=True)
     for _ in range(2):
