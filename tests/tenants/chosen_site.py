@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic, sleep
 from typing import Any
 
 import django
 from django.conf import settings
 
+from tests.tenants.support import until
+
 NAMES = {"schemas": ("acme", "bolt"), "databases": ("default", "bolt")}
-SECONDS = 20
 
 chosen: ContextVar[str | None] = ContextVar("chosen", default=None)
 
@@ -109,7 +109,7 @@ def _seen(names: tuple[str, ...], *, is_entered: bool) -> dict[str, Any]:
             _set(number)
     found: dict[str, Any] = {"admitted": in_each(_admitted, "user:1", 12)}
     if is_entered:
-        found["known"] = in_each(_until, lambda: configuration.current().known.is_complete)
+        found["known"] = in_each(until, lambda: configuration.current().known.is_complete)
     with entered(names[1]):
         _set(3)
     found["others"] = in_each(_admitted, "user:2", 12)
@@ -134,15 +134,6 @@ def _admitted(entity: str, times: int) -> int:
     from limits_app import limits
 
     return sum(bool(limits.try_acquire("reports", entity=entity)) for _ in range(times))
-
-
-def _until(is_true: Callable[[], bool]) -> bool:
-    ends = monotonic() + SECONDS
-    while not is_true():
-        if monotonic() > ends:
-            return False
-        sleep(0.05)
-    return True
 
 
 def _rejections() -> dict[str, int]:

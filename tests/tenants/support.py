@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import psycopg
@@ -14,6 +16,7 @@ from tests.servers.postgres import PostgresServer
 
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 120
+_PATIENCE_SECONDS = 20
 
 
 def database(server: PostgresServer, name: str) -> dict[str, object]:
@@ -32,3 +35,13 @@ def seen(program: str, databases: object, *arguments: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def until(is_true: Callable[[], object]) -> bool:
+    """Wait for what a background thread does; returns whether it has come true in time."""
+    ends = monotonic() + _PATIENCE_SECONDS
+    while not is_true():
+        if monotonic() > ends:
+            return False
+        sleep(0.05)
+    return True

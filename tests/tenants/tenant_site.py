@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
-from time import monotonic, sleep
 from typing import Any
 
 import django
 from django.conf import settings
+
+from tests.tenants.support import until
 
 CUSTOMERS = "tests.tenants.customers"
 SHARED = ["django_tenants", CUSTOMERS, "django.contrib.contenttypes", "django.contrib.auth"]
@@ -116,15 +117,6 @@ def _queries(do: Callable[[], Any]) -> int:
     return len([one for one in queries.captured_queries if "search_path" not in one["sql"]])
 
 
-def _until(is_true: Callable[[], object]) -> bool:
-    ends = monotonic() + SECONDS
-    while not is_true():
-        if monotonic() > ends:
-            return False
-        sleep(0.05)
-    return True
-
-
 def _is_known() -> bool:
     from limits_app.policies import configuration
 
@@ -141,7 +133,7 @@ def _configuration(is_shared: bool) -> dict[str, Any]:
         _in("acme", _set, 2)
         _in("bolt", _set, 10)
     found: dict[str, Any] = {"admitted": _in_each(_admitted, "user:1", 12)}
-    found["known"] = [_until(lambda tenant=tenant: _in(tenant, _is_known)) for tenant in TENANTS]  # type: ignore[misc]
+    found["known"] = [until(lambda tenant=tenant: _in(tenant, _is_known)) for tenant in TENANTS]  # type: ignore[misc]
     _in_each(_admitted, "user:2", 1)
     _in("bolt", _set, 20) if not is_shared else _set(5)
     # A change of one tenant leaves what others keep as it is.
