@@ -1,0 +1,137 @@
+"""Chaos that can be repeated: a seed, a time to stop, exceptions as of signal handlers, and processes that look on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from random import Random, SystemRandom
+from time import monotonic
+from types import FrameType
+from typing import Final, TypeVar
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.store import Store
+from limits_app.stores.resilient import ResilientStore
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import counting
+from tests.interrupting import Interrupted, interrupted_at_event
+from tests.stores.contract.places import Place
+from tests.stores.support import PATIENCE, running, until
+
+__all__ = ["Interruptions", "Onlooker", "attempted", "onlooker", "resilient", "rounds", "settled"]
+
+SEED: Final = "LIMITS_CHAOS_SEED"
+"""The variable of the environment that repeats a failure: its value is printed with it."""
+
+_INTERRUPTED: Final = (
+    "limits_app/core/",
+    "limits_app/engine/",
+    "limits_app/acquiring/",
+    "limits_app/stores/",
+    "contextlib.py",
+)
+"""The code in which signal handlers raise; what drivers and the standard library do then is theirs."""
+_GROWTH: Final = 1.2
+
+T = TypeVar("T")
+
+
+def rounds(seconds: float) -> Iterator[Random]:
+    """Rounds of chaos for so many seconds, each with a seed of its own, or only the one with the seed in `SEED`."""
+    chosen, ends = os.environ.get(SEED), monotonic() + seconds
+    while True:
+        seed = chosen or str(SystemRandom().randrange(10**12))
+        print(f"the last round: {SEED}={seed}")  # noqa: T201 - pytest shows it with a failure
+        yield Random(seed)
+        if chosen or monotonic() > ends:
+            return
+
+
+def resilient(place: Place, clock: Callable[[], int]) -> ResilientStore:
+    """The store of a place as a site uses it, over ways that lose replies; it delivers later what it could not."""
+    store = place.open_over(clock)
+    return ResilientStore("chaos", lambda _: store).open()
+
+
+def settled(store: ResilientStore) -> None:
+    """Wait until everything that could not be delivered has been."""
+    until(lambda: not store.unsettled)
+
+
+class Interruptions:
+    """Exceptions at random points of verbs; how many points a verb has is learned meanwhile."""
+
+    def __init__(self, random: Random, points: dict[str, int]) -> None:
+        self._random = random
+        self._points = points
+
+    @contextmanager
+    def at_random(self, verb: str) -> Iterator[None]:
+        """In the block, raise at a random point of a verb, or after its end."""
+        seen, most = 0, self._points.setdefault(verb, 30)
+
+        def counts(frame: FrameType, event: str) -> bool:
+            nonlocal seen
+            is_ours = event in {"call", "c_return"} and any(part in frame.f_code.co_filename for part in _INTERRUPTED)
+            seen += is_ours
+            return is_ours
+
+        try:
+            with interrupted_at_event(self._random.randint(1, round(most * _GROWTH)), counts):
+                yield
+        finally:
+            self._points[verb] = max(seen, most)
+
+
+def attempted(verb: Callable[[], T]) -> T | None:
+    """The result of a verb; None when its caller is left without one."""
+    with suppress(Interrupted, StoreUnavailable):
+        return verb()
+    return None
+
+
+class Onlooker:
+    """Looks whether another thread, and another process, are decided at once in a scope."""
+
+    def __init__(self, ask: Callable[[str, int], object]) -> None:
+        self._ask = ask
+
+    def check(self, limits: LimitSet, entity: str, now: int) -> None:
+        """Fail where a lock is held."""
+        with ThreadPoolExecutor(1) as executor:
+            assert executor.submit(limits.try_acquire, {"units": 0, "db": 0}).result(PATIENCE), "a thread is rejected"
+        assert self._ask(entity, now) is True, "another process is rejected"
+
+
+@contextmanager
+def onlooker(place: Place, make: Callable[[Store, str], LimitSet]) -> Iterator[Onlooker]:
+    """An onlooker of a place, until the block ends; a store in memory has no other processes."""
+    if place.name == "memory":
+        yield Onlooker(lambda entity, now: True)
+        return
+    with running(_look, place, make) as process:
+
+        def ask(entity: str, now: int) -> object:
+            process.pipe.send((entity, now))
+            return process.hear(PATIENCE)
+
+        yield Onlooker(ask)
+
+
+def _look(pipe: Connection, place: Place, make: Callable[[Store, str], LimitSet]) -> None:
+    clock = FakeClock()
+    store = place.open(clock)
+    with suppress(EOFError):
+        while True:
+            entity, now = pipe.recv()
+            clock.move(now - clock())
+            pipe.send(bool(make(store, entity).try_acquire({"units": 0, "db": 0})))
+
+
+def counted(store: Store, *limits: object, entity: str) -> LimitSet:
+    """A set whose usage is counted."""
+    return counting(store, *limits, entity=entity)  # type: ignore[arg-type]  # limits

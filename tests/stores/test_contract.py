@@ -1,0 +1,68 @@
+"""The contract of failure, as docs/stores.md states it, on every store, under chaos.
+
+A failure prints a seed; with it in the environment as LIMITS_CHAOS_SEED, its round is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+
+from limits_app.testing import FakeClock
+from tests.interruptions import without_logging
+from tests.stores.contract.chaos import Interruptions, onlooker, resilient, rounds
+from tests.stores.contract.ledger import LIMITS, Ledger, limits_for
+from tests.stores.contract.crowd import Crowd, Tally
+from tests.stores.contract.places import PLACES, SHARED, Place, place_named
+from tests.stores.support import MULTI_THREADED_FORK
+
+pytestmark = [
+    pytest.mark.filterwarnings(MULTI_THREADED_FORK),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of an interrupted finalizer
+]
+
+BRIEFLY = 2.0
+"""Seconds of chaos."""
+SECONDS = [BRIEFLY, pytest.param(30.0, marks=pytest.mark.release)]
+
+
+@pytest.fixture(autouse=True)
+def _no_circuit_breaker() -> Iterator[None]:
+    """Every request is sent, and what was not delivered is soon."""
+    with override_settings(LIMITS={"BREAKER_MIN_CALLS": 10**6, "BREAKER_PROBE_SECONDS": 0.01}), without_logging():
+        yield
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each store."""
+    with place_named(request.param, request, tmp_path) as place:
+        yield place
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_each_request_is_charged_at_most_once(place: Place, seconds: float) -> None:
+    clock, points = FakeClock(), dict[str, int]()
+    with ExitStack() as stack:
+        looks = stack.enter_context(onlooker(place, limits_for))
+        store, looking = resilient(place, clock), place.open(clock)
+        for number, random in enumerate(rounds(seconds)):
+            entity = f"{random.choice(list(LIMITS))} {number}"
+            interruptions = Interruptions(random, points)
+            Ledger(place, store, looking, clock, random, interruptions, looks, entity).run(random.randint(4, 24))
+        store.retire()
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+def test_processes_that_are_killed_never_take_more_than_there_is(place: Place, seconds: float) -> None:
+    tally = Tally()
+    looking = place.open(tally.clock)
+    for number, random in enumerate(rounds(seconds)):
+        Crowd(place, looking, tally, random, f"crowd {number}").run()
+        tally.clear()
