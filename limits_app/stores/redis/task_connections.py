@@ -113,6 +113,8 @@ class TaskConnections:
     async def run(self, call: Command) -> Any:
         """As `Connections.run`. When the task is cancelled, the call may have been executed."""
         if self._connections.task_class is None:
+            # A task may be cancelled before the thread begins, which sends the call all the same.
+            call.begin(self._connections.slots)
             return await asyncio.to_thread(self._connections.run, call)
         own = await self._of_loop()
         if own.limit.locked():
