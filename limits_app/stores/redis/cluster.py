@@ -161,7 +161,10 @@ class RedisClusterStore(RedisStore):
             yield from self._undo(parts)
         except BaseException as error:
             try:
-                if isinstance(error, StoreUnavailable):
+                # The amounts stay with an idempotency key that may be charged; later the key is refunded first.
+                if isinstance(error, StoreUnavailable) and not any(
+                    part in self._unfinished and _has_key(part.plan) for part, _ in parts
+                ):
                     yield from self._undo(parts)
             finally:
                 if any(part in self._unfinished or (part.admitted and not part.settled) for part, _ in parts):
@@ -235,6 +238,10 @@ def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
         ordered = sorted(set(tags), key=lambda tag: (tag in keyed, tag))
         plan.store_cache = [_with_tag(plan, tags, tag) for tag in ordered]
     return plan.store_cache
+
+
+def _has_key(plan: Plan) -> bool:
+    return any(limit.level == IDEMPOTENCY_LEVEL for limit in plan.shape.limits)
 
 
 def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:

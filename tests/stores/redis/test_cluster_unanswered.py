@@ -10,10 +10,11 @@ from time import monotonic
 import pytest
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import short_key
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, idempotency_scope, short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of
@@ -83,6 +84,30 @@ def test_what_a_server_has_charged_and_not_answered_is_given_back(
     store.settle(*kept)
     assert [used(one, "tokens") for one in single] == [pytest.approx(20, abs=0.1)] * len(PEOPLE)
     assert [used(one, "db") for one in single] == [0] * len(PEOPLE)
+
+
+def test_amounts_stay_charged_with_a_key_whose_server_has_not_answered(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+) -> None:
+    def port_of(limits: LimitSet) -> int:
+        return store._connections._client.get_node_from_key(record(store, limits)).port
+
+    once = schema_of((CallLimit(1, YEAR, RateLimitAlgorithm.TOKEN_BUCKET),), store.lease_us)
+    keys = [
+        ScopedLimits(idempotency_scope("api", "ann", f"order {number}"), once, IDEMPOTENCY_LEVEL, prefix="key:")
+        for number in range(20)
+    ]
+    amounts = LimitSet.composed(parts[:1], store)
+    key = next(key for key in keys if port_of(LimitSet.composed([key], store)) != port_of(amounts))
+    of_key = LimitSet.composed([key], store)
+    assert of_key.try_acquire({"key:call_count": 0})
+    with frozen(cluster, store, of_key), pytest.raises(StoreUnavailable):
+        LimitSet.composed([key, *parts[:1]], store).try_acquire({"tokens": 50})
+    until(lambda: used(of_key, "key:call_count") > 0.9, "the server does not do what it was asked")  # type: ignore[operator]
+    assert used(amounts, "tokens") == pytest.approx(70, abs=0.1)
+    keeper.catch_up()
+    assert used(of_key, "key:call_count") == pytest.approx(0, abs=0.1)
+    assert used(amounts, "tokens") == pytest.approx(20, abs=0.1)
 
 
 @pytest.mark.parametrize("tokens", [50, 90])
