@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.test import override_settings
 
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
+from tests.interruptions import without_logging
 from tests.servers.mariadb import MariaDBServer, mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.redis import REDIS_BINARIES, RedisServer, redis_cluster, redis_server
+from tests.stores.contract.places import Place, place_named
 from tests.stores.database.databases import Settings, sqlite_in
 from tests.stores.support import Lookout
 
@@ -101,3 +104,17 @@ def cluster() -> Iterator[list[RedisServer]]:
     """A Redis cluster of three servers."""
     with redis_cluster() as servers:
         yield servers
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The store that a test is given by name, with ways that lose replies."""
+    with place_named(request.param, request, tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def without_circuit_breaker() -> Iterator[None]:
+    """Every request is sent; what could not be delivered is as soon as it can be."""
+    with override_settings(LIMITS={"BREAKER_MIN_CALLS": 10**6, "BREAKER_PROBE_SECONDS": 0.01}), without_logging():
+        yield

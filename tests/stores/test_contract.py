@@ -5,22 +5,19 @@ A failure prints a seed; with it in the environment as LIMITS_CHAOS_SEED, its ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from django.test import override_settings
 
 from limits_app.testing import FakeClock
-from tests.interruptions import without_logging
 from tests.stores.contract.chaos import Interruptions, onlooker, resilient, rounds
-from tests.stores.contract.ledger import LIMITS, Ledger, limits_for
 from tests.stores.contract.crowd import Crowd, Tally
-from tests.stores.contract.places import PLACES, SHARED, Place, place_named
+from tests.stores.contract.ledger import LIMITS, Ledger, limits_for
+from tests.stores.contract.places import PLACES, SHARED, Place
 from tests.stores.support import MULTI_THREADED_FORK
 
 pytestmark = [
+    pytest.mark.usefixtures("without_circuit_breaker"),
     pytest.mark.filterwarnings(MULTI_THREADED_FORK),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of an interrupted finalizer
 ]
@@ -28,20 +25,6 @@ pytestmark = [
 BRIEFLY = 2.0
 """Seconds of chaos."""
 SECONDS = [BRIEFLY, pytest.param(30.0, marks=pytest.mark.release)]
-
-
-@pytest.fixture(autouse=True)
-def _no_circuit_breaker() -> Iterator[None]:
-    """Every request is sent, and what was not delivered is soon."""
-    with override_settings(LIMITS={"BREAKER_MIN_CALLS": 10**6, "BREAKER_PROBE_SECONDS": 0.01}), without_logging():
-        yield
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Each store."""
-    with place_named(request.param, request, tmp_path) as place:
-        yield place
 
 
 @pytest.mark.parametrize("seconds", SECONDS)

@@ -185,21 +185,15 @@ class Ledger:
     def _release(self, held: Held, fault: AbstractContextManager[None], usage: str, *, is_unsure: bool = False) -> None:
         """Release an acquisition that has used nothing that it says, all, more, or less of it; or cancel it."""
         self.held.remove(held)
-        first, change = held.entries[0], self.random.randint(1, 3)
-        if usage == "less":
-            change = -min(change, first.amount)
-        if usage in {"all", "more", "less"}:
-            change = 0 if usage == "all" else change
-            total = sum(entry.units for entry in held.entries) + change * 10**first.number
-            held.acquisition.update({"units": total})
+        change, is_interrupted = self._report(held, usage), False
         release = held.acquisition.cancel if usage == "cancel" else held.acquisition.release
-        is_interrupted = False
         try:
             with fault:
                 release()
         except (Interrupted, StoreUnavailable):
             is_interrupted = True
             self.lost_permits += held.permits
+        first = held.entries[0]
         self._note("release", first.number, usage, change, "unsure" * is_unsure, "interrupted" * is_interrupted)
         for _ in range(1 if is_interrupted else self.random.randint(0, 2)):  # changes nothing more
             attempted(release)
@@ -207,10 +201,20 @@ class Ledger:
         if usage == "cancel":
             for entry in held.entries:
                 self._refunded(entry, entry.amount, is_sure=is_sure)
-        elif usage == "less":
+        elif change < 0:
             self._refunded(first, -change, is_sure=is_sure)
-        elif usage == "more":
+        elif change > 0:
             self._indebted(first, change, is_sure=is_sure, is_delivered=not is_interrupted)
+
+    def _report(self, held: Held, usage: str) -> int:
+        """Report the usage; return by how much it differs from the amount of the first request, in its digit."""
+        if usage in {"nothing", "cancel"}:
+            return 0
+        first, more = held.entries[0], self.random.randint(1, 3)
+        change = {"all": 0, "more": more, "less": -min(more, first.amount)}[usage]
+        total = sum(entry.units for entry in held.entries) + change * 10**first.number
+        held.acquisition.update({"units": total})
+        return change
 
     def _refunded(self, entry: Entry, refund: int, *, is_sure: bool) -> None:
         """A refund, which may be lost; what the algorithm does not refund may be counted or not."""

@@ -65,7 +65,7 @@ class Way:
         return lost
 
     def lose(self, passes: int, loses: int, *, arrives: bool) -> None:
-        """Let so many commands pass, and lose the replies to so many after them; or the commands, unless they arrive."""
+        """Lose the replies to some commands after those that pass, or these commands themselves unless they arrive."""
         with self._lock:
             self._passes, self._loses, self._arrives = passes, loses, arrives
 
