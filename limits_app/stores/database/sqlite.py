@@ -78,6 +78,12 @@ class SQLiteConnection(StoreConnection):
         if self.raw.in_transaction:
             self.execute("ROLLBACK")
 
+    def close(self) -> None:
+        # The statement of a cursor that a signal handler has interrupted would keep the file locked.
+        with suppress(self.error):
+            self.cursor.close()
+        super().close()
+
     @staticmethod
     def check_caller(alias: str) -> None:
         """Raise StoreBlocked where a transaction of the calling thread keeps others from writing to the database."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FrameType
 
 import pytest
 
@@ -13,6 +14,7 @@ from limits_app.core.limits import RateLimit
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database.connections import Statement, StoreConnection
 from limits_app.stores.database.transaction import Transaction
+from tests.interrupting import Interrupted, interrupted_at_event
 from tests.stores.database.conftest import Open
 from tests.stores.support import limits_of
 
@@ -64,3 +66,23 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
     with pytest.raises(StoreUnavailable, match="for a test"):
         store._runner.run(fail)
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was just made
+def test_a_statement_that_is_interrupted_leaves_no_row_locked_while_its_exception_is_handled(open_store: Open) -> None:
+    store, other = open_store(), open_store(lock_timeout=0.5)
+    limits, others = (limits_of(one, RateLimit("x", 10**6, 86_400)) for one in (store, other))
+    assert limits.try_acquire({"x": 1})
+
+    def is_ours(frame: FrameType, event: str) -> bool:
+        return event in {"call", "c_return"} and "limits_app/stores/database" in frame.f_code.co_filename
+
+    for number in range(1, 1000):
+        try:
+            with interrupted_at_event(number, is_ours):
+                limits.try_acquire({"x": 1})
+        except Interrupted:
+            assert others.try_acquire({"x": 1}), number
+        else:
+            break
+    assert 10 < number < 999
