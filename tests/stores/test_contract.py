@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from limits_app.testing import FakeClock
-from tests.stores.contract.chaos import Interruptions, onlooker, resilient, rounds
+from tests.stores.contract.chaos import onlooker, resilient, rounds
 from tests.stores.contract.crowd import Crowd, Tally
 from tests.stores.contract.ledger import LIMITS, Ledger, limits_for
 from tests.stores.contract.places import PLACES, SHARED, Place
@@ -30,14 +30,13 @@ SECONDS = [BRIEFLY, pytest.param(30.0, marks=pytest.mark.release)]
 @pytest.mark.parametrize("seconds", SECONDS)
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_each_request_is_charged_at_most_once(place: Place, seconds: float) -> None:
-    clock, points = FakeClock(), dict[str, int]()
+    clock = FakeClock()
     with ExitStack() as stack:
         looks = stack.enter_context(onlooker(place, limits_for))
         store, looking = resilient(place, clock), place.open(clock)
         for number, random in enumerate(rounds(seconds)):
             entity = f"{random.choice(list(LIMITS))} {number}"
-            interruptions = Interruptions(random, points)
-            Ledger(place, store, looking, clock, random, interruptions, looks, entity).run(random.randint(4, 24))
+            Ledger(place, store, looking, clock, random, looks, entity).run(random.randint(4, 24))
         store.retire()
 
 

@@ -36,7 +36,7 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import limits_of
 from tests.interruptions import interrupt_anywhere
 from tests.stores.contract.chaos import attempted, onlooker, resilient, rounds, settled
-from tests.stores.contract.ledger import limits_for
+from tests.stores.contract.ledger import amounts_of, limits_for
 from tests.stores.contract.places import SERVERS, Place
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
@@ -79,9 +79,10 @@ def heal(place: Place) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_exception_of_a_real_signal_leaves_no_lock_and_charges_at_most_once(place: Place, within_us: int) -> None:
-    clock, entity, told, sent = FakeClock(), "fixed_window signals", 0, 0
+    clock, entity, told, sent = FakeClock(), "quota signals", 0, 0
     with onlooker(place, limits_for) as looks:
-        store, looking = resilient(place, clock), limits_for(place.open(clock), entity)
+        store, opened = resilient(place, clock), place.open(clock)
+        looking = limits_for(opened, entity)
         limits = limits_for(store, entity)
 
         def steps() -> None:
@@ -101,6 +102,7 @@ def test_an_exception_of_a_real_signal_leaves_no_lock_and_charges_at_most_once(p
             looks.check(looking, entity, clock())
         settled(store)
         assert told <= used(looking) <= sent
+        assert sum(amounts_of(opened, entity)) == used(looking) * 1000
         clock.advance(11)
         assert looking.try_acquire({"units": 0, "db": 3}), "permits are taken after their lease"
         store.retire()

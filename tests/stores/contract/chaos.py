@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from random import Random, SystemRandom
+from threading import Thread
 from time import monotonic
 from types import FrameType
 from typing import Final, TypeVar
@@ -22,7 +22,7 @@ from tests.interrupting import Interrupted, interrupted_at_event
 from tests.stores.contract.places import Place
 from tests.stores.support import PATIENCE, running, until
 
-__all__ = ["Interruptions", "Onlooker", "attempted", "onlooker", "resilient", "rounds", "settled"]
+__all__ = ["Onlooker", "attempted", "interrupted_at_random", "onlooker", "resilient", "rounds", "settled"]
 
 SEED: Final = "LIMITS_CHAOS_SEED"
 """The variable of the environment that repeats a failure: its value is printed with it."""
@@ -35,7 +35,8 @@ _INTERRUPTED: Final = (
     "contextlib.py",
 )
 """The code in which signal handlers raise; what drivers and the standard library do then is theirs."""
-_GROWTH: Final = 1.2
+_POINTS: Final = (30, 100, 300, 300, 1000)
+"""As many points have verbs of different stores."""
 
 T = TypeVar("T")
 
@@ -62,29 +63,15 @@ def settled(store: ResilientStore) -> None:
     until(lambda: not store.unsettled)
 
 
-class Interruptions:
-    """Exceptions at random points of verbs; how many points a verb has is learned meanwhile."""
+@contextmanager
+def interrupted_at_random(random: Random) -> Iterator[None]:
+    """In the block, raise at a random point, or not at all where the block has fewer points."""
 
-    def __init__(self, random: Random, points: dict[str, int]) -> None:
-        self._random = random
-        self._points = points
+    def counts(frame: FrameType, event: str) -> bool:
+        return event in {"call", "c_return"} and any(part in frame.f_code.co_filename for part in _INTERRUPTED)
 
-    @contextmanager
-    def at_random(self, verb: str) -> Iterator[None]:
-        """In the block, raise at a random point of a verb, or after its end."""
-        seen, most = 0, self._points.setdefault(verb, 30)
-
-        def counts(frame: FrameType, event: str) -> bool:
-            nonlocal seen
-            is_ours = event in {"call", "c_return"} and any(part in frame.f_code.co_filename for part in _INTERRUPTED)
-            seen += is_ours
-            return is_ours
-
-        try:
-            with interrupted_at_event(self._random.randint(1, round(most * _GROWTH)), counts):
-                yield
-        finally:
-            self._points[verb] = max(seen, most)
+    with interrupted_at_event(random.randint(1, random.choice(_POINTS)), counts):
+        yield
 
 
 def attempted(verb: Callable[[], T]) -> T | None:
@@ -102,9 +89,12 @@ class Onlooker:
 
     def check(self, limits: LimitSet, entity: str, now: int) -> None:
         """Fail where a lock is held."""
-        with ThreadPoolExecutor(1) as executor:
-            assert executor.submit(limits.try_acquire, {"units": 0, "db": 0}).result(PATIENCE), "a thread is rejected"
-        assert self._ask(entity, now) is True, "another process is rejected"
+        admitted: list[bool] = []
+        thread = Thread(target=lambda: admitted.append(bool(limits.try_acquire({"units": 0, "db": 0}))), daemon=True)
+        thread.start()
+        thread.join(PATIENCE / 3)
+        assert admitted == [True], "another thread is not admitted at once"
+        assert self._ask(entity, now) is True, "another process is not admitted at once"
 
 
 @contextmanager
@@ -117,7 +107,7 @@ def onlooker(place: Place, make: Callable[[Store, str], LimitSet]) -> Iterator[O
 
         def ask(entity: str, now: int) -> object:
             process.pipe.send((entity, now))
-            return process.hear(PATIENCE)
+            return process.hear(PATIENCE / 3)
 
         yield Onlooker(ask)
 

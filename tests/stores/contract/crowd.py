@@ -22,9 +22,9 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import CountingStore, Store
 from limits_app.stores.resilient import ResilientStore
-from limits_app.testing.conformance.contract import collected
 from tests.interrupting import Interrupted
-from tests.stores.contract.chaos import Interruptions, counted, resilient, settled
+from tests.stores.contract.chaos import counted, interrupted_at_random, resilient, settled
+from tests.stores.contract.ledger import amounts_of
 from tests.stores.contract.places import Place
 from tests.stores.support import PATIENCE, Running, running
 
@@ -82,7 +82,6 @@ class Member:
     def __init__(self, store: ResilientStore, entity: str, tally: Tally, number: int, random: Random) -> None:
         self.store, self.tally, self.number, self.random = store, tally, number, random
         self.limits = limits_for(store, entity)
-        self.interruptions = Interruptions(random, {})
 
     def run(self) -> None:
         """Take until nothing is left."""
@@ -103,7 +102,7 @@ class Member:
         """The result of a request for so many units; None where there is none."""
         tally, mine = self.tally, self.number
         self.permits = self.random.randint(0, 1)
-        fault = self.interruptions.at_random("acquire") if self.random.random() < 0.2 else nullcontext()
+        fault = interrupted_at_random(self.random) if self.random.random() < 0.2 else nullcontext()
         tally.unknown[mine] += units
         acquired: Acquisition | None = None
         with suppress(Interrupted, StoreUnavailable), fault:
@@ -191,10 +190,7 @@ class Crowd:
         assert told <= used <= min(told + unknown, CAPACITY), "what was charged is not what was admitted"
         if not self.tally.stops.value:
             assert used == CAPACITY, "a request was rejected although there was enough"
-        counts = collected(self.looking)
-        milli = sum(
-            amount for (_, entity, _, _, key), amount in counts.items() if (entity, key) == (self.entity, "units")
-        )
+        milli = sum(amounts_of(self.looking, self.entity))
         assert told * 1000 <= milli <= used * 1000, "what was counted is not what was charged"
 
     def _becomes_full(self) -> None:

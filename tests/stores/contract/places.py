@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from django.db import connections
 from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException
 
 from limits_app.core.store import CountingStore
 from limits_app.stores.database import DatabaseStore
@@ -24,6 +25,7 @@ from tests.servers.machine import HOST
 from tests.servers.proxy import Proxy, proxy
 from tests.stores.database.databases import Settings, database
 from tests.stores.redis.support import prefix
+from tests.stores.support import until
 
 __all__ = ["PLACES", "SERVERS", "SHARED", "Place", "Way", "place_named"]
 
@@ -184,9 +186,7 @@ def _cluster(name: str, request: pytest.FixtureRequest, stack: ExitStack, direct
         return RedisClusterStore(url=servers[0].url, prefix=keys, clock=clock, connect_seconds=10, reply_seconds=10)
 
     def open_over(clock: Any) -> RedisClusterStore:
-        client = RedisCluster.from_url(
-            servers[0].url, address_remap=lambda address: (HOST, ports.get(address[1], address[1]))
-        )
+        client = _cluster_client(servers[0].url, lambda address: (HOST, ports.get(address[1], address[1])))
         stack.callback(client.close)
         stack.callback(client.disconnect_connection_pools)
         return RedisClusterStore(
@@ -194,6 +194,19 @@ def _cluster(name: str, request: pytest.FixtureRequest, stack: ExitStack, direct
         )
 
     return Place(name, open_straight, open_over, ways, can_be_late=True)
+
+
+def _cluster_client(url: str, remap: Callable[[tuple[str, int]], tuple[str, int]]) -> RedisCluster:
+    """A client of the cluster; where it cannot learn of its servers, it tries again."""
+    clients: list[RedisCluster] = []
+
+    def connect() -> bool:
+        with suppress(RedisClusterException):
+            clients.append(RedisCluster.from_url(url, address_remap=remap))
+        return bool(clients)
+
+    until(connect)
+    return clients[0]
 
 
 def _database(name: str, request: pytest.FixtureRequest, stack: ExitStack, directory: Path) -> Place:
