@@ -74,7 +74,7 @@ class Acquisition:
         return self.claim.admitted is True
 
     def __repr__(self) -> str:
-        state = {None: "undecided", True: "released" if self.claim.settled else "admitted", False: "rejected"}
+        state = {None: "undecided", True: "released" if self.claim.released else "admitted", False: "rejected"}
         amounts = ", ".join(f"{key}={use.requested}" for key, use in self.acquisitions.items())
         return f"<Acquisition {state[self.claim.admitted]}: {amounts}>"
 
@@ -86,7 +86,7 @@ class Acquisition:
     @property
     def is_released(self) -> bool:
         """Whether the amounts were released, or are being released, or belong to the process that forked this one."""
-        return self._releasing or self.claim.settled or self._forks != PROCESS.forks
+        return self._releasing or self.claim.released or self._forks != PROCESS.forks
 
     @property
     def must_settle(self) -> bool:
@@ -165,7 +165,7 @@ class Acquisition:
         rejected request nothing is recorded.
         Raises InvalidRequest (a ValueError) for an invalid amount, and AlreadyReleased (a RuntimeError) after release.
         """
-        if self.claim.settled:
+        if self.claim.released:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
@@ -272,8 +272,6 @@ class Acquisition:
         changes = self._changes(used, refunds_unreported)
         if changes is not None:
             self.limit_set.store.settle(self.claim, changes)
-        if not self._settling:
-            self.claim.settled = True
 
     async def _asettle(self, used: Sequence[int], refunds_unreported: bool) -> None:
         """`_settle` for asyncio."""
@@ -290,9 +288,6 @@ class Acquisition:
                 self._settling = False
                 raise
             self._settling = False
-        # A task that was cancelled meanwhile has left settling to the store.
-        if not self._settling:
-            self.claim.settled = True
 
     def _changes(self, used: Sequence[int], refunds_unreported: bool) -> Sequence[int] | None:
         """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on.
@@ -300,16 +295,20 @@ class Acquisition:
         A forked child has nothing to do: its parent holds the amounts and releases them.
         """
         claim = self.claim
-        if claim.settled or not claim.admitted or self._settling or self._forks != PROCESS.forks:
+        if claim.released or self._settling:
             return None
-        shape = claim.shape
-        changes = shape.changes(
-            used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=bool(self.extensions)
-        )
-        if shape.permits:
-            self.limit_set.store.renewer.discard(claim)
-            return changes
-        return changes if any(changes) else None
+        if claim.admitted and self._forks == PROCESS.forks:
+            shape = claim.shape
+            changes = shape.changes(
+                used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=bool(self.extensions)
+            )
+            if shape.permits:
+                self.limit_set.store.renewer.discard(claim)
+                return changes
+            if any(changes):
+                return changes
+        claim.settled = True
+        return None
 
     def _leave_block(self) -> None:
         self.entered = False

@@ -160,7 +160,7 @@ def _without(blocks: tuple[Claim, ...], claim: Claim) -> tuple[Claim, ...]:
     """Return blocks without that of a claim, and without those that have ended in another thread or task."""
     if blocks[-1] is claim:
         return blocks[:-1]
-    return tuple([block for block in blocks if block is not claim and not block.settled])
+    return tuple([block for block in blocks if block is not claim and not block.released])
 
 
 def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
@@ -182,7 +182,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
         if acquisition is None or acquisition.lost_lease or not acquisition.limit_set.is_same(limit_set):
             continue
         claim.block_owner = running
-        if claim.admitted and not claim.settled:
+        if claim.admitted and not claim.released:
             now = limit_set.store.clock()
             lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
             held.update([claim.plan.buckets[limit.place] for limit in lasting])

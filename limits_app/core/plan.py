@@ -328,8 +328,9 @@ class Claim:
     `version` is that of the configuration that its limits come from, None for limits that never change.
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
-    `settled` is True once the changes were settled, or nothing is left to settle. `number` identifies a claim with
-    permits in this process (0 for others); `holder` identifies it in leases, and stores that several processes share
+    `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
+    `put_off` is True once they are kept, to be settled later. `number` identifies a claim with permits in this process
+    (0 for others); `holder` identifies it in leases, and stores that several processes share
     replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
     thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
@@ -347,6 +348,7 @@ class Claim:
         "number",
         "owner",
         "plan",
+        "put_off",
         "repeated_us",
         "settled",
         "shape",
@@ -362,6 +364,7 @@ class Claim:
         self.version = version
         self.admitted: bool | None = None
         self.settled = False
+        self.put_off = False
         self.decided_at = 0
         self.repeated_us: int | None = None
         self.states: Sequence[State] = ()
@@ -371,6 +374,11 @@ class Claim:
         self.owner: ref[Acquisition] | None = None
         self.block_owner: object = None
         self.taken_from: object = None
+
+    @property
+    def released(self) -> bool:
+        """Whether its holder is done with it: it is settled, or whoever keeps its changes settles it."""
+        return self.settled or self.put_off
 
     def lose_lease(self) -> None:
         """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""

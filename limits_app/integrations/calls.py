@@ -54,7 +54,7 @@ class Report:
 
         Of several acquisitions of a resource, each amount is reported to the last one that has its limit.
         """
-        held = [one for one in charge.acquisitions if not one.claim.settled]
+        held = [one for one in charge.acquisitions if not one.claim.released]
         if not held:
             return
         if self.counts is not None and not self.counts(result):

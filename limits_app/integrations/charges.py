@@ -47,7 +47,7 @@ class Charge(NamedTuple):
     @property
     def is_held(self) -> bool:
         """Whether it took something, also for policies in shadow mode, and was not released."""
-        return not self.acquisitions[-1].claim.settled and any(
+        return not self.acquisitions[-1].claim.released and any(
             one.claim.shape.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
         )
 
@@ -116,7 +116,7 @@ class Charges(dict[Key, Charge]):
             return None
         del self[key]
         for acquisition in charge.acquisitions:
-            if not acquisition.claim.settled:
+            if not acquisition.claim.released:
                 charge.report_unused(acquisition, charge.uses(acquisition))
         return charge
 
@@ -124,7 +124,7 @@ class Charges(dict[Key, Charge]):
         """Report the charges among some acquisitions as unused, calls included, and cancel all of them."""
         for charge in self.values():
             for acquisition in charge.acquisitions:
-                if not acquisition.claim.settled and acquisition in acquisitions:
+                if not acquisition.claim.released and acquisition in acquisitions:
                     charge.report_unused(acquisition, charge.uses(acquisition))
         for acquisition in acquisitions:
             acquisition.cancel()
@@ -132,7 +132,7 @@ class Charges(dict[Key, Charge]):
 
 def refund(acquisition: Acquisition) -> None:
     """Report everything that one acquisition took as unused, calls included, and cancel it."""
-    if not acquisition.claim.settled:
+    if not acquisition.claim.released:
         acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
         acquisition.cancel()
 

@@ -110,7 +110,7 @@ class MemoryStore:
         try:
             kept_leases = self._step(partial(_settle_once, changes), claim, is_new=False)
         except InStep:
-            self._deferred.append(partial(self._settle_deferred, claim, changes))
+            self._deferred.append(partial(self.settle, claim, changes))
         finally:  # also after an interruption, which may have come when the claim was settled
             if self.line.busy:
                 self.line.notify(claim.plan.scope_keys)
@@ -287,10 +287,6 @@ class MemoryStore:
             del self._records[key]
         else:
             self._to_check.append(key)
-
-    def _settle_deferred(self, claim: Claim, changes: Amounts) -> None:
-        claim.settled = False  # the release that was deferred has marked it
-        self.settle(claim, changes)
 
     def _make_deferred_calls(self) -> None:
         """Do what finalizers and signal handlers requested within a step."""

@@ -57,11 +57,11 @@ class PendingWork:
         return bool(self._changes or self._releases)
 
     def add(self, claim: Claim, changes: Amounts) -> None:
-        """Keep the release of a claim unless it is settled or kept already; the claim counts as settled from now on."""
+        """Keep the release of a claim unless it is settled or kept already; its holder is done with it from now on."""
         with self._lock:
             if not claim.settled:
                 self._releases.setdefault(claim, changes)
-                claim.settled = True
+                claim.put_off = True
             while len(self._releases) > MAX_PENDING:
                 del self._releases[next(iter(self._releases))]
 
@@ -83,14 +83,11 @@ class PendingWork:
             with self._lock:
                 claim, changes = next(iter(self._releases.items()))
             try:
-                claim.settled = False
                 store.settle(claim, changes)
             except StoreUnavailable:
                 raise
             except Exception:  # the next releases must not wait for it
                 logger.exception("a release that was pending could not be settled")
-            finally:
-                claim.settled = True
             # Kept until it is done, so that it is not added again; more than MAX_PENDING may have come meanwhile.
             with self._lock:
                 self._releases.pop(claim, None)

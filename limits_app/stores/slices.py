@@ -235,7 +235,7 @@ class Slices:
         """Put unused amounts of a claim back into its slice; False where the store has to settle the claim."""
         piece = claim.taken_from
         with self._lock:
-            if not isinstance(piece, Slice) or piece.is_closed or claim.settled or max(changes) > 0:
+            if not isinstance(piece, Slice) or piece.is_closed or claim.released or max(changes) > 0:
                 return False
             piece.left = [rest - change for rest, change in zip(piece.left, changes, strict=True)]
             claim.settled = True

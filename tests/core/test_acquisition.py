@@ -329,6 +329,33 @@ def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, 
     assert used(limits) == {"tpm": 10, "db": 0}
 
 
+def test_a_release_during_one_that_fails_leaves_everything_to_later_ones(clock: FakeClock) -> None:
+    class Busy(MemoryStore):
+        """A store that leaves a claim to the first caller that settles it, and fails that one at first."""
+
+        callers = 0
+        down = True
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            self.callers += 1
+            if self.callers > 1:
+                return
+            acquisition.cancel()
+            self.callers = 0
+            if self.down:
+                raise StoreUnavailable("out of reach")
+            super().settle(claim, changes)
+
+    store = Busy(clock=clock)
+    limits = limit_set(store, TPM, DB)
+    acquisition = limits.try_acquire({"tpm": 20, "db": 1})
+    with pytest.raises(StoreUnavailable, match="out of reach"):
+        acquisition.cancel()
+    store.down = False
+    acquisition.cancel()
+    assert used(limits) == {"tpm": 0, "db": 0}
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("requested", "reports", "missing"),

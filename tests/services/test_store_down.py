@@ -223,7 +223,8 @@ def test_a_release_is_settled_later(store: FailingStore, clock: FakeClock, caplo
             store.down = True
             acquisition.update({"tpm": 1})
         store.down = False
-    assert acquisition.claim.settled
+    assert acquisition.is_released
+    assert not acquisition.claim.settled
     assert limits.store_health()["default"].unsettled == 2
     assert caplog.text.count("that is settled later") == 1
     clock.advance(BACK)

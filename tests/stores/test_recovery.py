@@ -50,7 +50,8 @@ def test_a_release_that_cannot_be_settled_is_kept(store: Failing, error: BaseExc
     store.error = error
     with pytest.raises(type(error)):
         work.run(store)
-    assert claim.settled
+    assert claim.released
+    assert not claim.settled
     assert len(work) == 1
     store.error = None
     work.run(store)
@@ -69,6 +70,31 @@ def test_a_release_that_is_added_twice_is_settled_once(store: Failing) -> None:
     work.add(claim, refund)
     work.run(store)
     assert round(used(limits)["tpm"]) == 4
+
+
+def test_a_release_that_is_being_delivered_is_not_sent_again_by_its_holder() -> None:
+    class Busy(Failing):
+        """The holder cancels while the store settles what was kept."""
+
+        times = 0
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            self.times += 1
+            held.cancel()
+            super().settle(claim, changes)
+
+    store, work = Busy(), PendingWork()
+    limits = limits_of(store, TPM)
+    held = limits.try_acquire({"tpm": 7})
+    work.add(held.claim, [-amount for amount in held.claim.amounts])
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        work.run(store)
+    store.error = None
+    work.run(store)
+    assert store.times == 2
+    assert held.claim.settled
+    assert round(used(limits)["tpm"]) == 0
 
 
 def test_a_release_that_fails_for_another_reason_does_not_hold_up_the_next_ones(

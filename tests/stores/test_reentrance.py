@@ -69,7 +69,7 @@ def test_a_release_within_a_step_is_settled_once_and_after_the_step(
 ) -> None:
     def release() -> None:
         acquired.release()
-        assert acquired.claim.settled
+        assert acquired.is_released
         store.settle(acquired.claim, [-amount for amount in acquired.claim.amounts])
 
     clock.deed = release
@@ -77,6 +77,23 @@ def test_a_release_within_a_step_is_settled_once_and_after_the_step(
     assert clock.failure is None
     acquired.release()
     assert (used(limits, "x"), holders(limits)) == (3, 0)
+
+
+def test_what_is_settled_twice_within_a_step_is_settled_once(
+    store: CountingStore, clock: ActingClock, limits: LimitSet
+) -> None:
+    assert limits.try_acquire({"x": 5})
+    claim = limits.try_acquire({"x": 2}).claim
+
+    def settle_twice() -> None:
+        for _ in range(2):
+            store.settle(claim, [-amount for amount in claim.amounts])
+
+    clock.deed = settle_twice
+    assert limits.try_acquire({"x": 1, "db": 0})
+    assert clock.failure is None
+    assert claim.settled
+    assert (used(limits, "x"), holders(limits)) == (6, 1)
 
 
 def test_a_release_in_the_middle_of_its_own_release_settles_once(
@@ -179,7 +196,7 @@ def test_a_release_within_a_step_is_settled_later_when_the_file_cannot_be_used(
     with monkeypatch.context() as failing:
         failing.setattr(engine, "settle", fail)
         assert limits.try_acquire({"x": 2})
-        assert acquired.claim.settled
+        assert acquired.is_released
         assert used(limits, "x") == 6
     assert "repeated after the next step" in caplog.text
     assert limits.try_acquire({"x": 1})

@@ -226,7 +226,6 @@ class DatabaseStore(AskedInThread):
         return kept_leases
 
     def _settle_after_transaction(self, claim: Claim, changes: Amounts) -> None:
-        claim.settled = False  # the caller already treats it as settled
         try:
             self.settle(claim, changes)
         except StoreUnavailable as error:  # the caller of the transaction does not expect it

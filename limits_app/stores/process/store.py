@@ -148,16 +148,19 @@ class ProcessStore:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if not claim.settled:
-            self._settle(claim, changes, is_deferred=False)
+            try:
+                self._settle(claim, changes)
+            except InStep:
+                self._file.do_later(partial(self.settle, claim, changes))
 
-    def _settle(self, claim: Claim, changes: Amounts, *, is_deferred: bool) -> None:
-        """Settle a claim; `is_deferred`: that was put off during a step, so that the claim is marked as settled."""
+    def _settle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle`; raises InStep within a step."""
         others: Sequence[Watcher] = ()
         is_done, kept_leases = False, True
 
         def step(txn: Txn, claim: Claim) -> Sequence[Watcher]:
             nonlocal is_done, kept_leases
-            if is_done or (claim.settled and not is_deferred):
+            if claim.settled:
                 return ()
             # First, so that a signal handler that releases the same claim within this step settles nothing.
             is_done = claim.settled = True
@@ -167,13 +170,10 @@ class ProcessStore:
         def undo(claim: Claim) -> None:
             nonlocal is_done
             if is_done:
-                is_done, claim.settled = False, is_deferred
+                is_done = claim.settled = False
 
         try:
             others = self._file.transact(step, claim, undo=undo)
-        except InStep:
-            self._file.do_later(partial(self._settle, claim, changes, is_deferred=True))
-            return
         finally:  # also after an interruption, which may have come when the claim was settled
             if others or self.line.busy:
                 self._waking.notify(claim.plan.scope_keys, others)

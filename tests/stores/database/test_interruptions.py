@@ -68,6 +68,20 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
 
 
+def test_what_is_settled_twice_within_a_step_is_settled_once(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition],
+) -> None:
+    store, limits, acquired = refundable
+
+    def settle_twice(_transaction: Transaction) -> None:
+        for _ in range(2):
+            store.settle(acquired.claim, [-amount for amount in acquired.claim.amounts])
+
+    store._runner.run(settle_twice)
+    assert acquired.claim.settled
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was just made
 def test_a_statement_that_is_interrupted_leaves_no_row_locked_while_its_exception_is_handled(open_store: Open) -> None:
     store, other = open_store(), open_store(lock_timeout=0.5)

@@ -17,6 +17,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import Claim
+from limits_app.stores.recovery import PendingWork
 from limits_app.stores.redis import RedisStore, verbs
 from limits_app.stores.redis.exactly_once import Unanswered
 from tests.servers.redis import RedisServer
@@ -299,6 +300,27 @@ def test_a_settlement_that_was_interrupted_is_done_once(store: RedisStore, taken
     assert not held.claim.settled
     held.release()
     assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
+    assert used(taken, "db") == 0
+
+
+def test_a_cancel_while_an_unanswered_one_is_withdrawn_in_vain_refunds_nothing_more(
+    store: RedisStore, taken: LimitSet
+) -> None:
+    held, work = taken.try_acquire({"tokens": 15}), PendingWork()
+    with replies(interruption(0)), pytest.raises(Interruption):
+        held.cancel()
+    work.add(held.claim, [-amount for amount in held.claim.amounts])
+
+    def cancel_and_refuse(_: int, reply: object) -> None:
+        if isinstance(reply, bytes) and reply[:1] in {b"A", b"N"}:
+            held.cancel()
+            raise NoPermissionError("no access")
+
+    with replies(cancel_and_refuse), pytest.raises(StoreUnavailable, match="NOPERM"):
+        work.run(store)
+    work.run(store)
+    assert held.claim.settled
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
     assert used(taken, "db") == 0
 
 
