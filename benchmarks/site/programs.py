@@ -152,7 +152,7 @@ def memory(patience: str) -> dict[str, Any]:
     once, users = _request(PATH), count(1)
     once(next(users))
     first_seconds = monotonic() - started
-    while not configuration.known.is_complete:
+    while not configuration.current().known.is_complete:
         assert monotonic() - started < float(patience), "the identifiers were not read in time"
         sleep(_PAUSE_SECONDS)
     for user in islice(users, _CLIENTS_IN_USE):
