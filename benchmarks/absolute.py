@@ -14,7 +14,7 @@ from benchmarks.harness import Contender, Effort, Figure, absolute
 from benchmarks.rows import Line, Row
 from benchmarks.stores import memory_store, process_store, redis_store
 from benchmarks.subjects import THREE, calls, limits_of, one_call, three_limits
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
 
 _CALLS: Final = 4_000
 _WARM_UP: Final = 100

@@ -18,7 +18,7 @@ from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_l
 from limits_app import CallLimit, RateLimitAlgorithm
 
 if TYPE_CHECKING:
-    from limits_app.core.limit_set import LimitSet
+    from limits_app.acquiring.limit_set import LimitSet
     from limits_app.stores.database import DatabaseStore
 
 __all__ = ["ROWS", "Place", "postgres", "sqlite"]

@@ -17,8 +17,8 @@ from benchmarks.rows import Line, Row, at_most
 from benchmarks.stores import memory_store, process_store, redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of
 from limits_app import RateLimit, RateLimitAlgorithm
-from limits_app.core.limits import Limit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import Limit
 
 __all__ = ["ROWS"]
 

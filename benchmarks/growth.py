@@ -14,7 +14,7 @@ from benchmarks.rows import Line, Row, at_most
 from benchmarks.stores import STORES, Opener
 from benchmarks.subjects import OURS, calls, limits_of
 from limits_app import CallLimit, LimitSet, RateLimitAlgorithm
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
 
 __all__ = ["ROWS"]
 

@@ -15,10 +15,10 @@ from benchmarks.references import REF, ref
 from benchmarks.rows import Bar, Line, Row, at_least, at_most
 from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.keys import scope_of
-from limits_app.core.limits import Limit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import Limit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["ROWS", "slope"]

@@ -13,10 +13,10 @@ from benchmarks.rows import Line, Row, at_most
 from benchmarks.stores import redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm
-from limits_app.core.keys import scope_of
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.keys import scope_of
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 
 __all__ = ["ROWS"]
 

@@ -13,10 +13,10 @@ from benchmarks.rows import Line, Row, at_least, at_most
 from benchmarks.stores import redis_store_at
 from benchmarks.subjects import OURS, one_call
 from limits_app import CallLimit, LimitSet
-from limits_app.core.keys import scope_of
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.keys import scope_of
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
 from benchmarks.references import redis_server
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.stores.redis import RedisStore

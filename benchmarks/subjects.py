@@ -7,11 +7,11 @@ from typing import Final
 
 from benchmarks.harness import Contender
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.keys import scope_of
-from limits_app.core.limits import Limit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import Limit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 
 __all__ = ["OURS", "THREE", "calls", "held", "limits_of", "one_call", "permit", "three_limits"]
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from limits_app import services as limits
-    from limits_app.core.acquisition import Acquisition
-    from limits_app.core.errors import (
+    from limits_app.acquiring.acquisition import Acquisition
+    from limits_app.acquiring.limit_set import LimitSet
+    from limits_app.acquiring.pool import LimitPool
+    from limits_app.engine.errors import (
         AlreadyReleased,
         InvalidLimit,
         InvalidRequest,
@@ -26,10 +28,8 @@ if TYPE_CHECKING:
         UnknownPool,
         UsageNotReported,
     )
-    from limits_app.core.limit_pool import LimitPool
-    from limits_app.core.limit_set import LimitSet
-    from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-    from limits_app.core.outcome import LimitStatus, LimitUse, Outcome
+    from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+    from limits_app.engine.outcome import LimitStatus, LimitUse, Outcome
     from limits_app.integrations.decorators import exempt, limited
     from limits_app.integrations.request import LimitedRequest, RequestLimits
 
@@ -66,8 +66,8 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "limits_app.core.acquisition": ("Acquisition",),
-    "limits_app.core.errors": (
+    "limits_app.acquiring.acquisition": ("Acquisition",),
+    "limits_app.engine.errors": (
         "AlreadyReleased",
         "InvalidLimit",
         "InvalidRequest",
@@ -80,10 +80,10 @@ _HOMES: Final = {
         "UnknownPool",
         "UsageNotReported",
     ),
-    "limits_app.core.limit_pool": ("LimitPool",),
-    "limits_app.core.limit_set": ("LimitSet",),
-    "limits_app.core.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
-    "limits_app.core.outcome": ("LimitStatus", "LimitUse", "Outcome"),
+    "limits_app.acquiring.pool": ("LimitPool",),
+    "limits_app.acquiring.limit_set": ("LimitSet",),
+    "limits_app.engine.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
+    "limits_app.engine.outcome": ("LimitStatus", "LimitUse", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
     "limits_app.integrations.request": ("LimitedRequest", "RequestLimits"),
 }

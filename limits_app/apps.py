@@ -12,7 +12,7 @@ from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from limits_app.core.acquisition import Acquisition
+    from limits_app.acquiring.acquisition import Acquisition
 
 
 class LimitsConfig(AppConfig):
@@ -26,7 +26,7 @@ class LimitsConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from limits_app import alerts, checks, conf, metrics, models, signals
-        from limits_app.core.modes import HOOKS
+        from limits_app.engine.modes import HOOKS
         from limits_app.models import namespaces, plan, recording
         from limits_app.policies import advance_version
         from limits_app.stores import registry

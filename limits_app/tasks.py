@@ -13,7 +13,7 @@ from typing import Any
 from celery import shared_task
 
 from limits_app import alerts, conf, services
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.models.namespaces import run_in_all
 
 logger = logging.getLogger("limits_app")

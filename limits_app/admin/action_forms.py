@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.forms import AmountField, Autocomplete, checked_datetime
 from limits_app.admin.own_blocks import ConfirmBlock
-from limits_app.core.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import Plan, Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
 from limits_app.services.boosts import check_boost_end

@@ -29,7 +29,7 @@ from limits_app.admin.action_forms import (
 )
 from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.admin.own_blocks import CONFIRM, block_problem
-from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
+from limits_app.engine.errors import InvalidRequest, LimitsError, StoreUnavailable
 from limits_app.models import AuditEvent, Counted, Enforcement, Entity, Plan, Policy, Resource
 from limits_app.models.limit_rules import amount_of
 from limits_app.models.patterns import is_pattern

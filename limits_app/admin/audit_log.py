@@ -25,7 +25,7 @@ from limits_app.admin.base import ReadOnly, RobustListAdmin, confirmation
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.own_blocks import CONFIRM, block_problem
 from limits_app.audit.reverting import MODELS
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent
 from limits_app.services import blocks
 from limits_app.services.limit_words import limit_name

@@ -20,7 +20,7 @@ from limits_app.admin.action_forms import BlockReasonForm, EraseForm
 from limits_app.admin.base import confirmation
 from limits_app.admin.changelists import UsageListAdmin
 from limits_app.admin.own_blocks import CONFIRM, block_problem
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import Entity
 from limits_app.models.validators import validate_text

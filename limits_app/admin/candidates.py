@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.models import Candidate, CandidateState, Policy
 from limits_app.services.candidates import reports
 from limits_app.services.rights import Action, may

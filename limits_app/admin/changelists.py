@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import services
 from limits_app.admin.base import AuditedAdmin
 from limits_app.admin.formatting import LEVELS, amount, bar_of
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.models import PolicyEffect
 from limits_app.models.patterns import begins
 from limits_app.policies import Pair

@@ -17,7 +17,7 @@ from limits_app import services
 from limits_app.admin.action_forms import ReasonForm
 from limits_app.admin.base import AuditedAdmin, confirmation
 from limits_app.admin.forms import DateTimeField
-from limits_app.core.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import EmergencySwitch, Enforcement
 from limits_app.services.rights import Action, may
 

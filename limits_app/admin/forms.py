@@ -23,10 +23,10 @@ from django.utils.translation import gettext_lazy as _
 from limits_app import conf
 from limits_app.admin.formatting import amount
 from limits_app.admin.own_blocks import BlockForm
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import parse_amount, parse_seconds
-from limits_app.core.limits import RateLimitAlgorithm
-from limits_app.core.notation import limit_body
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limit_checks import parse_amount, parse_seconds
+from limits_app.engine.limits import RateLimitAlgorithm
+from limits_app.engine.notation import limit_body
 from limits_app.models import Limit
 from limits_app.models.policy_rules import weakened
 from limits_app.models.validators import validate_json

@@ -29,7 +29,7 @@ from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.formatting import STANDINGS, short_moment, written_limits
 from limits_app.admin.forms import LIMIT_FIELDS, READABLE, LimitForm, PolicyForm, readable
 from limits_app.admin.own_blocks import ConfirmedBlocks
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.models import Counted, Enforcement, Limit, Policy, PolicyEffect, PolicyScope, in_scope
 from limits_app.policies import Pair
 from limits_app.services import PlannedBoost, PolicyStatus, RowState

@@ -19,7 +19,7 @@ from limits_app.admin.base import AuditedAdmin, PartOf
 from limits_app.admin.formatting import amount
 from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 from limits_app.models import Pool, PoolMember
 from limits_app.models.limit import limit_texts
 from limits_app.services import definitions

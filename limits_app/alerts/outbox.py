@@ -10,9 +10,9 @@ from typing import Final
 from django.db import router
 from django.db.models import QuerySet
 
+from limits_app.acquiring.backoff import delay
 from limits_app.alerts.delivery import NotDelivered, deliver
 from limits_app.alerts.recording import Event, add_alerts
-from limits_app.core.backoff import delay
 from limits_app.models import Alert, AlertKind, AlertRule, Bucket, Denial
 from limits_app.models.fields import in_site_time
 from limits_app.usage.reading import of_entity

@@ -20,9 +20,9 @@ from limits_app.api.permissions import changing, check, who
 from limits_app.api.problems import WrongQuery
 from limits_app.api.schema import extend_schema
 from limits_app.audit import acting
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, StaleConfiguration
-from limits_app.core.outcome import Stats
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import InvalidRequest, StaleConfiguration
+from limits_app.engine.outcome import Stats
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of

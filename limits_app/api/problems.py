@@ -20,7 +20,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
+from limits_app.engine.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable, Unresolved
 from limits_app.integrations.drf.throttle import Refused, throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, content_of, seconds_of, violated
 from limits_app.services.definitions import InvalidDefinition

@@ -8,8 +8,8 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations.drf.throttle import LimitThrottle, Refused
 from limits_app.models import PolicyScope
 from limits_app.policies import PolicyStatus, resolve

@@ -6,6 +6,6 @@ from limits_app.audit.protection import is_protected, protect, unprotect
 from limits_app.audit.redacting import Identifier, is_redacted, redact
 from limits_app.audit.reverting import Change, Difference, changed_by_revert, differences, revert, state_now
 from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, prune, sign, unrecorded, verify
-from limits_app.core.errors import CannotProtect, CannotRevert
+from limits_app.engine.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting
 from limits_app.models.snapshots import Snapshot, snapshot

@@ -15,7 +15,7 @@ from typing import Final
 from django.db import DatabaseError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from limits_app.core.errors import CannotProtect
+from limits_app.engine.errors import CannotProtect
 from limits_app.models import AuditEvent, AuditHead
 
 _REFUSAL: Final = "the audit log is append-only: write another event instead of changing or deleting one"

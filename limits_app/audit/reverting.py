@@ -13,7 +13,7 @@ from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
 from limits_app.audit.redacting import is_redacted
-from limits_app.core.errors import CannotRevert
+from limits_app.engine.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent
 from limits_app.models.recording import acting
 from limits_app.models.snapshots import Snapshot, parts_of, snapshots

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from limits_app.audit.redacting import is_redacted, redactions
 from limits_app.audit.reverting import MODELS
-from limits_app.core.errors import InvalidRequest
+from limits_app.engine.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Verb
 from limits_app.models.audit_log import digest_of
 from limits_app.models.recording import acting

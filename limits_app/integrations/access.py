@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
-from limits_app.core.errors import LimitExceeded
+from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import calls_site, counted_of, names_of
 from limits_app.policies import Access, AccessIndex, AccessVerdict

@@ -23,10 +23,10 @@ from django.http.response import HttpResponseBase
 from django.views import View
 
 from limits_app import services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.keys import EntityName
-from limits_app.core.leases import leave_block
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.leases import leave_block
+from limits_app.engine.amounts import Amount
+from limits_app.engine.keys import EntityName
 from limits_app.integrations.charges import Charge, one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal

@@ -9,12 +9,12 @@ from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.core.outcome import LimitUse
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
+from limits_app.engine.outcome import LimitUse
 from limits_app.integrations.access import is_exempt
 from limits_app.policies import Limits
 from limits_app.services import Share, try_acquire_all

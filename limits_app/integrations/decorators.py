@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.blocking import checked_timeout
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import EntityName, check_entity, check_resource
-from limits_app.core.limits import Limit
-from limits_app.core.notation import checked_limits
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.blocking import checked_timeout
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import EntityName, check_entity, check_resource
+from limits_app.engine.limits import Limit
+from limits_app.engine.notation import checked_limits
 from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, is_awaited
 from limits_app.integrations.charges import Charge
 from limits_app.integrations.request import EXEMPT

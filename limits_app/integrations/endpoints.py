@@ -19,9 +19,9 @@ from django.http import HttpRequest
 from django.urls import Resolver404, resolve
 
 from limits_app import conf
-from limits_app.core.amounts import Amount, Requested, shown
-from limits_app.core.errors import Unresolved
-from limits_app.core.limit_set import LimitSet
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount, Requested, shown
+from limits_app.engine.errors import Unresolved
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.routes import RouteTree
 from limits_app.integrations.rules import Rule, compiled

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.conf import Exempt
-from limits_app.core.errors import Unresolved
+from limits_app.engine.errors import Unresolved
 from limits_app.integrations.identity import address_of
 from limits_app.models.patterns import Patterns
 from limits_app.services.unavailable import without_limits

@@ -16,8 +16,8 @@ from python_ipware import IpWare
 
 from limits_app import conf
 from limits_app.conf import Network
-from limits_app.core.amounts import shown
-from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
+from limits_app.engine.amounts import shown
+from limits_app.engine.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 from limits_app.models.patterns import is_malformed_network
 from limits_app.models.plan import MAX_PLAN_LENGTH
 from limits_app.models.users import identifier_of_user, is_logged_in

@@ -24,8 +24,8 @@ from django.db.models import CharField, Q, TextField
 from django.http import HttpRequest
 from django.views.decorators.debug import sensitive_variables
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.access import is_exempt
 from limits_app.integrations.charges import NOTHING, one_of_each, refund
 from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable

@@ -22,8 +22,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
-from limits_app.core.limit_checks import computed_seconds
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal

@@ -21,8 +21,8 @@ from django.utils.translation import gettext, ngettext
 
 from limits_app import conf
 from limits_app.conf import RefusalHandler
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.outcome import Outcome
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable
+from limits_app.engine.outcome import Outcome
 from limits_app.integrations.request import limits_of
 from limits_app.integrations.responses import REFUNDS, name_of, set_headers
 from limits_app.services.limit_words import limit_name

@@ -23,11 +23,11 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 
 from limits_app import conf, services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, StoreUnavailable, Unresolved
-from limits_app.core.leases import enter_block
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.leases import enter_block
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable, Unresolved
+from limits_app.engine.outcome import Outcome
 from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
 from limits_app.integrations.endpoints import EndpointTable, endpoints

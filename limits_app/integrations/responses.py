@@ -23,11 +23,11 @@ from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
+from limits_app.acquiring.acquisition import Acquisition
 from limits_app.conf import Headers
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.algorithms import Rule
-from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Claim, PlannedLimit
+from limits_app.engine.algorithms import Rule
+from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.plan import Claim, PlannedLimit
 from limits_app.integrations.request import RequestLimits
 
 REFUNDS: Final = "limits_refunds"

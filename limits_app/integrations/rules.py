@@ -9,9 +9,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.conf.parsers import parsed_network
-from limits_app.core.amounts import Amount, shown
-from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.keys import check_resource
+from limits_app.engine.amounts import Amount, shown
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.keys import check_resource
 from limits_app.integrations.charges import Demand, one_of_each
 from limits_app.integrations.exemptions import Exemptions
 from limits_app.integrations.identities import names_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from limits_app.core.runtime import at_end
+from limits_app.acquiring.runtime import at_end
 from limits_app.metrics.instruments import is_multiprocess
 
 if TYPE_CHECKING:

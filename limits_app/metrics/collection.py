@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 from django.db import close_old_connections, router
 
 from limits_app import services
-from limits_app.core.clock import Clock, lasts, monotonic_us
-from limits_app.core.outcome import Outcome
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.clock import Clock, lasts, monotonic_us
+from limits_app.engine.outcome import Outcome
 from limits_app.metrics.decisions import Decisions, KnownNames, Result
 from limits_app.metrics.instruments import Labels, Recorder
 from limits_app.models import CollectedBatch, Enforcement

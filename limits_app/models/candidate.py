@@ -12,8 +12,8 @@ from django.db import models, router
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import Limit as Definition
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import Limit as Definition
 from limits_app.models.base import Configuration
 from limits_app.models.limit import noted_limits, validate_limits
 from limits_app.models.policy import Policy

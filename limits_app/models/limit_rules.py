@@ -11,8 +11,8 @@ from django.db import IntegrityError, models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.errors import InvalidLimit, UnknownTimeZone
-from limits_app.core.notation import Noted, limit_text, parse_body
+from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
+from limits_app.engine.notation import Noted, limit_text, parse_body
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.UniqueConstraint(
@@ -66,7 +66,7 @@ def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
 
 
 def amount_of(value: Decimal | float | None) -> Any:
-    """A number of a form for the core: whole numbers as int, others as float; other values unchanged."""
+    """A number of a form for the engine: whole numbers as int, others as float; other values unchanged."""
     if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > 15:
         return value
     return int(value) if value == value.to_integral_value() else float(value)

@@ -21,10 +21,10 @@ from django.db import DEFAULT_DB_ALIAS, connections, router
 from django.utils.module_loading import import_string
 
 from limits_app import conf
-from limits_app.core.amounts import shown
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.namespaces import WHOLE_SITE as NO_NAMES
-from limits_app.core.namespaces import Namespace
+from limits_app.engine.amounts import shown
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.namespaces import WHOLE_SITE as NO_NAMES
+from limits_app.engine.namespaces import Namespace
 
 MAX_VALUE_LENGTH: Final = 255
 MOST_NAMESPACES: Final = 100

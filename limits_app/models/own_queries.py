@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app.conf import test_runner
-from limits_app.core.errors import UnknownTimeZone, Unresolved
+from limits_app.engine.errors import UnknownTimeZone, Unresolved
 from limits_app.models.in_tests import is_forbidden
 
 logger = logging.getLogger("limits_app")

@@ -13,9 +13,9 @@ from django.db import models, router
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.balancing import Cooling
-from limits_app.core.errors import InvalidLimit, UnknownTimeZone
-from limits_app.core.limits import Limit as Definition
+from limits_app.acquiring.balancing import Cooling
+from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
+from limits_app.engine.limits import Limit as Definition
 from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import check_definitions, definition_of

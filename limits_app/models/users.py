@@ -11,9 +11,9 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db.models import IntegerField
 
-from limits_app.core.amounts import shown
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import EntityName
+from limits_app.engine.amounts import shown
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import EntityName
 
 _USER: Final = "user"
 _PREFIX: Final = f"{_USER}:"

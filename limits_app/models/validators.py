@@ -15,9 +15,9 @@ from django.utils.translation import gettext as _
 
 from limits_app import conf
 from limits_app.conf.parsers import parsed_network
-from limits_app.core.amounts import shown, to_milli
-from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limit_checks import check_key
+from limits_app.engine.amounts import shown, to_milli
+from limits_app.engine.keys import check_entity, check_resource
+from limits_app.engine.limit_checks import check_key
 from limits_app.models.patterns import check_client, check_pattern
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 

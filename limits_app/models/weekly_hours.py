@@ -9,8 +9,8 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import ClassVar, Final, Self
 
-from limits_app.core.clock import zone_of
-from limits_app.core.errors import UnknownTimeZone
+from limits_app.engine.clock import zone_of
+from limits_app.engine.errors import UnknownTimeZone
 
 _DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_MINUTES: Final = 24 * 60

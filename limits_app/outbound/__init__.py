@@ -5,8 +5,8 @@ See docs/outbound.md.
 
 from __future__ import annotations
 
-from limits_app.core.breaker import BreakerState
-from limits_app.core.retry import Retrier, RetryPolicy
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring.retry import Retrier, RetryPolicy
 from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
 from limits_app.outbound.cache import CachingClient
 from limits_app.outbound.client import HttpClient, ResourceClient

@@ -1,4 +1,4 @@
-"""Circuit breakers of upstreams: `core.breaker`, with seconds, events and errors."""
+"""Circuit breakers of upstreams: `acquiring.breaker`, with seconds, events and errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Final, ParamSpec, TypeVar
 
-from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker
-from limits_app.core.clock import Clock
-from limits_app.core.errors import LimitsError
+from limits_app.acquiring.breaker import BreakerPolicy, BreakerState, CircuitBreaker
+from limits_app.engine.clock import Clock
+from limits_app.engine.errors import LimitsError
 from limits_app.outbound.client import ResourceClient, WrappingClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed, check_counts, check_durations, check_periods
 from limits_app.outbound.events import BreakerChanged, Observer, silent

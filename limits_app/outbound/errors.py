@@ -15,7 +15,7 @@ A response is not an error, whatever its status.
 
 from __future__ import annotations
 
-from limits_app.core.errors import LimitsError
+from limits_app.engine.errors import LimitsError
 
 
 class OutboundError(LimitsError):

@@ -1,4 +1,4 @@
-"""A client that retries; the retries themselves are those of `core.retry`."""
+"""A client that retries; the retries themselves are those of `acquiring.retry`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from limits_app.core.retry import Retrier, RetryOn, RetryPolicy
+from limits_app.acquiring.retry import Retrier, RetryOn, RetryPolicy
 from limits_app.outbound.breaker import loop_us
 from limits_app.outbound.client import ResourceClient, WrappingClient
 from limits_app.outbound.errors import Unavailable, UpstreamFailed

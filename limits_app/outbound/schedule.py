@@ -1,6 +1,6 @@
 """When requests may be sent, so that an upstream need not refuse any: pure decisions, with time as an argument.
 
-Times are seconds of any clock that does not go back. Windows are the sliding windows of `core.algorithms`.
+Times are seconds of any clock that does not go back. Windows are the sliding windows of `engine.algorithms`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import ceil, floor, inf
 from typing import Final
 
-from limits_app.core.algorithms.windows import SlidingWindow
-from limits_app.core.limit_checks import computed_seconds
-from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.engine.algorithms.windows import SlidingWindow
+from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota
 

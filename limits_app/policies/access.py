@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from limits_app.core.limits import Blocked
+from limits_app.engine.limits import Blocked
 from limits_app.models import Emergency, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 from limits_app.policies.choose import Choice, applied_policies, judge

@@ -14,10 +14,10 @@ from typing import Final
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from limits_app.core.balancing import Balancer, Cooling, balancer_named
-from limits_app.core.clock import lasts
-from limits_app.core.errors import Unresolved
-from limits_app.core.namespaces import Namespace
+from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
+from limits_app.engine.clock import lasts
+from limits_app.engine.errors import Unresolved
+from limits_app.engine.namespaces import Namespace
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.models.pool import cool_downs, keep_cool_down

@@ -14,12 +14,12 @@ from time import monotonic, time
 from typing import Final, NamedTuple
 
 from limits_app import conf
-from limits_app.core.changes import ALL, Changes
-from limits_app.core.clock import lasts
-from limits_app.core.errors import StoreUnavailable, UnknownPool, Unresolved
-from limits_app.core.keys import MAX_ENTITY_LENGTH
-from limits_app.core.namespaces import Namespace
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.changes import ALL, Changes
+from limits_app.engine.clock import lasts
+from limits_app.engine.errors import StoreUnavailable, UnknownPool, Unresolved
+from limits_app.engine.keys import MAX_ENTITY_LENGTH
+from limits_app.engine.namespaces import Namespace
 from limits_app.models import changes, note_code_limits, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.namespaces import (

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Final
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.limits import AnyLimit, Blocked
+from limits_app.engine.limits import AnyLimit, Blocked
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
 from limits_app.policies.chain import ENTITY_FLAGS, EntityPolicies, PolicyValue
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from limits_app.core.limits import Limit
+from limits_app.engine.limits import Limit
 from limits_app.models import MAX_LEVELS, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of, prefixes_of
 from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_of_flags

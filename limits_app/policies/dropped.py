@@ -14,7 +14,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from limits_app.core.limits import Blocked, Limit
+from limits_app.engine.limits import Blocked, Limit
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of
 from limits_app.policies.chain import EntityPolicies, PolicyValue

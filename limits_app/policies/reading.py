@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.conf import test_runner
-from limits_app.core.clock import Clock, monotonic_us
-from limits_app.core.errors import Unresolved
+from limits_app.engine.clock import Clock, monotonic_us
+from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, PlanGroup, write_alias
 from limits_app.models.namespaces import SiteNamespace, entered, is_entered
 from limits_app.models.own_queries import read

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Unpack
 
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
 from limits_app.conf import OnUnavailable
-from limits_app.core.amounts import Amount
-from limits_app.core.keys import (
+from limits_app.engine.amounts import Amount
+from limits_app.engine.keys import (
     UPSTREAM_LEVEL,
     Scope,
     scope_of,
@@ -18,11 +20,9 @@ from limits_app.core.keys import (
     total_scope,
     upstream_scope,
 )
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.engine.limits import Blocked
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.models import ENFORCED, Emergency, Enforcement, EvaluationKind, PolicyScope
 from limits_app.policies.choose import PRECEDENCE, Choice, EffectiveLimit
 from limits_app.policies.pools import PooledSet, PoolMembers, SetNames

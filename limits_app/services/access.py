@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from django.db import router, transaction
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import Unresolved
-from limits_app.core.keys import scope_of, shared_total_scope, total_scope
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import Unresolved
+from limits_app.engine.keys import scope_of, shared_total_scope, total_scope
+from limits_app.engine.limits import Blocked
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.models import ENFORCED, Emergency, Entity, PlanGroup, Policy, PolicyEffect, changes, write_alias
 from limits_app.models.changes import identifier_digest
 from limits_app.models.own_queries import read

@@ -6,11 +6,11 @@ from typing import Final, Unpack
 
 from asgiref.sync import sync_to_async
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded
-from limits_app.core.keys import EntityName, check_resource
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import LimitExceeded
+from limits_app.engine.keys import EntityName, check_resource
+from limits_app.engine.outcome import Outcome
 from limits_app.policies import Limits, resolver
 from limits_app.services.amounts import RequestedAmounts, Resources, TryOptions, key_of
 from limits_app.services.idempotency import IdempotentRequest

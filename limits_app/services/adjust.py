@@ -10,13 +10,13 @@ from django.db import router, transaction
 from django.utils import timezone
 
 from limits_app import audit, conf
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import EntityName, check_idempotency_key, scope_of, total_scope
-from limits_app.core.limits import CallLimit, MeteredLimit
-from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
-from limits_app.core.planning import plan_for
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.keys import EntityName, check_idempotency_key, scope_of, total_scope
+from limits_app.engine.limits import CallLimit, MeteredLimit
+from limits_app.engine.plan import Claim, Plan, ScopedLimits, parts_of
+from limits_app.engine.planning import plan_for
 from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
 from limits_app.policies import check_names, resolver, total_scopes
 from limits_app.services.amounts import not_limited, one_client

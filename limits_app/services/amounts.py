@@ -8,12 +8,12 @@ from typing import TypedDict
 
 from django.core.exceptions import ValidationError
 
-from limits_app.core.amounts import Amount, Requested
-from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.keys import EntityName
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, CallLimit
-from limits_app.core.notation import CALLS, checked_limits
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount, Requested
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.keys import EntityName
+from limits_app.engine.limits import Blocked, CallLimit
+from limits_app.engine.notation import CALLS, checked_limits
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
 from limits_app.policies import Key, Limits, checked_defaults, latest_code_limits, resolver

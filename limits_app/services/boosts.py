@@ -10,10 +10,10 @@ from typing import Final
 from django.utils import timezone
 
 from limits_app import audit, conf
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import Account, check_entity, check_resource
-from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
-from limits_app.core.notation import limit_text
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import Account, check_entity, check_resource
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, QuotaPeriod, ResourceLimit
+from limits_app.engine.notation import limit_text
 from limits_app.models import Entity, Policy, Resource, write_alias
 from limits_app.policies import Choice, choose_each
 from limits_app.services.adjust import check_plan_known

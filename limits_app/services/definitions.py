@@ -16,10 +16,10 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import router
 from django.db.models import Model
 
-from limits_app.core.amounts import shown
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import AnyLimit
-from limits_app.core.notation import Noted, parse_limit
+from limits_app.engine.amounts import shown
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import AnyLimit
+from limits_app.engine.notation import Noted, parse_limit
 from limits_app.models import Limit, Policy, PolicyEffect, Pool, PoolMember, registered
 from limits_app.models.base import Definable, name_field
 from limits_app.models.snapshots import batches
@@ -279,7 +279,7 @@ class _Reader:
         return self.read(row or PoolMember(pool=pool), data, path)
 
     def _limit(self, owner: Policy | PoolMember, data: object, path: Path) -> Definition:
-        """A limit from a text, a mapping of fields, a value of the core, or a row."""
+        """A limit from a text, a mapping of fields, a value of the engine, or a row."""
         limit = Limit(**{registered(type(owner)).owner: owner})
         with self._noted(path):
             try:

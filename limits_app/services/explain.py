@@ -9,12 +9,12 @@ from typing import Final
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
-from limits_app.core.amounts import Amount, Requested
-from limits_app.core.errors import NeverAdmissible, StaleConfiguration
-from limits_app.core.keys import EntityName
-from limits_app.core.limits import Blocked
-from limits_app.core.notation import limit_text
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.engine.amounts import Amount, Requested
+from limits_app.engine.errors import NeverAdmissible, StaleConfiguration
+from limits_app.engine.keys import EntityName
+from limits_app.engine.limits import Blocked
+from limits_app.engine.notation import limit_text
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import ENFORCED, CandidateValue, Emergency
 from limits_app.models.users import entity_name
 from limits_app.policies import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from limits_app.core.keys import UPSTREAM_LEVEL
-from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.core.notation import limit_text
-from limits_app.core.outcome import LimitStatus
+from limits_app.engine.keys import UPSTREAM_LEVEL
+from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.notation import limit_text
+from limits_app.engine.outcome import LimitStatus
 from limits_app.models import TOTALS, CandidateValue, Emergency, Enforcement, PolicyScope
 from limits_app.policies import CODE, ENTITY_FLAGS, Access, AccessVerdict, PolicyStatus, PolicyValue
 from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding

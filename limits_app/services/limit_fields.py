@@ -13,12 +13,12 @@ from django.db.models import Q
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.amounts import Amount
-from limits_app.core.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
-from limits_app.core.errors import InvalidLimit, UnknownTimeZone
-from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import Noted, parse_body, without_zone
+from limits_app.engine.amounts import Amount
+from limits_app.engine.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
+from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
+from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.notation import Noted, parse_body, without_zone
 from limits_app.models import Limit
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import amount_of

@@ -10,10 +10,10 @@ from typing import Any, Final
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-from limits_app.core.errors import LimitsError
-from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, ResourceLimit
-from limits_app.core.notation import seconds_text
-from limits_app.core.outcome import TOTAL_PREFIX, Stats
+from limits_app.engine.errors import LimitsError
+from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, ResourceLimit
+from limits_app.engine.notation import seconds_text
+from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.models import Resource
 from limits_app.services.status import status_of_each
 

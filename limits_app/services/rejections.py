@@ -11,10 +11,10 @@ from django.db import router
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext
 
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import EntityName
-from limits_app.core.limits import Blocked
-from limits_app.core.limits import Limit as Definition
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import EntityName
+from limits_app.engine.limits import Blocked
+from limits_app.engine.limits import Limit as Definition
 from limits_app.models import (
     AuditEvent,
     Bucket,

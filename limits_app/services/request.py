@@ -10,10 +10,11 @@ from typing import Final, Protocol, TypeVar, cast
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Requested
-from limits_app.core.blocking import checked_timeout
-from limits_app.core.errors import (
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.blocking import checked_timeout
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Requested
+from limits_app.engine.errors import (
     LimitExceeded,
     LimitTimeout,
     NeverAdmissible,
@@ -21,9 +22,8 @@ from limits_app.core.errors import (
     StoreUnavailable,
     Unresolved,
 )
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked
-from limits_app.core.outcome import Outcome
+from limits_app.engine.limits import Blocked
+from limits_app.engine.outcome import Outcome
 from limits_app.models.namespaces import SiteNamespace, current_namespace, entered, in_task, is_of_thread
 from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify

@@ -8,14 +8,14 @@ from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from limits_app import conf
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import OnUnavailable
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.errors import InvalidRequest, StaleConfiguration
-from limits_app.core.keys import EntityName, Scope, check_resource
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.planning import nothing_requested
+from limits_app.engine.amounts import Amount, check_amounts, shown
+from limits_app.engine.errors import InvalidRequest, StaleConfiguration
+from limits_app.engine.keys import EntityName, Scope, check_resource
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.planning import nothing_requested
 from limits_app.policies import Aged, Evaluated, Kept, Key, Limits, PoolMembers, ResolvedSet, resolver
 from limits_app.services.amounts import RequestedAmounts, amounts_for, key_of
 from limits_app.services.request import Request, Source

@@ -11,13 +11,13 @@ from typing import Final, cast
 from weakref import ref
 
 from limits_app import signals
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount, PermitsOnly
-from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked
-from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.core.special_acquisitions import TrackedAcquisition
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.special_acquisitions import TrackedAcquisition
+from limits_app.engine.amounts import Amount, PermitsOnly
+from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
+from limits_app.engine.limits import Blocked
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import PolicyScope
 from limits_app.policies import ResolvedSet
 from limits_app.services.amounts import RequestedAmounts, amounts_for

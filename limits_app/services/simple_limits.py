@@ -18,9 +18,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.core.notation import CALLS, Noted, limit_text, parse_limit
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
+from limits_app.engine.notation import CALLS, Noted, limit_text, parse_limit
 from limits_app.models import Counted, CountedBy, Endpoint, Enforcement, Policy, PolicyEffect, write_alias
 from limits_app.services import definitions
 

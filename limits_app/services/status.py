@@ -11,15 +11,15 @@ from typing import Final
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import OnUnavailable
-from limits_app.core.amounts import MILLI, Amount, from_milli
-from limits_app.core.breaker import BreakerState
-from limits_app.core.errors import LimitsError, StaleConfiguration
-from limits_app.core.keys import EntityName, check_resource
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked
-from limits_app.core.outcome import TOTAL_PREFIX, Stats, survey, units_of
-from limits_app.core.plan import ScopedLimits
+from limits_app.engine.amounts import MILLI, Amount, from_milli
+from limits_app.engine.errors import LimitsError, StaleConfiguration
+from limits_app.engine.keys import EntityName, check_resource
+from limits_app.engine.limits import Blocked
+from limits_app.engine.outcome import TOTAL_PREFIX, Stats, survey, units_of
+from limits_app.engine.plan import ScopedLimits
 from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
 from limits_app.models.users import entity_name

@@ -13,11 +13,11 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from limits_app import audit
-from limits_app.core.amounts import MAX_AMOUNT, Amount
-from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.keys import Account, check_entity, check_resource
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
-from limits_app.core.notation import Noted, limit_text
+from limits_app.engine.amounts import MAX_AMOUNT, Amount
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.keys import Account, check_entity, check_resource
+from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit
+from limits_app.engine.notation import Noted, limit_text
 from limits_app.models import (
     Counted,
     Emergency,

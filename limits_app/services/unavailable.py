@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Final
 
 from limits_app import conf
+from limits_app.acquiring.limit_set import LimitSet, Unlimited
+from limits_app.acquiring.store import Store
 from limits_app.conf import OnUnavailable, OnUnresolved
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, NeverAdmissible, Unresolved
-from limits_app.core.limit_set import LimitSet, Unlimited
-from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Claim, ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
+from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
+from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.policies import ResolvedSet
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from limits_app import conf
-from limits_app.core.errors import InvalidRequest, StoreUnavailable
-from limits_app.core.keys import EntityName
-from limits_app.core.store import is_counting
+from limits_app.acquiring.store import is_counting
+from limits_app.engine.errors import InvalidRequest, StoreUnavailable
+from limits_app.engine.keys import EntityName
 from limits_app.models import Period
 from limits_app.services.candidates import revert_candidates
 from limits_app.stores.registry import resilient_store

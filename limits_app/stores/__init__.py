@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.modes import HOOKS
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.modes import HOOKS
 
 
 def default_shared_store() -> Store:

@@ -8,9 +8,9 @@ from threading import RLock, Thread, current_thread
 from time import sleep
 from typing import Final
 
-from limits_app.core.backoff import jittered
-from limits_app.core.clock import Clock
-from limits_app.core.runtime import on_fork, start_thread
+from limits_app.acquiring.backoff import jittered
+from limits_app.acquiring.runtime import on_fork, start_thread
+from limits_app.engine.clock import Clock
 
 JITTER: Final = SystemRandom().random
 """Not `random.random`, whose numbers after `random.seed` belong to the program and not to a background thread."""

@@ -14,9 +14,9 @@ from hashlib import blake2b
 from struct import Struct, error
 from typing import Any, Final, Generic, TypeVar
 
-from limits_app.core.algorithms import Rule, State
-from limits_app.core.algorithms.window_log import Log
-from limits_app.core.limits import (
+from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
@@ -25,7 +25,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.record import NOTHING_KEPT, HourlyUsage, KeptUse, Lease, LeaseId, Record, Schema, schema_of
+from limits_app.engine.record import NOTHING_KEPT, HourlyUsage, KeptUse, Lease, LeaseId, Record, Schema, schema_of
 
 NAME_LENGTH: Final = 8
 _MAX_CODECS: Final = 4096

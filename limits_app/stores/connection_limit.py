@@ -13,8 +13,8 @@ from time import monotonic
 from typing import Final
 from weakref import ref
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.errors import StoreUnavailable
 
 MOST_CONNECTIONS: Final = 32
 """Enough for the threads of a server process, and for all that one process can decide in a second."""

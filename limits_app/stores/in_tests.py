@@ -8,14 +8,14 @@ from threading import RLock
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from limits_app import signals
+from limits_app.acquiring.runtime import on_fork
 from limits_app.conf import test_runner
-from limits_app.core.runtime import on_fork
 from limits_app.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from limits_app.core.changes import Changes
-    from limits_app.core.plan import Claim
-    from limits_app.core.record import Record
+    from limits_app.engine.changes import Changes
+    from limits_app.engine.plan import Claim
+    from limits_app.engine.record import Record
 
 R = TypeVar("R")
 

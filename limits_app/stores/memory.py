@@ -9,16 +9,18 @@ from functools import partial
 from threading import RLock
 from typing import TypeVar
 
-from limits_app.core import engine, mypyc_attr
-from limits_app.core.algorithms import State
-from limits_app.core.changes import ALL, Change, ChangeLog, Changes
-from limits_app.core.clock import as_clock, system_us
-from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StaleConfiguration
-from limits_app.core.keys import Scope, slices_key
-from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim, Plan
-from limits_app.core.record import (
+from limits_app.acquiring.leases import Renewer
+from limits_app.acquiring.runtime import AtFork
+from limits_app.acquiring.waiting import WaitingLine
+from limits_app.engine import engine, mypyc_attr
+from limits_app.engine.algorithms import State
+from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
+from limits_app.engine.clock import as_clock, system_us
+from limits_app.engine.counting import Batch
+from limits_app.engine.errors import NotShareable, StaleConfiguration
+from limits_app.engine.keys import Scope, slices_key
+from limits_app.engine.plan import Amounts, Claim, Plan
+from limits_app.engine.record import (
     LEASE_US,
     FinishedUsage,
     HourlyUsage,
@@ -30,8 +32,6 @@ from limits_app.core.record import (
     lease_us_of,
     new_record,
 )
-from limits_app.core.runtime import AtFork
-from limits_app.core.waiting import WaitingLine
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, InStep, acquire_patiently, first_admitted, is_idle
 from limits_app.stores.usage_counts import UsageCounts
 

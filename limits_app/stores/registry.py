@@ -15,10 +15,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from limits_app import conf
+from limits_app.acquiring.runtime import lock_over_forks
+from limits_app.acquiring.store import Store
 from limits_app.conf import StoreKind, StoreSettings, test_runner
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import lock_over_forks
-from limits_app.core.store import Store
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.in_tests import test_stores
 from limits_app.stores.resilient import ResilientStore
 

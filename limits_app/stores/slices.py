@@ -25,15 +25,15 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final, NamedTuple
 
-from limits_app.core.algorithms import Rule, State
-from limits_app.core.amounts import MAX_AMOUNT, MILLI, to_milli
-from limits_app.core.clock import lasts
-from limits_app.core.counting import hour_ends
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import slices_key
-from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, PlannedScope, PlanShape
-from limits_app.core.record import schema_of
+from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.amounts import MAX_AMOUNT, MILLI, to_milli
+from limits_app.engine.clock import lasts
+from limits_app.engine.counting import hour_ends
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import slices_key
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.plan import Amounts, Bucket, Claim, Plan, PlannedLimit, PlannedScope, PlanShape
+from limits_app.engine.record import schema_of
 
 SHARE: Final = 100
 """A slice is at most one part in so many of the capacity of each limit."""

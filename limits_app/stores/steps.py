@@ -7,12 +7,12 @@ from threading import RLock
 from time import sleep
 from typing import Final, TypeVar, cast
 
-from limits_app.core import engine
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Claim
-from limits_app.core.record import Record
-from limits_app.core.runtime import lock_over_forks
-from limits_app.core.store import Store
+from limits_app.acquiring.runtime import lock_over_forks
+from limits_app.acquiring.store import Store
+from limits_app.engine import engine
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.plan import Claim
+from limits_app.engine.record import Record
 
 S = TypeVar("S", bound=Store)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
-from limits_app.core.engine import close_usage
-from limits_app.core.keys import Scope, digest_in, namespace_digest, unique_name
-from limits_app.core.record import Record
+from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of
+from limits_app.engine.engine import close_usage
+from limits_app.engine.keys import Scope, digest_in, namespace_digest, unique_name
+from limits_app.engine.record import Record
 
 _BATCH: Final = 1000
 

@@ -10,11 +10,11 @@ from unittest import TestCase
 from django.http.response import HttpResponseBase
 
 from limits_app import services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import NeverAdmissible
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import TOTAL_PREFIX, Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import NeverAdmissible
+from limits_app.engine.outcome import TOTAL_PREFIX, Outcome
 from limits_app.integrations.identity import entity_of_user
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.isolation import freeze_limits

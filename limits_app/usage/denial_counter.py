@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from django.db import transaction
 
 from limits_app import conf
-from limits_app.core.clock import Clock
-from limits_app.core.outcome import Outcome
+from limits_app.engine.clock import Clock
+from limits_app.engine.outcome import Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable

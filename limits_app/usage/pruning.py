@@ -17,7 +17,7 @@ from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
-from limits_app.core.keys import namespace_digest
+from limits_app.engine.keys import namespace_digest
 from limits_app.models import Candidate, CollectedBatch, Denial, EvaluatedEntity, EvaluationCount, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.namespaces import SiteNamespace, current_namespace

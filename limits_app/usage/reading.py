@@ -13,11 +13,11 @@ from django.db import router
 from django.db.models import QuerySet, Sum, Value
 from django.db.models.functions import StrIndex
 
-from limits_app.core.amounts import MILLI, Amount, shown
-from limits_app.core.clock import EPOCH
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import EntityName
-from limits_app.core.limits import CallLimit
+from limits_app.engine.amounts import MILLI, Amount, shown
+from limits_app.engine.clock import EPOCH
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.keys import EntityName
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.models.patterns import Patterns, check_pattern, is_pattern

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db import IntegrityError, router, transaction
 
-from limits_app.core.counting import Batch, Count
-from limits_app.core.store import CountingStore
+from limits_app.acquiring.store import CountingStore
+from limits_app.engine.counting import Batch, Count
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.models.namespaces import current_keys
 from limits_app.models.usage import ADD, upsert

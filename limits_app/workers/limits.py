@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet, Unlimited
-from limits_app.core.limits import AnyLimit, Limit
-from limits_app.core.modes import HOOKS, Mode
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet, Unlimited
+from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.amounts import Amount
+from limits_app.engine.limits import AnyLimit, Limit
+from limits_app.engine.modes import HOOKS, Mode
 
 _IN_THIS_PROCESS: Final = {Mode.SYNC, Mode.THREAD, Mode.ASYNCIO}
 

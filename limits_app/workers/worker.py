@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
-from limits_app.core.backoff import RetryAlgorithm
-from limits_app.core.clock import monotonic_us
-from limits_app.core.limit_set import LimitSet, Unlimited
-from limits_app.core.limits import Limit
-from limits_app.core.retry import RetryOn, RetryPolicy
+from limits_app.acquiring.backoff import RetryAlgorithm
+from limits_app.acquiring.limit_set import LimitSet, Unlimited
+from limits_app.acquiring.retry import RetryOn, RetryPolicy
+from limits_app.engine.clock import monotonic_us
+from limits_app.engine.limits import Limit
 from limits_app.workers.host import WorkerSpec
 from limits_app.workers.limits import Acquirable, WorkerLimits
 from limits_app.workers.modes import BackEnd, OnDemand, mode_named

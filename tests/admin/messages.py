@@ -15,7 +15,7 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 from django.utils.translation.template import templatize
 
-from limits_app.core.limits import RateLimitAlgorithm
+from limits_app.engine.limits import RateLimitAlgorithm
 
 APP = Path(__file__).resolve().parents[2] / "limits_app"
 CATALOGUES = sorted((APP / "locale").glob("*/LC_MESSAGES/django.po"))

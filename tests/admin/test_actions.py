@@ -13,7 +13,7 @@ from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import actions
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from limits_app.stores import registry
 from tests.admin.browsing import act, address, said

@@ -10,7 +10,7 @@ from django.test import Client
 
 from limits_app import limits
 from limits_app.admin.audit_log import field_in_words, value_in_words
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent
 from tests.admin.browsing import address, changelist
 

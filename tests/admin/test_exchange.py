@@ -14,7 +14,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from tests.admin.browsing import address, changelist, said
 

@@ -22,7 +22,7 @@ from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import changelists
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
 from project.urls import urlpatterns

@@ -16,7 +16,7 @@ from django.utils import timezone
 from rest_framework.test import APIRequestFactory
 
 from limits_app import limits
-from limits_app.core.limits import RateLimit
+from limits_app.engine.limits import RateLimit
 from limits_app.models import (
     Alert,
     AlertRule,

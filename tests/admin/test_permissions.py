@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from limits_app import limits
-from limits_app.core.limits import RateLimit
+from limits_app.engine.limits import RateLimit
 from limits_app.models import AuditEvent, Entity, Policy
 from tests.admin.browsing import act, address
 

@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.models import AuditEvent, Limit, Pool, PoolMember, Resource
 from tests.admin.browsing import address, changelist
 from tests.admin.test_exchange import exported, imported, upload

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import translation
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Policy
 from tests.admin.browsing import act, changelist
 from tests.admin.messages import CATALOGUES, read, texts

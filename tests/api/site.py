@@ -11,7 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Endpoint, Entity, Limit, Period, Plan, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]

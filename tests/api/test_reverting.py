@@ -7,7 +7,7 @@ from rest_framework.test import APIClient
 
 from limits_app import services
 from limits_app.audit import acting
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from tests.api.site import ROOT, as_user, person
 

@@ -31,7 +31,7 @@ from limits_app.api.serializers import (
     PoolSerializer,
     ResourceSerializer,
 )
-from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Denial
 from tests.api import fuzz
 from tests.api.site import ROOT, as_user, fill, person

@@ -18,10 +18,10 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.test import APIClient
 
 from limits_app import services
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.api import problems
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.throttle import Refused
 from limits_app.integrations.refusals import refusal
 from limits_app.models import AuditEvent, Bucket, Denial, Endpoint, Limit, Period, Policy, Pool, PoolMember, Resource

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from limits_app import conf, services
 from limits_app.api import problems
 from limits_app.api.throttle import RESOURCE
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Entity, Policy
 from limits_app.policies import resolver
 from limits_app.stores import registry

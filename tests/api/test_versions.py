@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from pytest_django import DjangoDbBlocker
 from rest_framework.test import APIClient
 
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, AuditHead, Limit, Policy, Resource
 from tests.api.site import ROOT, as_user
 from tests.stores.database.databases import ALIAS, site_on

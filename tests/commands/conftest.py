@@ -8,7 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import conf
-from limits_app.core.counting import Batch
+from limits_app.engine.counting import Batch
 from limits_app.policies import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

@@ -22,7 +22,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models import (
     AlertRule,
     AuditEvent,

@@ -16,7 +16,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import state
 from limits_app.models import AuditEvent, Denial, Endpoint, Period, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of

@@ -20,7 +20,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 
-from limits_app.core.counting import HOUR_US
+from limits_app.engine.counting import HOUR_US
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import (
     Bucket,

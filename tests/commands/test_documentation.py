@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from limits_app.core import notation
+from limits_app.engine import notation
 from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.management.limits.subcommand import ExitCode
 from tests.commands.running import run

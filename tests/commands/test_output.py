@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app import limits
-from limits_app.core.limits import RateLimit
+from limits_app.engine.limits import RateLimit
 from limits_app.management.limits import output
 from limits_app.management.limits.output import Format, Output, Table, cell
 from limits_app.services.safe_text import csv_text, guarded, unguarded

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from limits_app import limits
-from limits_app.core.limits import RateLimit
+from limits_app.engine.limits import RateLimit
 from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.management.limits.subcommand import Subcommand
 from tests.commands.running import run

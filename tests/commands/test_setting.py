@@ -14,7 +14,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.management.limits.subcommand import actor
 from limits_app.models import AuditEvent, Bucket, Entity, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
 from tests.commands.running import run

@@ -15,13 +15,13 @@ from typing import Final
 import pytest
 from django.db.models import QuerySet
 
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import scope_of, shared_scope
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.notation import parse_limit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.keys import scope_of, shared_scope
+from limits_app.engine.notation import parse_limit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
 from limits_app.services.simulation.events import Event, csv_events, recorded_events

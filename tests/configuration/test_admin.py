@@ -14,7 +14,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import QuotaLimit
+from limits_app.engine.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
 from limits_app.services.limit_fields import FIELDS, split
 from tests.admin.browsing import policy_form

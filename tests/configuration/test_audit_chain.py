@@ -32,7 +32,7 @@ from limits_app.audit import (
     unrecorded,
     verify,
 )
-from limits_app.core.errors import InvalidRequest
+from limits_app.engine.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource
 from limits_app.models.audit_log import digest_of
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served

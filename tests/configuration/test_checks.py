@@ -19,9 +19,9 @@ from pytest_django import Settings
 from redis import Redis
 
 from limits_app import CallLimit, checks, conf, limits
+from limits_app.acquiring.store import Store
 from limits_app.audit import protect
-from limits_app.core.errors import CannotProtect, StoreUnavailable
-from limits_app.core.store import Store
+from limits_app.engine.errors import CannotProtect, StoreUnavailable
 from limits_app.integrations.login import LoginLimitBackend
 from limits_app.models import Endpoint
 from limits_app.stores import registry

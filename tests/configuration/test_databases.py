@@ -14,8 +14,8 @@ from django.db import IntegrityError, OperationalError, connections, transaction
 from django.db.models import Model, QuerySet
 from pytest_django import DjangoDbBlocker, Settings
 
-from limits_app.core.balancing import Cooling
-from limits_app.core.limits import CallLimit
+from limits_app.acquiring.balancing import Cooling
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
 from limits_app.policies import Subject, policies_for

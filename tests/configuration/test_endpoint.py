@@ -11,9 +11,9 @@ from django.test import Client
 from django.urls import reverse
 
 from limits_app import audit, services
-from limits_app.core.errors import CannotRevert
-from limits_app.core.limits import CallLimit
-from limits_app.core.notation import limit_text
+from limits_app.engine.errors import CannotRevert
+from limits_app.engine.limits import CallLimit
+from limits_app.engine.notation import limit_text
 from limits_app.models import AuditEvent, Endpoint, Policy, Resource
 from limits_app.services.definitions import find_or_new, read, save
 from limits_app.services.limits_file import Change, apply, export, plan, read_content

@@ -16,7 +16,7 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import limits
-from limits_app.core.notation import parse_limit
+from limits_app.engine.notation import parse_limit
 from limits_app.models import (
     AlertRule,
     AuditEvent,

@@ -11,7 +11,7 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.audit import is_protected, protect, unprotect, verify
-from limits_app.core.errors import CannotProtect
+from limits_app.engine.errors import CannotProtect
 from limits_app.models import Resource
 from tests.servers.mariadb import mariadb_server
 from tests.stores.database.databases import ALIAS, forget, sqlite_in, use

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from limits_app import limits
 from limits_app.alerts.recording import Event
-from limits_app.core.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit
 from limits_app.integrations.identity import entity_of_user
 from limits_app.models import AlertKind, AlertRule, Bucket, Denial, Endpoint, Plan, PlanGroup, patterns
 from limits_app.models.patterns import Patterns, begins, patterns_of

@@ -11,9 +11,9 @@ import pytest
 from django.db import DataError, IntegrityError, models, transaction
 from django.utils import timezone
 
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.limits import Limit as Definition
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import Limit as Definition
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, PolicyScope, Pool, Resource
 from tests.configuration.rows import complaint, permits, quota, rate
 

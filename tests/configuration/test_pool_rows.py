@@ -10,8 +10,8 @@ from django.db.models import ProtectedError
 from django.test import Client
 from django.urls import reverse
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.services import pools
 from tests.configuration.rows import complaint, rate, staff

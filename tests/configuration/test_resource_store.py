@@ -12,8 +12,8 @@ from pytest_django import Settings
 
 from limits_app import checks, limits
 from limits_app.audit import revert
-from limits_app.core.errors import CannotRevert
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import CannotRevert
+from limits_app.engine.limits import CallLimit
 from limits_app.models import AuditEvent, Pool, Resource
 from limits_app.services import limits_file
 from limits_app.services.doctor import diagnose

@@ -13,7 +13,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from tests.docs.pages import DOCS, ROOT, blocks, file_of
 from tests.servers.redis import redis_sentinel, redis_server
 

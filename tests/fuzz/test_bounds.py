@@ -13,8 +13,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.test import override_settings
 
-from limits_app.core.limits import CallLimit, QuotaLimit
-from limits_app.core.notation import parse_limit
+from limits_app.engine.limits import CallLimit, QuotaLimit
+from limits_app.engine.notation import parse_limit
 from limits_app.integrations.identity import client_of, entity_of_key, normalize_entity, resource_named
 from limits_app.integrations.routes import Route
 from limits_app.models.validators import validate_amounts, validate_json, validate_methods

@@ -11,7 +11,7 @@ from django.test import override_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limits_app.core.keys import (
+from limits_app.engine.keys import (
     MAX_ENTITY_LENGTH,
     Scope,
     check_entity,

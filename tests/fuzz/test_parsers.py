@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.conf import KEYS, Key
-from limits_app.core.clock import zone_of
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limit_checks import parse_amount, parse_seconds
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.core.notation import parse_limit
+from limits_app.engine.clock import zone_of
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import check_entity, check_resource
+from limits_app.engine.limit_checks import parse_amount, parse_seconds
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.engine.notation import parse_limit
 from limits_app.models.validators import (
     validate_amounts,
     validate_json,

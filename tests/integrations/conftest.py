@@ -16,7 +16,7 @@ from pytest_django import Settings
 from rest_framework import throttling
 
 from limits_app import conf
-from limits_app.core.errors import StoreUnavailable
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.integrations.endpoints import endpoints
 from limits_app.policies import resolver

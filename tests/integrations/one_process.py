@@ -17,7 +17,7 @@ from django.core.management import call_command  # noqa: E402 - only once Django
 from django.test import Client  # noqa: E402 - the same
 
 from limits_app import services  # noqa: E402 - the same
-from limits_app.core.limits import CallLimit  # noqa: E402 - the same
+from limits_app.engine.limits import CallLimit  # noqa: E402 - the same
 from limits_app.models import Endpoint, Resource  # noqa: E402 - the same
 
 CLIENT = Client()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from django.http import HttpRequest, HttpResponse
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, Limit
+from limits_app.engine.limits import CallLimit, Limit
 from limits_app.models import Endpoint, Resource
 
 View = Callable[..., Any]

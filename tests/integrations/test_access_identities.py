@@ -19,8 +19,8 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.response import Response
 
 from limits_app import limited, limits
-from limits_app.core.errors import LimitExceeded
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import LimitExceeded
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations.identity import client_of, entity_of_key, entity_of_request
 from limits_app.integrations.request import limits_of
 from limits_app.models import Resource

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from rest_framework.views import APIView
 
 from limits_app import exempt, limited, limits
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Entity

@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 
 import limits_app
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from tests.integrations.site import endpoint, fine, limit
 
 PACKAGE = str(Path(limits_app.__file__).parent)

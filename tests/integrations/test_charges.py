@@ -14,9 +14,9 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidRequest, LimitExceeded
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import InvalidRequest, LimitExceeded
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import finish

@@ -24,8 +24,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import exempt, limited
 from limits_app.integrations.request import limits_of
 from limits_app.stores import registry

@@ -23,7 +23,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
 from limits_app.integrations.drf.schema import LimitsAutoSchema

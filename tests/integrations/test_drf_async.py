@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.integrations.drf.throttle import LimitsMixin
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import Members, Named, throttle

@@ -15,7 +15,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.integrations.drf.problems import exception_handler
 from tests.integrations.rest import ask, throttle, view_of
 from tests.integrations.site import limit

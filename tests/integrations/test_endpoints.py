@@ -16,7 +16,7 @@ from django.urls import ResolverMatch, register_converter
 from django.urls.converters import REGISTERED_CONVERTERS, get_converters
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.models import Endpoint, Resource
 from limits_app.stores import registry

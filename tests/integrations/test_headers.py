@@ -15,8 +15,8 @@ from django.views.decorators.cache import cache_page
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.core.errors import LimitExceeded
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import LimitExceeded
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.refusals import _report_once
 from limits_app.testing import FakeClock

@@ -18,8 +18,8 @@ from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpRe
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE

@@ -13,7 +13,7 @@ from django.test import RequestFactory
 from django.urls import re_path
 from pytest_django import Settings
 
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.stores import registry
 from tests.integrations.site import endpoint, fine, left, limit
 

@@ -16,9 +16,9 @@ from django.utils.functional import SimpleLazyObject
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.identity import entity_of_account, entity_of_key, entity_of_request, normalize_entity

@@ -33,8 +33,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations import login
 from limits_app.integrations.identity import entity_of_account, normalize_entity
 from limits_app.integrations.login import ACCOUNT, ACCOUNT_AND_ADDRESS, ADDRESS, LoginLimitBackend

@@ -16,8 +16,8 @@ from django.views import View
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import exempt, limited
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Endpoint

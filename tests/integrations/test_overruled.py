@@ -15,8 +15,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from limits_app.core.errors import LimitExceeded
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.errors import LimitExceeded
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf import rates
 from limits_app.integrations.drf.throttle import LimitThrottle, Refused

@@ -13,8 +13,8 @@ from django.test import Client, RequestFactory
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import limits
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

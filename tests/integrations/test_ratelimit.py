@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
 from limits_app.models import Resource
 from limits_app.stores import registry

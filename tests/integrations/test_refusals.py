@@ -17,8 +17,8 @@ from django.utils import translation
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.core.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.engine.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
+from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.integrations.refusals import refusal
 from limits_app.integrations.request import limits_of
 from limits_app.models import Denial

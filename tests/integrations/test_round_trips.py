@@ -12,7 +12,7 @@ from django.test import AsyncClient, Client
 from redis import Redis
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Endpoint
 from tests.integrations.site import Ask, afine, endpoint, fine, limit
 from tests.servers.redis import RedisServer

@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.request import limits_of

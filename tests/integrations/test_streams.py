@@ -17,7 +17,7 @@ from django.test import AsyncClient
 from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
 
-from limits_app.core.limits import ResourceLimit
+from limits_app.engine.limits import ResourceLimit
 from limits_app.integrations.decorators import limited
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import left, limit

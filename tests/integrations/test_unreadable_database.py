@@ -15,9 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import CallLimit, checks, limits
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import test_runner
-from limits_app.core.errors import StoreUnavailable, Unresolved
-from limits_app.core.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable, Unresolved
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint, Policy
 from limits_app.models.in_tests import is_empty_in_test

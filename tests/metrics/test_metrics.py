@@ -20,9 +20,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pytest_django import Settings
 
 from limits_app import limits, metrics
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.metrics import prometheus
 from limits_app.metrics.collection import Collection
 from limits_app.metrics.decisions import Decisions, KnownNames

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limits_app import CallLimit, LimitPool, LimitSet, LimitTimeout, RateLimit, ResourceLimit
-from limits_app.core.amounts import Amount
+from limits_app.engine.amounts import Amount
 from limits_app.outbound import (
     Breaker,
     BreakerClient,

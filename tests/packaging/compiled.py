@@ -17,7 +17,8 @@ from tests.docs.pages import ROOT
 PLACE: Final = ROOT / "build" / "compiled"
 NEEDED: Final = ("docs", "project", "tests", "CHANGELOG.md", "README.md", "manage.py", "pyproject.toml")
 TESTS: Final = (
-    "tests/core",
+    "tests/acquiring",
+    "tests/engine",
     "tests/stores/test_concurrency.py",
     "tests/stores/test_conformance.py",
     "tests/stores/test_conformance_suite.py",
@@ -29,9 +30,9 @@ TESTS: Final = (
 )
 LEFT_OUT: Final = (
     # Compiled modules have no docstrings.
-    "tests/core/test_imports.py::test_every_name_that_a_module_promises_is_there",
+    "tests/acquiring/test_imports.py::test_every_name_that_a_module_promises_is_there",
     # It counts the calls of Python functions, of which compiled code makes few.
-    "tests/core/test_extension.py::test_wherever_an_interruption_comes_a_later_release_returns_everything",
+    "tests/acquiring/test_extension.py::test_wherever_an_interruption_comes_a_later_release_returns_everything",
     # It replaces a method of a store, which compiled objects do not allow.
     "tests/stores/test_reentrance.py::test_a_scope_whose_first_step_was_interrupted_disturbs_nobody",
 )
@@ -47,7 +48,7 @@ def main() -> int:
         wheel.extractall(PLACE)
     for name in NEEDED:
         copy(ROOT / name, PLACE / name)
-    check = "from limits_app.core import COMPILED; raise SystemExit(not COMPILED)"
+    check = "from limits_app.engine import COMPILED; raise SystemExit(not COMPILED)"
     subprocess.run([sys.executable, "-c", check], cwd=PLACE, check=True)
     left_out = [f"--deselect={name}" for name in LEFT_OUT]
     command = [sys.executable, "-m", "pytest", "-n2", "--no-cov", "-q", "-m", "not release", *TESTS, *left_out]

@@ -27,7 +27,18 @@ def declared(pattern: str) -> list[str]:
 
 PYTHONS: Final = declared(r"Programming Language :: Python :: (3\.\d+)")
 DJANGOS: Final = declared(r"Framework :: Django :: (\d\.\d)")
-ROOMS: Final = ("core", "configuration", "services", "integrations", "commands", "admin", "api", "usage", "testing")
+ROOMS: Final = (
+    "engine",
+    "acquiring",
+    "configuration",
+    "services",
+    "integrations",
+    "commands",
+    "admin",
+    "api",
+    "usage",
+    "testing",
+)
 PLACE: Final = ROOT / "build" / "matrix"
 IGNORED: Final = (
     # Since 3.13 Python reports SQLite connections that are not closed, and Django never closes those of the tests.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from limits_app.core.algorithms import compile_rule
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm
+from limits_app.engine.algorithms import compile_rule
+from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
 from tests.docs.pages import ROOT
 from tests.packaging.audit import verdict
 from tests.packaging.matrix import DJANGOS, PYTHONS, fits

@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.models import CodeLimits, Entity, Limit, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import Subject, dropped_keys, policies_for
 from limits_app.policies.choose import CODE

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.models import TOTALS, Enforcement, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.policies import (

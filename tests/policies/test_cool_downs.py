@@ -17,8 +17,8 @@ import time_machine
 from django.db import DatabaseError, connection, transaction
 
 from limits_app import LimitSet, limits
-from limits_app.core.balancing import Balancer, Cooling, balancer_named
-from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
+from limits_app.acquiring.balancing import Balancer, Cooling, balancer_named
+from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, UnknownPool
 from limits_app.models import CoolDown
 from limits_app.models.pool import keep_cool_down
 from limits_app.outbound import LimitedClient, Request, Response

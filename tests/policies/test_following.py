@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from limits_app import CallLimit, limits
-from limits_app.core.changes import Changes
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.changes import Changes
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Entity, Plan, Policy, PolicyEffect, Resource
 from limits_app.policies import ResolvedSet, cache, configuration, resolver
 from limits_app.policies.choose import rollout_position

@@ -11,7 +11,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from limits_app import CallLimit, QuotaLimit, checks, limits
-from limits_app.core.errors import StoreUnavailable, Unresolved
+from limits_app.engine.errors import StoreUnavailable, Unresolved
 from limits_app.models import Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.limit_rules import definition_of
 from limits_app.models.own_queries import TIME_ZONE, failures

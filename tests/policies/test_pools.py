@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from limits_app import conf, limits
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import (
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import (
     InvalidLimit,
     InvalidRequest,
     LimitExceeded,
@@ -30,8 +30,8 @@ from limits_app.core.errors import (
     StoreUnavailable,
     UnknownPool,
 )
-from limits_app.core.keys import EntityScopes
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.keys import EntityScopes
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.policies import PolicyChain, balancers, policy_source, resolver
 from limits_app.policies.balancing import Balancers

@@ -29,7 +29,7 @@ from django.contrib.auth.models import Group, User  # noqa: E402 - only once Dja
 from django.core.management import call_command  # noqa: E402 - only once Django is set up
 
 from limits_app import limits  # noqa: E402 - the same
-from limits_app.core.limits import CallLimit  # noqa: E402 - the same
+from limits_app.engine.limits import CallLimit  # noqa: E402 - the same
 from limits_app.models import Entity, Limit, Plan, Policy, Pool, PoolMember, Resource  # noqa: E402 - the same
 from limits_app.policies import configuration  # noqa: E402 - the same
 from limits_app.usage.evaluation_counter import evaluations  # noqa: E402 - the same

@@ -12,7 +12,7 @@ from django.dispatch import Signal
 from pytest_django import DjangoDbBlocker, Settings
 
 from limits_app import conf
-from limits_app.core.planning import forget_warnings
+from limits_app.engine.planning import forget_warnings
 from limits_app.policies import balancers, resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

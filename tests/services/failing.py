@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores import registry
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limits_app.core.limits import CallLimit
-from limits_app.core.limits import Limit as Definition
+from limits_app.engine.limits import CallLimit
+from limits_app.engine.limits import Limit as Definition
 from limits_app.models import Limit, Pool, PoolMember, Resource
 
 __all__ = ["make_member", "make_pool", "serve"]

@@ -22,9 +22,9 @@ from limits_app import (
     limits,
     signals,
 )
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.outcome import Outcome
 from limits_app.services import Share
 from limits_app.stores import registry
 from limits_app.testing import FakeClock

@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
 from limits_app.audit import revert
-from limits_app.core.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import AuditEvent, Candidate, EvaluatedEntity, EvaluationCount, EvaluationKind, Policy
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

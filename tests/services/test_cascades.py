@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
-from limits_app.core.keys import shared_scope
+from limits_app.engine.keys import shared_scope
 from limits_app.models import MAX_LEVELS, Entity
 from limits_app.policies import resolve, resolver
 

@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit, limits
-from limits_app.core.changes import ALL
-from limits_app.core.limits import Blocked, Limit
+from limits_app.engine.changes import ALL
+from limits_app.engine.limits import Blocked, Limit
 from limits_app.models import CodeLimits, Denial, code_limits
 from limits_app.policies import configuration, resolver
 from limits_app.testing import disable_limits

@@ -15,8 +15,8 @@ from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, UsageNotReported, limited, limits
-from limits_app.core.errors import InvalidLimit, InvalidRequest
-from limits_app.core.limit_set import LimitSet
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.models import AuditEvent, Entity, Policy
 from limits_app.testing import override_limits
 from limits_app.workers.limits import PrivateSet

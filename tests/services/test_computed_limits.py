@@ -10,11 +10,11 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import CallLimit, InvalidLimit, RateLimit, RateLimitAlgorithm, limits
-from limits_app.core.amounts import MAX_AMOUNT
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_checks import MAX_WINDOW_MILLI
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.engine.amounts import MAX_AMOUNT
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.integrations.drf.rates import _limits as drf_limits
 from limits_app.integrations.ratelimit import _limits as ratelimit_limits
 from limits_app.policies import ResolvedSet, StoreVersion

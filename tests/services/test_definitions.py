@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from limits_app import CallLimit, RateLimit
-from limits_app.core.notation import Noted
+from limits_app.engine.notation import Noted
 from limits_app.models import Configuration, Endpoint, Entity, Limit, Policy, Pool, Resource
 from limits_app.services import definitions
 from limits_app.services.definitions import InvalidDefinition, find_or_new, read, read_limits, save

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from redis import Redis
 
 from limits_app import InvalidRequest, StoreUnavailable, audit, limits
-from limits_app.core.errors import CannotRevert
+from limits_app.engine.errors import CannotRevert
 from limits_app.models import (
     Alert,
     AlertRule,

@@ -14,10 +14,10 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import survey
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.outcome import survey
+from limits_app.engine.plan import ScopedLimits
 from limits_app.models import Entity
 from limits_app.policies import resolver
 from limits_app.testing import FakeClock

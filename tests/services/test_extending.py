@@ -9,9 +9,9 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from limits_app import CallLimit, LimitExceeded, RateLimit, ResourceLimit, StoreUnavailable, conf, limits, signals
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.outcome import Outcome
 from limits_app.models import PoolMember
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

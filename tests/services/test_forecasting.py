@@ -10,8 +10,8 @@ from django.db.models import QuerySet
 from pytest_django import Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.limits import Limit, QuotaLimit
-from limits_app.core.notation import Noted
+from limits_app.engine.limits import Limit, QuotaLimit
+from limits_app.engine.notation import Noted
 from limits_app.models import Bucket, Entity, Period, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models import Limit as LimitRow
 from limits_app.models.fields import in_site_time

@@ -13,9 +13,9 @@ from pytest_django import Settings
 from redis import Redis
 
 from limits_app import conf, limits
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import Entity
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore

@@ -24,8 +24,8 @@ from limits_app import (
     conf,
     limits,
 )
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.store import Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.store import Store
 from limits_app.services.idempotency import IdempotentRequest
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limits_app.admin.forms import LIMIT_FIELDS, LimitForm
-from limits_app.core.amounts import MAX_AMOUNT, from_milli
-from limits_app.core.limits import (
+from limits_app.engine.amounts import MAX_AMOUNT, from_milli
+from limits_app.engine.limits import (
     CallLimit,
     QuotaLimit,
     QuotaPeriod,
@@ -21,8 +21,8 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.limits import Limit as Definition
-from limits_app.core.notation import limit_text, parse_limit
+from limits_app.engine.limits import Limit as Definition
+from limits_app.engine.notation import limit_text, parse_limit
 from limits_app.models import Limit, Policy
 from limits_app.services.limit_fields import FIELDS, LimitKind, join, of_kind, split
 

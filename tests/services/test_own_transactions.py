@@ -11,7 +11,7 @@ from django.db import transaction
 from pytest_django import Settings
 
 from limits_app import CallLimit, ResourceLimit, StoreUnavailable, limits
-from limits_app.core.errors import StoreBlocked
+from limits_app.engine.errors import StoreBlocked
 from limits_app.models import Entity
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock

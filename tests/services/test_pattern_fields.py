@@ -16,7 +16,7 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import checks, conf, limits
-from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.integrations.celery.demand import Demand
 from limits_app.integrations.decorators import limited
 from limits_app.models import AlertRule, Bucket, Denial, Endpoint, Entity, Policy, UsageSnapshot

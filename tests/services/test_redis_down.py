@@ -16,8 +16,8 @@ from pytest_django import Settings
 from redis import Redis
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, StoreUnavailable, conf, limits
+from limits_app.acquiring.breaker import BreakerState
 from limits_app.conf import OnUnavailable
-from limits_app.core.breaker import BreakerState
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.registry import resilient_store

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from limits_app import InvalidLimit, limits
-from limits_app.core.notation import parse_limit
+from limits_app.engine.notation import parse_limit
 from limits_app.models import Entity, Limit, Policy, Resource
 from limits_app.services import limits_file
 from limits_app.services.limit_fields import split

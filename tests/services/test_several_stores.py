@@ -18,8 +18,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import CallLimit, LimitExceeded, StoreUnavailable, conf, limits
-from limits_app.core.breaker import BreakerState
-from limits_app.core.errors import InvalidRequest
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Entity, Period, Pool, PoolMember, Resource, UsageSnapshot
 from limits_app.models import Limit as Row
 from limits_app.policies import resolver

@@ -11,10 +11,10 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.outcome import Outcome
 from limits_app.models import Entity, Policy
 from limits_app.policies import resolve, resolver
 from limits_app.services.shadow import afollow, forget_shadow_refusals

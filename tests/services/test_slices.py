@@ -12,13 +12,13 @@ from django.db import IntegrityError
 from django.test import Client
 
 from limits_app import limits
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.models import Policy, Resource
 from limits_app.policies import resolver
 from limits_app.stores.registry import forget_stores, instead, resilient_store
 from limits_app.testing import FakeClock
-from tests.core.test_remote_stores import FarStore
+from tests.acquiring.test_remote_stores import FarStore
 
 pytestmark = pytest.mark.django_db
 

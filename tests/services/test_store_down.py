@@ -24,14 +24,14 @@ from limits_app import (
     conf,
     limits,
 )
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import OnUnavailable
-from limits_app.core.breaker import BreakerState
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, Limit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import Blocked, Limit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.policies import ResolvedSet, StoreVersion, resolver
 from limits_app.services.unavailable import fallback_of
 from limits_app.stores import registry

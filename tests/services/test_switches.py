@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, limits
 from limits_app.audit import revert
-from limits_app.core.errors import InvalidLimit, LimitExceeded, StoreUnavailable, Unresolved
+from limits_app.engine.errors import InvalidLimit, LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.metrics.collection import Collection
 from limits_app.models import AuditEvent, EmergencySwitch, Entity
 from limits_app.policies import resolver

@@ -12,8 +12,8 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import services, signals
-from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
+from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import Policy
 from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all

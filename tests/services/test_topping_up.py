@@ -24,8 +24,8 @@ from limits_app import (
     conf,
     limits,
 )
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import RateLimitAlgorithm as Algorithm
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimitAlgorithm as Algorithm
 from limits_app.models import AuditEvent, Entity, Limit
 from limits_app.policies import ResolvedSet, resolver
 from limits_app.stores import registry

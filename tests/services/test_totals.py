@@ -19,8 +19,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
-from limits_app.core.errors import InvalidRequest, LimitExceeded, UsageNotReported
-from limits_app.core.limits import QuotaLimit
+from limits_app.engine.errors import InvalidRequest, LimitExceeded, UsageNotReported
+from limits_app.engine.limits import QuotaLimit
 from limits_app.models import AuditEvent, Entity, UsageSnapshot
 from limits_app.policies import resolver
 from limits_app.services.limit_words import own_limits

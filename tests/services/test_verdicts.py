@@ -12,7 +12,7 @@ from django.core.management import call_command
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import conf, limits
-from limits_app.core.errors import Unresolved
+from limits_app.engine.errors import Unresolved
 from limits_app.models import Entity, Policy
 from limits_app.policies import Access, policy_source, read_access_index
 from limits_app.services.access import AccessTable, verdict_on

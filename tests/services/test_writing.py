@@ -22,8 +22,8 @@ from limits_app import (
     audit,
     limits,
 )
-from limits_app.core.errors import Unresolved
-from limits_app.core.limits import Blocked
+from limits_app.engine.errors import Unresolved
+from limits_app.engine.limits import Blocked
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Resource
 from limits_app.services import definitions
 

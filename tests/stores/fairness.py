@@ -15,9 +15,9 @@ from threading import Barrier, Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.limits import ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.limits import ResourceLimit
 from tests.stores.races import STORES
 from tests.stores.support import PATIENCE, limits_of, running
 

@@ -10,10 +10,10 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import ResourceLimit
-from limits_app.core.modes import HOOKS
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import ResourceLimit
+from limits_app.engine.modes import HOOKS
 from tests.stores.support import PATIENCE, Running, holders, limits_of, running
 
 __all__ = ["DB", "LEASE", "Holders", "signalled"]

@@ -15,9 +15,9 @@ import pytest
 from gevent import monkey
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from tests.stores.races import STORES, Opener

@@ -16,12 +16,12 @@ from pathlib import Path
 from threading import Barrier
 from typing import Final
 
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
 from tests.servers.redis import redis_server

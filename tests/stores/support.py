@@ -18,14 +18,14 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.clock import Clock, system_us
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.clock import Clock, system_us
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import AnyLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 

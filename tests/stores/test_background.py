@@ -7,7 +7,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from limits_app.core.clock import Clock, monotonic_us
+from limits_app.engine.clock import Clock, monotonic_us
 from limits_app.stores import background
 from limits_app.stores.background import BackgroundTask
 from limits_app.testing import FakeClock

@@ -17,9 +17,9 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 from redis import Redis
 
-from limits_app.core import changes
-from limits_app.core.changes import ALL, ENTRY, MOST_CHANGES, Change
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine import changes
+from limits_app.engine.changes import ALL, ENTRY, MOST_CHANGES, Change
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing.conformance.change_log import check_agreement

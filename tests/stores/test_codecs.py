@@ -8,8 +8,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.record import HourlyUsage, Lease, Record, new_record, schema_of
+from limits_app.engine.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.record import HourlyUsage, Lease, Record, new_record, schema_of
 from limits_app.stores import codecs
 from limits_app.stores.codecs import Codec, Codecs, definitions_of, schema_from, unpack_kept
 from limits_app.stores.process.records import Records, StoredLeases

@@ -9,8 +9,8 @@ from threading import Barrier, Event
 
 import pytest
 
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.conformance.concurrency import switching_every_microsecond
 from tests.stores.support import PATIENCE, limits_of
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.core.amounts import Amount
-from limits_app.core.limits import RateLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.amounts import Amount
+from limits_app.engine.limits import RateLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock, StoreConformance

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from limits_app.core.changes import Change
-from limits_app.core.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Amounts, Claim
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.changes import Change
+from limits_app.engine.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.concurrency import WaiterClock, waiting

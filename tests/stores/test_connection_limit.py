@@ -11,9 +11,9 @@ from time import monotonic
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
-from limits_app.core.runtime import PROCESS
+from limits_app.acquiring.runtime import PROCESS
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.database import DatabaseStore
 from tests.servers.mariadb import MariaDBServer

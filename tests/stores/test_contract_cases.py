@@ -19,15 +19,15 @@ import pymysql
 import pytest
 from redis import Redis
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, scope_of
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.pool import LimitPool
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, scope_of
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.resilient import ResilientStore

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore, opened_file
 from limits_app.testing.conformance.contract import counting, total
 from tests.stores.support import limits_of, running, used

@@ -15,11 +15,11 @@ import django
 import pytest
 from django.test import override_settings
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.modes import HOOKS
-from limits_app.core.plan import Claim
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.modes import HOOKS
+from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock

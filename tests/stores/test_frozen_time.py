@@ -12,16 +12,16 @@ import freezegun
 import pytest
 import time_machine
 
-from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker
-from limits_app.core.clock import Clock, monotonic_us
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
-from limits_app.core.waiting import WaitingLine
+from limits_app.acquiring.breaker import BreakerPolicy, BreakerState, CircuitBreaker
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.acquiring.waiting import WaitingLine
+from limits_app.engine.clock import Clock, monotonic_us
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore

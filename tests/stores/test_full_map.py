@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.core.changes import MOST_CHANGES, Change
-from limits_app.core.errors import StoreFull, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.changes import MOST_CHANGES, Change
+from limits_app.engine.errors import StoreFull, StoreUnavailable
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected, counting

@@ -8,12 +8,12 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Claim
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimit, ResourceLimit
+from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.in_thread import Settling, give_back, in_thread, keep_unsettled
 from limits_app.stores.memory import MemoryStore
-from tests.core.test_remote_stores import FarStore
+from tests.acquiring.test_remote_stores import FarStore
 from tests.stores.support import limits_of
 
 PATIENCE = 20

@@ -17,12 +17,12 @@ from types import FrameType
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.alternatives import Alternatives
-from limits_app.core.blocking import wait_in_thread
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.store import CountingStore
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.alternatives import Alternatives
+from limits_app.acquiring.blocking import wait_in_thread
+from limits_app.acquiring.store import CountingStore
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.limits import RateLimit, ResourceLimit
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
@@ -35,7 +35,7 @@ from tests.stores.support import PATIENCE, holders, used
 YEAR = 366 * 86_400
 NOW = 1_800_000_000_000_000
 LIMITS = (RateLimit("x", 10**6, YEAR), ResourceLimit("db", 2))
-OURS = ("limits_app/core", "limits_app/stores", "contextlib.py")
+OURS = ("limits_app/acquiring", "limits_app/engine", "limits_app/stores", "contextlib.py")
 
 
 class Interrupted(BaseException):

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from tests.interrupting import Interrupted, interrupted_at_event
 from tests.stores.support import PATIENCE, holders, limits_of, used

@@ -12,9 +12,9 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.clock import system_us
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.clock import system_us
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from tests.stores.support import (
     MULTI_THREADED_FORK,

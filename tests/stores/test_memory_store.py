@@ -10,9 +10,9 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.changes import ALL, Change
-from limits_app.core.clock import system_us
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.engine.changes import ALL, Change
+from limits_app.engine.clock import system_us
+from limits_app.engine.limits import CallLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.stores.support import PATIENCE, limits_of, used

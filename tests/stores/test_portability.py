@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process import files as files_module
 from limits_app.stores.process.presence import is_alive
@@ -210,7 +210,8 @@ def test_the_default_directory_has_the_name_of_a_user_without_a_number(monkeypat
 
 
 @pytest.mark.parametrize(
-    "module", ["core.limit_set", "core.engine", "core.modes", "core.limit_pool", "core.store", "stores.memory"]
+    "module",
+    ["acquiring.limit_set", "engine.engine", "engine.modes", "acquiring.pool", "acquiring.store", "stores.memory"],
 )
 def test_who_does_not_use_the_store_needs_no_lmdb(module: str) -> None:
     code = f"import sys; sys.modules['lmdb'] = None; import limits_app.{module}"

@@ -11,10 +11,10 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 from redis import Redis
 
-from limits_app.core.counting import seal, unseal
-from limits_app.core.limits import CallLimit, QuotaLimit
-from limits_app.core.modes import HOOKS
-from limits_app.core.store import CountingStore
+from limits_app.acquiring.store import CountingStore
+from limits_app.engine.counting import seal, unseal
+from limits_app.engine.limits import CallLimit, QuotaLimit
+from limits_app.engine.modes import HOOKS
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock

@@ -10,13 +10,13 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import scope_of, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Claim, ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.waiting import ThreadWaiter
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.waiting import ThreadWaiter
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import scope_of, short_key
+from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
 from limits_app.stores.process import store as store_module

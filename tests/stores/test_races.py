@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.limits import RateLimitAlgorithm
+from limits_app.engine.limits import RateLimitAlgorithm
 from limits_app.stores.redis import open_redis_store
 from tests.stores import races
 from tests.stores.database.databases import VENDORS, PatientStores, database

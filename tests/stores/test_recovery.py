@@ -6,14 +6,14 @@ from collections.abc import Collection
 
 import pytest
 
-from limits_app.core.changes import ALL, EVERYTHING, ROWS, Change
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import RateLimit
-from limits_app.core.plan import Amounts, Claim
+from limits_app.engine.changes import ALL, EVERYTHING, ROWS, Change
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimit
+from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores import recovery
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import PendingWork
-from tests.core.sets import used
+from tests.acquiring.sets import used
 from tests.stores.support import limits_of
 
 TPM = RateLimit("tpm", 10, 86_400)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import lmdb
 import pytest
 
-from limits_app.core import engine
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import Record
-from limits_app.core.store import CountingStore
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import CountingStore
+from limits_app.engine import engine
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import Record
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.files import data_file, file_numbers, set_aside

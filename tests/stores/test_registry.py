@@ -10,8 +10,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from limits_app.core.errors import InvalidRequest, StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import InvalidRequest, StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store

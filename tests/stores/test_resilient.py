@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from limits_app import conf, signals
-from limits_app.core.breaker import BreakerState
-from limits_app.core.changes import ALL, Change
-from limits_app.core.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Claim
-from limits_app.core.store import Store
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.acquiring.pool import LimitPool
+from limits_app.acquiring.store import Store
+from limits_app.engine.changes import ALL, Change
+from limits_app.engine.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreFull, StoreUnavailable
+from limits_app.engine.limits import CallLimit, ResourceLimit
+from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import aliases, forget_stores, resilient_store
 from limits_app.stores.resilient import TIMERS, ResilientStore
 from limits_app.testing import FakeClock
-from tests.core.test_remote_stores import FarStore
+from tests.acquiring.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
 from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK, limits_of

@@ -10,8 +10,8 @@ from pytest_django import DjangoDbBlocker
 from redis import Redis
 from redis.cluster import RedisCluster
 
-from limits_app.core.limits import CallLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_rules, open_redis_store
 from limits_app.testing import FakeClock, StoreConformance

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.core.errors import NotShareable, StaleConfiguration
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import NotShareable, StaleConfiguration
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.simulation import Outcome, Setting, drawn, simulate, table
-from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit
 
 CAPACITY = 20_000
 LIMITS = {

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation import Oracle
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import EntityScopes, scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import (
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
+from limits_app.engine.keys import EntityScopes, scope_of
+from limits_app.engine.limits import (
     AnyLimit,
     CallLimit,
     QuotaLimit,
@@ -25,14 +26,13 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.plan import Amounts, Claim, ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.resilient import ResilientStore
 from limits_app.stores.slices import SliceRequest, Slices, sliced
 from limits_app.testing import FakeClock
-from tests.core.test_remote_stores import FarStore
+from tests.acquiring.test_remote_stores import FarStore
 from tests.forking import exit_code_of_child
 from tests.stores.races import STORES
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running

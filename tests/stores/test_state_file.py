@@ -17,11 +17,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Claim
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, default_process_store
 from limits_app.stores.process import files as files_module

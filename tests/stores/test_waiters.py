@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.limits import RateLimit, ResourceLimit
 from tests.stores.fairness import Load, most_to_fewest, turns
 from tests.stores.races import STORES
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, limits_of, until

@@ -11,11 +11,11 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitTimeout, StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import short_key
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.waiting import ThreadWaiter
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.waiting import ThreadWaiter
+from limits_app.engine.errors import LimitTimeout, StaleConfiguration, StoreUnavailable
+from limits_app.engine.keys import short_key
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore, waking
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until

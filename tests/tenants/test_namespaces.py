@@ -18,10 +18,10 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from limits_app import checks, limits, signals, tasks
-from limits_app.core.changes import ALL, EVERYTHING, Changes
-from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError, StaleConfiguration
-from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.core.namespaces import Namespace
+from limits_app.engine.changes import ALL, EVERYTHING, Changes
+from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError, StaleConfiguration
+from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.namespaces import Namespace
 from limits_app.models import Denial, Entity, Limit, Pool, PoolMember, Resource, namespaces
 from limits_app.models.namespaces import MOST_NAMESPACES, current_namespace
 from limits_app.policies import configuration, resolver

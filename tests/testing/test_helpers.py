@@ -9,7 +9,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpResponse, JsonResponse
 
 from limits_app import services
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity
 from limits_app.testing import FakeClock, assert_limited, assert_not_limited, exhaust, freeze_limits, override_limits
 

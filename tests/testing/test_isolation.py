@@ -9,8 +9,8 @@ import pytest
 from django.test import override_settings
 
 from limits_app import StoreUnavailable, limits, services, signals
-from limits_app.core.breaker import BreakerState
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit
+from limits_app.acquiring.breaker import BreakerState
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit
 from limits_app.models import Policy
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store

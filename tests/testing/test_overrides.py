@@ -12,8 +12,8 @@ from django.urls import path
 from pytest_django import Settings
 
 from limits_app import limited, limits, services
-from limits_app.core.errors import InvalidLimit, LimitExceeded
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.engine.errors import InvalidLimit, LimitExceeded
+from limits_app.engine.limits import CallLimit, RateLimit
 from limits_app.policies import policy_source
 from limits_app.testing import assert_not_limited, disable_limits, fresh_limits, override_limits
 

@@ -79,7 +79,7 @@ def test_a_test_may_use_the_stores_of_the_site(tmp_path: Path) -> None:
 
 
 def test_it_is_harmless_where_django_is_not_configured(tmp_path: Path) -> None:
-    code = "import sys\n\ndef test_nothing():\n    assert 'limits_app.core' not in sys.modules\n"
+    code = "import sys\n\ndef test_nothing():\n    assert 'limits_app.engine' not in sys.modules\n"
     assert "1 passed" in run(tmp_path, code, "-p", "no:django", "-p", "no:randomly", site=False)
 
 

@@ -10,8 +10,8 @@ from django.db import transaction
 from pytest_django import Settings
 
 from limits_app import limits, signals
-from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.engine.limits import CallLimit, RateLimit
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.testing import FakeClock
 from limits_app.usage import writer

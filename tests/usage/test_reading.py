@@ -10,8 +10,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.errors import InvalidRequest
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.services.usage import uses
 from limits_app.usage.denial_counter import denials

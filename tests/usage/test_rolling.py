@@ -12,11 +12,11 @@ import pytest
 from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.keys import Scope, member_scope, scope_of, shared_scope
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, RateLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.keys import Scope, member_scope, scope_of, shared_scope
+from limits_app.engine.limits import CallLimit, Limit, RateLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -13,7 +13,7 @@ from django.db import connections
 from pytest_django import Settings
 
 from limits_app import limits, tasks
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import CollectedBatch, Denial, Entity, Period, Policy, UsageSnapshot
 from limits_app.policies import resolver
 from limits_app.stores import registry

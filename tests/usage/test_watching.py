@@ -11,9 +11,9 @@ from asgiref.sync import async_to_sync
 from pytest_django import Settings
 
 from limits_app import limits, signals
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
 from limits_app.services.notify import OBSERVERS, Thresholds, thresholds
 from limits_app.stores.registry import resilient_store

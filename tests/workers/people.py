@@ -12,7 +12,7 @@ from typing import Any
 from django.apps import apps
 from django.db import connections
 
-from limits_app.core.limit_set import LimitSet
+from limits_app.acquiring.limit_set import LimitSet
 from limits_app.workers import Worker
 
 MODES = ["sync", "thread", "process", "asyncio"]

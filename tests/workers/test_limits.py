@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.limits import CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.workers import gather

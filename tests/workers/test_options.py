@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.workers import Worker, modes
 from tests.workers.people import Clerk, memory_set
 

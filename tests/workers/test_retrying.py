@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import ResourceLimit
-from limits_app.core.retry import Pauses
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.retry import Pauses
+from limits_app.engine.limits import ResourceLimit
 from limits_app.testing import FakeClock
 from limits_app.workers import Worker, WorkerPool
-from tests.core.test_retry import until_pausing
-from tests.core.watched import Caller
+from tests.acquiring.test_retry import until_pausing
+from tests.acquiring.watched import Caller
 from tests.workers.people import Clerk
 
 SECONDS = 20

@@ -10,7 +10,7 @@ import pytest
 
 from limits_app.workers import WorkerPool, gather
 from limits_app.workers import pool as pools
-from tests.core.watched import Caller
+from tests.acquiring.watched import Caller
 from tests.workers.people import Clerk, Gatekeeper
 
 SECONDS = 20

@@ -11,7 +11,7 @@ import pytest
 
 from limits_app.workers.futures import Call, Task
 from limits_app.workers.queue import SubmissionQueue
-from tests.core.watched import Caller
+from tests.acquiring.watched import Caller
 
 
 def call(number: int) -> Call:

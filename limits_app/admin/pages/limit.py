@@ -21,8 +21,8 @@ from limits_app.admin.formatting import percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
 from limits_app.admin.resources import warn_of_rule
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.notation import Noted, parse_limit
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.notation import Noted, parse_limit
 from limits_app.models import Endpoint, Entity, Plan, Policy, Resource, UsageSnapshot
 from limits_app.models.patterns import is_pattern
 from limits_app.services import simple_limits

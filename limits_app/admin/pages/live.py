@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 
 from limits_app.admin.formatting import bar_of
 from limits_app.admin.pages.common import bring_up_to_date, check, page
-from limits_app.core.limits import CallLimit
+from limits_app.engine.limits import CallLimit
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.policies import Pair
 from limits_app.services.limit_words import limit_name

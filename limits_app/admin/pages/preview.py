@@ -15,8 +15,8 @@ from django.utils.translation import gettext
 from limits_app.admin.formatting import amount, moment, percent
 from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import check, page
-from limits_app.core.amounts import MILLI
-from limits_app.core.notation import Noted
+from limits_app.engine.amounts import MILLI
+from limits_app.engine.notation import Noted
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action

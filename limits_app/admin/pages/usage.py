@@ -23,7 +23,7 @@ from limits_app.admin.pages.common import (
     page,
     problem_with,
 )
-from limits_app.core.errors import InvalidRequest
+from limits_app.engine.errors import InvalidRequest
 from limits_app.models import Bucket, CollectedBatch, Entity, Period
 from limits_app.models.fields import aware
 from limits_app.services.limit_words import limit_name

@@ -9,10 +9,10 @@ from functools import partial, reduce
 from string import Formatter
 from typing import Any
 
-from limits_app.core.amounts import Amount
-from limits_app.core.blocking import checked_timeout
-from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import check_entity, check_resource
+from limits_app.acquiring.blocking import checked_timeout
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.keys import check_entity, check_resource
 from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from limits_app.core import backoff
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import Scope
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.core.plan import PlannedLimit, ScopedLimits
+from limits_app.acquiring import backoff
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import Scope
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.engine.plan import PlannedLimit, ScopedLimits
 from limits_app.integrations.celery.line import Line, Place, line_of, read_lines
 
 _SECOND_US: Final = 1_000_000

@@ -14,10 +14,10 @@ from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
 from limits_app import services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
+from limits_app.engine.outcome import Outcome
 from limits_app.integrations.celery.demand import Demand, Payer, Price
 from limits_app.integrations.celery.requeue import Waiting, jittered
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered

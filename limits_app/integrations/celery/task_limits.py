@@ -9,11 +9,11 @@ from contextvars import ContextVar
 from typing import Final
 
 from limits_app import services
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import InvalidRequest, StoreUnavailable
+from limits_app.engine.outcome import Outcome
 from limits_app.services import Share
 
 logger = logging.getLogger("limits_app")

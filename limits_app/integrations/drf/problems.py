@@ -10,7 +10,7 @@ from rest_framework import views
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable
 from limits_app.integrations.drf.throttle import Refused, throttled_outcome
 from limits_app.integrations.refusals import refusal
 

@@ -14,8 +14,8 @@ from rest_framework import throttling
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
-from limits_app.core.limit_checks import computed_seconds
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
 from limits_app.models.users import is_logged_in

@@ -11,10 +11,10 @@ from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
-from limits_app.core.limits import Limit
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.engine.amounts import Amount
+from limits_app.engine.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.engine.limits import Limit
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
 from limits_app.integrations.charges import NOTHING, Key, amount_of_each, charge_all

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
+from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitsError
 from limits_app.management.limits import (
     audit_log,
     boosts,

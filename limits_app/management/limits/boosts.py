@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limits_app import services as limits
-from limits_app.core.outcome import TOTAL_PREFIX
+from limits_app.engine.outcome import TOTAL_PREFIX
 from limits_app.management.limits.arguments import (
     ENTITY,
     ON,

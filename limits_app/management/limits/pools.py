@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import router
 from django.db.models import ProtectedError, QuerySet
 
-from limits_app.core.errors import UnknownPool
+from limits_app.engine.errors import UnknownPool
 from limits_app.management.limits.arguments import argument, positive, resource_name
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import Subcommand, changing, confirm, fail, subcommand

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from limits_app import conf
-from limits_app.core.errors import Unresolved
+from limits_app.engine.errors import Unresolved
 from limits_app.models import Enforcement, write_alias
 from limits_app.models.own_queries import DATABASE_ERRORS
 from limits_app.services.doctor.configuration import configured

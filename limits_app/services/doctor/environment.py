@@ -20,7 +20,7 @@ from django.db.utils import NotSupportedError
 from django.utils import timezone
 
 from limits_app import conf
-from limits_app.core.errors import StoreUnavailable
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Bucket, CodeLimits, Denial, Entity, Period, UsageSnapshot, write_alias
 from limits_app.models.namespaces import current_keys
 from limits_app.models.own_queries import DATABASE_ERRORS

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 
-from limits_app.core.errors import InvalidLimit
+from limits_app.engine.errors import InvalidLimit
 from limits_app.models import REGISTRY, Endpoint, Policy, registered
 from limits_app.models.base import name_field
 from limits_app.services import definitions

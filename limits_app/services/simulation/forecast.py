@@ -12,12 +12,12 @@ from typing import Any, Final
 from django.db import router
 from django.db.models import Sum
 
-from limits_app.core.algorithms import Rule, compile_rule
-from limits_app.core.amounts import MAX_AMOUNT, MILLI, from_milli, to_milli
-from limits_app.core.clock import EPOCH
-from limits_app.core.counting import HOUR_US
-from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.notation import Noted
+from limits_app.engine.algorithms import Rule, compile_rule
+from limits_app.engine.amounts import MAX_AMOUNT, MILLI, from_milli, to_milli
+from limits_app.engine.clock import EPOCH
+from limits_app.engine.counting import HOUR_US
+from limits_app.engine.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.engine.notation import Noted
 from limits_app.models import Bucket, Counted, Period, Policy, PolicyEffect, UsageSnapshot
 from limits_app.models.fields import aware, in_site_time
 from limits_app.services.simulation.events import share_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from limits_app.core.notation import Noted, limit_text
-from limits_app.core.record import Schema
+from limits_app.engine.notation import Noted, limit_text
+from limits_app.engine.record import Schema
 from limits_app.models import Counted, Policy, write_alias
 from limits_app.policies import Client, StoreVersion, applied_policies, changes_at, compiled, judge, rollout_position
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, stored_content, stored_entries

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from limits_app.core.plan import Claim
+    from limits_app.engine.plan import Claim
     from limits_app.stores.database.connections import Statement, StoreConnection
 
 KEPT_US: Final = 86_400_000_000

@@ -20,10 +20,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from limits_app.core.clock import lasts
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import namespace_digest
-from limits_app.core.runtime import around_fork
+from limits_app.acquiring.runtime import around_fork
+from limits_app.engine.clock import lasts
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import namespace_digest
 from limits_app.stores.connection_limit import ConnectionLimit
 from limits_app.stores.database.commit_log import CommitLog
 

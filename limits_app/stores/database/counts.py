@@ -11,9 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from limits_app.core import engine
-from limits_app.core.counting import Batch, Count, unsealed
-from limits_app.core.keys import namespace_digest, unique_name
+from limits_app.engine import engine
+from limits_app.engine.counting import Batch, Count, unsealed
+from limits_app.engine.keys import namespace_digest, unique_name
 from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:

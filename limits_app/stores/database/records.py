@@ -13,15 +13,15 @@ from operator import is_not
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core.algorithms.window_log import Log
-from limits_app.core.counting import label_of
-from limits_app.core.keys import digest_in
-from limits_app.core.record import Lease, LeaseId, Record, Schema
+from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine.counting import label_of
+from limits_app.engine.keys import digest_in
+from limits_app.engine.record import Lease, LeaseId, Record, Schema
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:
-    from limits_app.core.keys import Scope
+    from limits_app.engine.keys import Scope
     from limits_app.stores.database.connections import Statement, StoreConnection
 
 ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label, namespace")

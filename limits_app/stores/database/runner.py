@@ -13,12 +13,12 @@ from threading import local
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from limits_app.core.backoff import RetryAlgorithm, delay, jittered
-from limits_app.core.clock import lasts
-from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
-from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
-from limits_app.core.record import Record
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.clock import lasts
+from limits_app.engine.counting import HOUR_US, KEPT_HOURS, hour_of
+from limits_app.engine.errors import StaleConfiguration, StoreFull, StoreUnavailable
+from limits_app.engine.record import Record
 from limits_app.stores.database import commit_log
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
 from limits_app.stores.database.connections import marks
@@ -26,8 +26,8 @@ from limits_app.stores.database.transaction import RowExistsError, Transaction
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
 
 if TYPE_CHECKING:
-    from limits_app.core.clock import Clock
-    from limits_app.core.plan import Claim
+    from limits_app.engine.clock import Clock
+    from limits_app.engine.plan import Claim
     from limits_app.stores.database.connections import ConnectionPool
     from limits_app.stores.database.records import RecordTable
 

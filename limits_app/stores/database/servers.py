@@ -12,8 +12,8 @@ from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core.clock import Clock, monotonic_us
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.clock import Clock, monotonic_us
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
 from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from limits_app.core.errors import StoreBlocked
+from limits_app.engine.errors import StoreBlocked
 from limits_app.stores.database.connections import Failure, StoreConnection
 
 if TYPE_CHECKING:

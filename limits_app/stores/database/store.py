@@ -8,17 +8,17 @@ from functools import partial
 from os import urandom
 from typing import Final
 
-from limits_app.core import engine
-from limits_app.core.changes import ALL, Change, Changes
-from limits_app.core.clock import Clock, as_clock, system_us
-from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.keys import short_key, slices_key
-from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim
-from limits_app.core.record import LEASE_US, lease_us_of, new_record
-from limits_app.core.runtime import on_fork
-from limits_app.core.waiting import WaitingLine
+from limits_app.acquiring.leases import Renewer
+from limits_app.acquiring.runtime import on_fork
+from limits_app.acquiring.waiting import WaitingLine
+from limits_app.engine import engine
+from limits_app.engine.changes import ALL, Change, Changes
+from limits_app.engine.clock import Clock, as_clock, system_us
+from limits_app.engine.counting import Batch
+from limits_app.engine.errors import NotShareable, StoreUnavailable
+from limits_app.engine.keys import short_key, slices_key
+from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.record import LEASE_US, lease_us_of, new_record
 from limits_app.stores.database import counts, versions
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
 from limits_app.stores.database.records import RecordTable

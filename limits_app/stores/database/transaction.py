@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core import engine
-from limits_app.core.clock import Clock
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.record import new_record
+from limits_app.engine import engine
+from limits_app.engine.clock import Clock
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.record import new_record
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
 from limits_app.stores.database.connections import insert_sql, time_and_version_sql
 from limits_app.stores.database.records import COUNT, COUNT_COLUMNS, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
@@ -17,8 +17,8 @@ from limits_app.stores.database.records import COUNT, COUNT_COLUMNS, NEXT_ROWS, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limits_app.core.plan import Claim, Plan
-    from limits_app.core.record import Record
+    from limits_app.engine.plan import Claim, Plan
+    from limits_app.engine.record import Record
     from limits_app.stores.database.connections import Statement, StoreConnection
 
 _DRIFT: Final = 1024

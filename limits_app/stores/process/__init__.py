@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from limits_app.core.modes import HOOKS
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.modes import HOOKS
 from limits_app.stores.process.files import default_directory
 from limits_app.stores.process.store import ProcessStore, open_process_store
 

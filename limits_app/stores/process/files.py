@@ -20,7 +20,7 @@ from typing import Final
 
 import lmdb
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.engine.errors import StoreUnavailable
 
 logger = logging.getLogger("limits_app")
 

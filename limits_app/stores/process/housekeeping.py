@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import lmdb
 
-from limits_app.core.clock import lasts
-from limits_app.core.engine import is_nearly_restored
-from limits_app.core.record import Record
+from limits_app.engine.clock import lasts
+from limits_app.engine.engine import is_nearly_restored
+from limits_app.engine.record import Record
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
 from limits_app.stores.process.state_file import TIGHT, Txn
 from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle

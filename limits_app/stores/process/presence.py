@@ -19,8 +19,8 @@ from pathlib import Path
 from time import time
 from typing import Final
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import start_thread
+from limits_app.acquiring.runtime import start_thread
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.process.files import can_lock, exclusively, lock, make_pipe, try_lock
 
 ID_LENGTH: Final = 8

@@ -11,11 +11,11 @@ from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
 
-from limits_app.core import engine
-from limits_app.core.algorithms.window_log import Log
-from limits_app.core.keys import Scope, short_key
-from limits_app.core.plan import Plan
-from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
+from limits_app.engine import engine
+from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine.keys import Scope, short_key
+from limits_app.engine.plan import Plan
+from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codec, Codecs, pack_kept, unpack_kept
 from limits_app.stores.process.state_file import Txn
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
 
-from limits_app.core.errors import StoreFull, StoreUnavailable
-from limits_app.core.runtime import around_fork
+from limits_app.acquiring.runtime import around_fork
+from limits_app.engine.errors import StoreFull, StoreUnavailable
 from limits_app.stores.process import files
 from limits_app.stores.process.opened_file import DeletedError, OpenedFile
 from limits_app.stores.process.presence import Presence, is_alive

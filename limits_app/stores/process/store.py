@@ -9,16 +9,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, cast
 
-from limits_app.core import engine
-from limits_app.core.algorithms.window_log import Log
-from limits_app.core.changes import ALL, Change, ChangeLog, Changes
-from limits_app.core.clock import as_clock, lasts, system_us
-from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreFull
-from limits_app.core.keys import namespace_digest, short_key, slices_key
-from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim
-from limits_app.core.record import LEASE_US, Record, lease_us_of
+from limits_app.acquiring.leases import Renewer
+from limits_app.engine import engine
+from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
+from limits_app.engine.clock import as_clock, lasts, system_us
+from limits_app.engine.counting import Batch
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
+from limits_app.engine.keys import namespace_digest, short_key, slices_key
+from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.record import LEASE_US, Record, lease_us_of
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared

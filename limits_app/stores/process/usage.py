@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from limits_app.core import engine
-from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of, unsealed
-from limits_app.core.keys import Scope, digest_in, namespace_digest, short_key, unique_name
-from limits_app.core.record import FinishedUsage, Record
+from limits_app.engine import engine
+from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of, label_of, unsealed
+from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key, unique_name
+from limits_app.engine.record import FinishedUsage, Record
 from limits_app.stores.codecs import StoredUsage
 from limits_app.stores.process.records import Records, entries
 from limits_app.stores.process.state_file import Txn

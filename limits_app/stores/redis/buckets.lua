@@ -1,4 +1,4 @@
--- Token bucket, leaky bucket and GCRA, as core/algorithms/buckets.py and gcra.py. Numbers of the buckets: level, tick.
+-- Token bucket, leaky bucket and GCRA, as engine/algorithms/buckets.py and gcra.py. Numbers of the buckets: level, tick.
 function current.token_bucket(record, at, _, _, tick_us, _, window)
   if record[at + 1] * tick_us - now <= window then return false end
   record[at + 1] = -math.floor(-now / tick_us)

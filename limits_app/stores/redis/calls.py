@@ -13,10 +13,10 @@ from pathlib import Path
 from struct import Struct, pack
 from typing import Any, Final
 
-from limits_app.core.counting import label_of
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
-from limits_app.core.record import Schema
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.counting import label_of
+from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
+from limits_app.engine.record import Schema
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import FIRST, WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock

@@ -18,11 +18,11 @@ from redis import exceptions
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
-from limits_app.core.algorithms import State
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import IDEMPOTENCY_LEVEL
-from limits_app.core.plan import Amounts, Claim, Plan
-from limits_app.core.runtime import on_fork, start_thread
+from limits_app.acquiring.runtime import on_fork, start_thread
+from limits_app.engine.algorithms import State
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL
+from limits_app.engine.plan import Amounts, Claim, Plan
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import SLOT_MOVED, error_kind

@@ -20,8 +20,8 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from limits_app.core.errors import RecordUnavailable, StoreFull, StoreUnavailable
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.errors import RecordUnavailable, StoreFull, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.errors import NOT_PRIMARY, ErrorKind, error_kind

@@ -16,8 +16,8 @@ import os
 from collections import deque
 from typing import Final
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.errors import StoreUnavailable
 
 FIRST, AGAIN, WITHDRAW = range(3)
 """The attempts: a call that was not sent before; one that may have been executed; and one that withdraws a call.

@@ -1,4 +1,4 @@
--- Fixed window, as core/algorithms/windows.py. Numbers: start of the window, amount in it.
+-- Fixed window, as engine/algorithms/windows.py. Numbers: start of the window, amount in it.
 function current.fixed_window(record, at, _, _, window)
   if record[at] - now <= window then return false end
   record[at] = now

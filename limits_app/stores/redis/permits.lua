@@ -1,4 +1,4 @@
--- Permits, as core/algorithms/permits.py. Numbers: permits held, holders, fence, time at which the first lease expires.
+-- Permits, as engine/algorithms/permits.py. Numbers: permits held, holders, fence, time at which the first lease expires.
 -- The leases are in a sorted set by the time at which they expire; a member is holder, amount, and latest end. After the
 -- clock was set back, the end may be another, which the holder knows; see renew.lua.
 

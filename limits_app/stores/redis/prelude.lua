@@ -28,11 +28,11 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
-local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in core/algorithms/rule.py
-local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of core/counting.py, and an hour
+local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in engine/algorithms/rule.py
+local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of engine/counting.py, and an hour
 local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
-local RESET_KEPT_US = 86400000000 -- as in core/engine.py
-local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
+local RESET_KEPT_US = 86400000000 -- as in engine/engine.py
+local NEVER = 9007199254740992 -- as NEVER_US in engine/algorithms/rule.py
 
 -- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
 -- milliseconds for an expiry (servers reject more than 30,000 years).

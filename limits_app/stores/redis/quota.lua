@@ -1,4 +1,4 @@
--- Quota, as core/algorithms/quota.py. Numbers: start of counting, end of the period, amount in it. The parameters are
+-- Quota, as engine/algorithms/quota.py. Numbers: start of counting, end of the period, amount in it. The parameters are
 -- capacity, length of a session (0: a calendar), and place of the calendar. Scripts have no calendar: the numbers of a
 -- request have four boundaries of each from `after_amounts` on, and those of the call end with the time in which the period
 -- and the next one are among these. Outside of it nothing is decided, and the caller sends others.

@@ -18,15 +18,15 @@ from itertools import accumulate, pairwise
 from struct import Struct, calcsize, pack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from limits_app.core import engine
-from limits_app.core.algorithms import State
-from limits_app.core.algorithms.rule import NEVER_US
-from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
-from limits_app.core.counting import label_of
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import Scope, digest_in, short_key, slices_key
-from limits_app.core.plan import Claim, Plan, PlannedLimit
-from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
+from limits_app.engine import engine
+from limits_app.engine.algorithms import State
+from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
+from limits_app.engine.counting import label_of
+from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
+from limits_app.engine.keys import Scope, digest_in, short_key, slices_key
+from limits_app.engine.plan import Claim, Plan, PlannedLimit
+from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
 
 if TYPE_CHECKING:

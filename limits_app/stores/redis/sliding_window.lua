@@ -1,4 +1,4 @@
--- Sliding window, as core/algorithms/windows.py. The log is a string of pairs of time and running total.
+-- Sliding window, as engine/algorithms/windows.py. The log is a string of pairs of time and running total.
 -- The numbers of a limit, in this order: `entries` of the log count, from `head` on; it is kept until the second
 -- `kept_until`.
 local FIELDS = {'forgotten', 'total', 'opened', 'last', 'oldest', 'head', 'entries', 'kept_until'}

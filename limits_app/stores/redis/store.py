@@ -9,14 +9,14 @@ from contextlib import suppress
 from struct import iter_unpack, pack
 from typing import Any, Final, TypeVar
 
-from limits_app.core.changes import ALL, Change, ChangeLog, Changes, announced, least_version
-from limits_app.core.clock import Clock, as_clock
-from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.keys import short_key
-from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim
-from limits_app.core.record import lease_us_of
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.leases import Renewer
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.changes import ALL, Change, ChangeLog, Changes, announced, least_version
+from limits_app.engine.clock import Clock, as_clock
+from limits_app.engine.errors import NotShareable, StoreUnavailable
+from limits_app.engine.keys import short_key
+from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.record import lease_us_of
 from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections

@@ -14,8 +14,8 @@ from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from limits_app.core.errors import RecordUnavailable, StoreUnavailable
-from limits_app.core.runtime import on_fork
+from limits_app.acquiring.runtime import on_fork
+from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import LOST, REFUSED, NotPrimary

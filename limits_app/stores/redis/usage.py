@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from struct import iter_unpack, pack
 from typing import Any, Final
 
-from limits_app.core.counting import Batch, Count, unsealed
-from limits_app.core.keys import namespace_digest, unique_name
+from limits_app.engine.counting import Batch, Count, unsealed
+from limits_app.engine.keys import namespace_digest, unique_name
 from limits_app.stores.redis.calls import Calls, Command
 
 _TAG_LENGTH: Final = 2

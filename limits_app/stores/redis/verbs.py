@@ -13,12 +13,12 @@ from struct import Struct
 from time import monotonic
 from typing import Final, NamedTuple
 
-from limits_app.core import engine
-from limits_app.core.clock import lasts
-from limits_app.core.errors import StaleConfiguration, StoreFull, StoreUnavailable
-from limits_app.core.plan import Amounts, Claim, Plan
-from limits_app.core.record import new_record
-from limits_app.core.waiting import WaitingLine
+from limits_app.acquiring.waiting import WaitingLine
+from limits_app.engine import engine
+from limits_app.engine.clock import lasts
+from limits_app.engine.errors import StaleConfiguration, StoreFull, StoreUnavailable
+from limits_app.engine.plan import Amounts, Claim, Plan
+from limits_app.engine.record import new_record
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calls import (
     AcquireCall,

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from limits_app.core.amounts import MAX_AMOUNT, Amount
-from limits_app.core.errors import NeverAdmissible
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.amounts import MAX_AMOUNT, Amount
+from limits_app.engine.errors import NeverAdmissible
+from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

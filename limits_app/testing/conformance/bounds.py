@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import AnyLimit, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

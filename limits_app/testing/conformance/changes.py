@@ -9,10 +9,11 @@ from typing import Final
 
 import pytest
 
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.keys import EntityScopes
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import (
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.keys import EntityScopes
+from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
@@ -22,8 +23,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.plan import Claim
-from limits_app.core.store import Store
+from limits_app.engine.plan import Claim
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitTimeout, StaleConfiguration
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import LimitTimeout, StaleConfiguration
+from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Protocol
 
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
 SECOND: Final = 1_000_000
 STEPS: Final = 1024

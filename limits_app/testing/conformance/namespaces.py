@@ -9,8 +9,10 @@ from typing import Final
 
 import pytest
 
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.keys import (
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import CountingStore, Store
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.keys import (
     Scope,
     idempotency_scope,
     member_scope,
@@ -19,11 +21,9 @@ from limits_app.core.keys import (
     shared_total_scope,
     total_scope,
 )
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.modes import HOOKS
-from limits_app.core.namespaces import Namespace
-from limits_app.core.store import CountingStore, Store
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.modes import HOOKS
+from limits_app.engine.namespaces import Namespace
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,

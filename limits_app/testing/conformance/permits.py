@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.modes import HOOKS
-from limits_app.core.store import Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.engine.modes import HOOKS
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,

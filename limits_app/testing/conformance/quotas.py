@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.limits import CallLimit, MeteredLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit, MeteredLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,

@@ -12,9 +12,9 @@ from time import monotonic
 from types import FrameType
 from typing import Final, TypeVar
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.errors import StoreUnavailable
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
@@ -28,7 +28,8 @@ SEED: Final = "LIMITS_CHAOS_SEED"
 """The variable of the environment that repeats a failure: its value is printed with it."""
 
 _INTERRUPTED: Final = (
-    "limits_app/core/",
+    "limits_app/acquiring/",
+    "limits_app/engine/",
     "limits_app/engine/",
     "limits_app/acquiring/",
     "limits_app/stores/",

@@ -16,11 +16,11 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import CountingStore, Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import CountingStore, Store
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable
+from limits_app.engine.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.resilient import ResilientStore
 from tests.interrupting import Interrupted
 from tests.stores.contract.chaos import counted, interrupted_at_random, resilient, settled

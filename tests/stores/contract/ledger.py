@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import CountingStore, Store
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import CountingStore, Store
+from limits_app.engine.errors import LimitExceeded, StoreUnavailable
+from limits_app.engine.limits import AnyLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected

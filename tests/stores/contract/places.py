@@ -16,7 +16,7 @@ from django.db import connections
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException
 
-from limits_app.core.store import CountingStore
+from limits_app.acquiring.store import CountingStore
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore

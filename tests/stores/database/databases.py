@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.models import Model
 from django.test import override_settings
 
-from limits_app.core.store import Store
+from limits_app.acquiring.store import Store
 from limits_app.stores import registry, steps
 from limits_app.stores.database import DatabaseStore, open_database_store
 from tests.servers.mariadb import mariadb_server

@@ -12,8 +12,8 @@ import pytest
 from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import StoreBlocked, StoreUnavailable
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.engine.errors import StoreBlocked, StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import StoreVersion
 from limits_app.stores.database import DatabaseStore, sqlite
 from tests.stores.database.databases import ALIAS, Settings, database, sqlite_in

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.engine.limits import CallLimit, RateLimitAlgorithm
 from limits_app.models import LastCommit
 from limits_app.stores.database import DatabaseStore, commit_log
 from limits_app.stores.database.connections import StoreConnection

@@ -10,8 +10,8 @@ import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import StoreFull
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
+from limits_app.engine.errors import StoreFull
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.stores.database import DatabaseStore, runner, servers
 from limits_app.stores.database.servers import MySQLConnection
 from limits_app.testing import FakeClock

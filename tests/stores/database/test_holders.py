@@ -9,9 +9,9 @@ from time import monotonic, monotonic_ns
 
 import pytest
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.database import DatabaseStore, transaction
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, use

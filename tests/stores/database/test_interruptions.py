@@ -7,10 +7,10 @@ from types import FrameType
 
 import pytest
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimit
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database.connections import Statement, StoreConnection
 from limits_app.stores.database.transaction import Transaction

@@ -11,8 +11,8 @@ import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import StaleConfiguration
-from limits_app.core.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database import connections as store_connections

@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.database import DatabaseStore
 from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import PostgresServer

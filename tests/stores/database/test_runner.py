@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.algorithms.window_log import Log
-from limits_app.core.clock import Clock
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.record import Lease
+from limits_app.engine.algorithms.window_log import Log
+from limits_app.engine.clock import Clock
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.record import Lease
 from limits_app.stores.database import commit_log, runner, servers
 from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
 from limits_app.stores.database.connections import Failure

@@ -10,13 +10,13 @@ from typing import Any
 from redis import Redis
 from redis.cluster import RedisCluster
 
-from limits_app.core.amounts import Amount
-from limits_app.core.keys import scope_of, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit
-from limits_app.core.plan import Amounts, Claim, ScopedLimits
-from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.amounts import Amount
+from limits_app.engine.keys import scope_of, short_key
+from limits_app.engine.limits import AnyLimit
+from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer

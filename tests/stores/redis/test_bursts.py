@@ -14,9 +14,9 @@ import pytest
 from redis import Redis
 from redis.sentinel import Sentinel
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.connection_limit import MOST_CONNECTIONS
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from tests.servers.redis import RedisServer, redis_sentinel

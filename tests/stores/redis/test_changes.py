@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import short_key
+from limits_app.engine.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.calls import Command
 from tests.stores.redis.support import changes_of, scoped

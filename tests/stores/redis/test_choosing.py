@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import (
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.pool import LimitPool
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import (
     AnyLimit,
     Blocked,
     CallLimit,
@@ -19,8 +20,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.plan import Claim
-from limits_app.core.store import Store
+from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock

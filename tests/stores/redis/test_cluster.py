@@ -17,12 +17,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Claim, ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock

@@ -9,12 +9,12 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import IDEMPOTENCY_LEVEL, idempotency_scope, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, idempotency_scope, short_key
+from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of

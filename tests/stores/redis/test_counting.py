@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from limits_app.core.counting import KEPT_HOURS, hour_of
-from limits_app.core.keys import scope_of, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.counting import KEPT_HOURS, hour_of
+from limits_app.engine.keys import scope_of, short_key
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.in_thread import give_back
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.opening import TAGS, tag_of

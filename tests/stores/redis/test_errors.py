@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 import pytest
 from redis import Redis, exceptions
 
-from limits_app.core.changes import ALL, ROWS
-from limits_app.core.errors import RecordUnavailable, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.changes import ALL, ROWS
+from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
+from limits_app.engine.limits import CallLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.errors import ErrorKind, error_kind
 from tests.servers.machine import HOST, free_ports

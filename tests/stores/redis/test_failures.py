@@ -11,10 +11,10 @@ from time import monotonic
 import pytest
 from redis import Redis
 
-from limits_app.core.errors import RecordUnavailable, StoreBlocked, StoreFull, StoreUnavailable
-from limits_app.core.keys import short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import RecordUnavailable, StoreBlocked, StoreFull, StoreUnavailable
+from limits_app.engine.keys import short_key
+from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting

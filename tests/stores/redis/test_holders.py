@@ -10,9 +10,9 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit
-from limits_app.core.store import Store
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit
 from limits_app.stores.redis import RedisStore, hints, open_redis_store
 from tests.servers.redis import RedisServer
 from tests.stores.holding import DB, LEASE, Holders, signalled

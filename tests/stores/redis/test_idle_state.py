@@ -8,8 +8,8 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 from redis import Redis
 
-from limits_app.core.algorithms.windows import STEPS
-from limits_app.core.keys import short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.algorithms.windows import STEPS
+from limits_app.engine.keys import short_key
+from limits_app.engine.limits import RateLimit, RateLimitAlgorithm
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 from redis import Redis
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.acquiring.pool import LimitPool
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import taken
 from tests.servers.proxy import Proxy, proxy

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.keys import scope_of
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import (
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.store import Store
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import (
     Limit,
     QuotaLimit,
     QuotaPeriod,
@@ -20,10 +21,9 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.outcome import outcome_of
-from limits_app.core.plan import Claim, ScopedLimits
-from limits_app.core.record import Schema, schema_of
-from limits_app.core.store import Store
+from limits_app.engine.outcome import outcome_of
+from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.record import Schema, schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of

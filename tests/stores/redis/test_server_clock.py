@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from limits_app.core.errors import LimitTimeout
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.errors import LimitTimeout
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer, redis_server_with_clock
 from tests.stores.redis.support import store_on

@@ -14,11 +14,11 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.modes import HOOKS
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.engine.modes import HOOKS
 from limits_app.stores import default_shared_store, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock

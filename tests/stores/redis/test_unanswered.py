@@ -13,10 +13,10 @@ from redis import Redis
 from redis.connection import Connection
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.plan import Claim
+from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.limits import RateLimit, ResourceLimit
+from limits_app.engine.plan import Claim
 from limits_app.stores.recovery import PendingWork
 from limits_app.stores.redis import RedisStore, verbs
 from limits_app.stores.redis.exactly_once import Unanswered

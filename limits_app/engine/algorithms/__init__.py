@@ -1,0 +1,48 @@
+"""The algorithms: one module each, compiled from a definition into rules over integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, assert_never
+
+from limits_app.engine.algorithms.buckets import LeakyBucket, TokenBucket
+from limits_app.engine.algorithms.gcra import Gcra
+from limits_app.engine.algorithms.permits import Permits
+from limits_app.engine.algorithms.quota import Quota
+from limits_app.engine.algorithms.rule import BlockedRule, Rule, State
+from limits_app.engine.algorithms.windows import FixedWindow, SlidingWindow
+from limits_app.engine.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+
+__all__ = ["Rule", "State", "compile_rule"]
+
+
+_RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
+    RateLimitAlgorithm.TOKEN_BUCKET: TokenBucket,
+    RateLimitAlgorithm.LEAKY_BUCKET: LeakyBucket,
+    RateLimitAlgorithm.SLIDING_WINDOW: SlidingWindow,
+    RateLimitAlgorithm.FIXED_WINDOW: FixedWindow,
+    RateLimitAlgorithm.GCRA: Gcra,
+}
+
+
+def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
+    """Compile a definition; `lease_us` is how long a permit is leased without renewal."""
+    match limit:
+        case ResourceLimit():
+            return Permits(limit, lease_us)
+        case Blocked():
+            return BlockedRule(limit)
+        case QuotaLimit():
+            return Quota(limit)
+        case RateLimit() | CallLimit():
+            return _RATES[limit.algorithm](limit)
+        case _:
+            assert_never(limit)

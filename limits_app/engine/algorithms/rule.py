@@ -1,0 +1,157 @@
+"""The compiled form of one limit: a rule that decides over a short tuple of integers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, Final
+
+from limits_app.engine.limits import AnyLimit, Blocked
+
+State = tuple[Any, ...]
+"""The stored state of one limit: integers below 2^53, and for a sliding window its log as the last item.
+
+All zeros (and an empty log) mean unused.
+"""
+
+LuaRule = tuple[str, *tuple[int, ...]]
+"""The name of the algorithm and its parameters, for the Lua implementation."""
+
+FULL_PARTS: Final = 2**50
+"""The largest number of parts in a full bucket."""
+
+DEBT_PARTS: Final = 2**52
+"""The largest recorded over-use, in parts."""
+
+NEVER_US: Final = 2**53
+"""A time that never comes, in microseconds."""
+
+
+class Rule(ABC):
+    """One limit, compiled: integer arithmetic in parts of a unit and in microseconds of the store's clock.
+
+    No method changes its arguments. Each returns the state to be stored, so that a store can decide on all limits
+    first and write all or nothing. `parts_per_unit` parts are one unit; a full limit has `ceiling_parts`.
+    `now` and `taken_at` are microseconds. Subclasses implement one algorithm each.
+    """
+
+    is_permit = False
+    """Whether amounts are held by leases and returned by release instead of by time."""
+    has_log = False
+    """Whether the last item of the state is a log."""
+    lua: LuaRule
+    """The name and the parameters that the Lua implementation needs to decide alike."""
+    lua_format = ""
+    """The integers of the state as the Lua implementation stores them, in the letters of `struct`."""
+
+    def __init__(self, limit: AnyLimit, start: State, parts_per_unit: int, ceiling_parts: int) -> None:
+        self.limit = limit
+        self.key: str = limit.key
+        self.start = start
+        self.parts_per_unit = parts_per_unit
+        self.ceiling_parts = ceiling_parts
+        self.most_parts = DEBT_PARTS if limit.soft else ceiling_parts
+        """The largest amount of one request; for a soft limit the largest recorded over-use."""
+        self.is_soft: bool = limit.soft
+        """Whether the limit rejects nothing and records over-use instead."""
+        self.lease_us = 0
+        """How long a permit is leased without renewal; 0 for other limits."""
+        self.hold_us = NEVER_US
+        """How long a permit may be held in total."""
+
+    @abstractmethod
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        """Return the state as it is `current` with `amount` charged, or None when it does not fit now."""
+
+    def charged(self, state: State, now: int, amount: int) -> State | None:
+        """Return the state after a request: as `take`, except that a soft limit records over-use as debt."""
+        taken = self.take(state, now, amount)
+        return self.settle(state, now, amount) if taken is None and self.is_soft else taken
+
+    def current(self, state: State, now: int) -> State:
+        """Return the state as it counts now: as it is, unless it was written later than `now` plus the window.
+
+        Then the clock was set back since, and the state counts as written now, with the use that it has. A state that
+        is ahead by less stays as it is: the clocks of several servers may differ, and to move it back and forth
+        between them would forget use.
+        """
+        return state
+
+    @abstractmethod
+    def wait(self, state: State, now: int, amount: int) -> int:
+        """Return the microseconds until `amount`, at most the ceiling, fits; 0 when it fits now."""
+
+    @abstractmethod
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """Charge a positive change even beyond the limit, or refund a negative one where the algorithm can.
+
+        `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
+        """
+
+    @abstractmethod
+    def credit(self, state: State, now: int, parts: int) -> State:
+        """Reduce the recorded use by `parts` that no claim holds, down to unused."""
+
+    @abstractmethod
+    def used(self, state: State, now: int) -> int:
+        """Return the parts in use; more than the ceiling is debt."""
+
+    @abstractmethod
+    def restored_at(self, state: State) -> int:
+        """Return the time from which the state equals an unused one."""
+
+    def recovers_since(self, state: State) -> int:
+        """Return the time from which the use in a state has been returning; never where it returns all at one time.
+
+        A full store may forget a use of which almost all has returned.
+        """
+        return NEVER_US
+
+    @abstractmethod
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        """Return the same use, recorded by another rule, as a state of this rule, rounded up."""
+
+    def boundaries(self, now: int, count: int) -> tuple[int, ...]:
+        """Return the last `count` calendar boundaries up to now and the next `count`; empty without a calendar."""
+        return ()
+
+
+class BlockedRule(Rule):
+    """Rejects every request until the configuration changes, or a cool-down ends; its state is empty."""
+
+    def __init__(self, limit: Blocked) -> None:
+        super().__init__(limit, (), 1, 1)
+        self.lua = ("blocked",)
+        self._until = limit.until
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        return None if self._until is None or now < self._until else ()
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        return NEVER_US if self._until is None else max(self._until - now, 0)
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        return ()
+
+    def credit(self, state: State, now: int, parts: int) -> State:
+        return ()
+
+    def used(self, state: State, now: int) -> int:
+        return 0
+
+    def restored_at(self, state: State) -> int:
+        return 0
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        return ()
+
+
+def carried_parts(old: Rule, state: State, now: int, parts_per_unit: int) -> int:
+    """Return the use recorded by another rule in parts of `parts_per_unit`, rounded up so that no use is lost.
+
+    Permits are held and not used, so they carry nothing into another kind of limit.
+    """
+    if old.is_permit:
+        return 0
+    used = Fraction(old.used(state, now) * parts_per_unit, old.parts_per_unit)
+    return min(-(-used.numerator // used.denominator), DEBT_PARTS)

@@ -1,0 +1,386 @@
+"""Definitions of limits: immutable, validated when made, without state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
+
+from limits_app.engine.amounts import MILLI, Amount, shown
+from limits_app.engine.clock import DEFAULT_ZONE, zone_of
+from limits_app.engine.errors import InvalidLimit, UnknownTimeZone
+from limits_app.engine.limit_checks import (
+    check_key,
+    check_positive,
+    check_seconds,
+    check_soft,
+    checked_milli,
+    keep_plain,
+    keep_seconds,
+    parse_per,
+    parse_rate,
+)
+
+
+class RateLimitAlgorithm(StrEnum):
+    """How a rate is measured; the module of each algorithm describes its use and its weakness."""
+
+    TOKEN_BUCKET = "token_bucket"
+    LEAKY_BUCKET = "leaky_bucket"
+    SLIDING_WINDOW = "sliding_window"
+    FIXED_WINDOW = "fixed_window"
+    GCRA = "gcra"
+
+    TokenBucket = TOKEN_BUCKET
+    LeakyBucket = LEAKY_BUCKET
+    SlidingWindow = SLIDING_WINDOW
+    FixedWindow = FIXED_WINDOW
+
+    @property
+    def label(self) -> str:
+        """Its name for people; abbreviations are in capitals."""
+        return self.value.replace("_", " ") if "_" in self.value else self.value.upper()
+
+    @property
+    def takes_burst(self) -> bool:
+        """Whether a definition may have a burst."""
+        return self not in (RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.FIXED_WINDOW)
+
+    @property
+    def takes_decimals(self) -> bool:
+        """Whether amounts may have up to three decimals."""
+        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+
+    @property
+    def refunds(self) -> bool:
+        """Whether unused amounts are refunded."""
+        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+
+    def most_per_window(self, capacity: Amount, burst: Amount | None) -> Amount:
+        """Return the most that can be admitted in a time of one window; `burst` is by default the capacity.
+
+        After an idle time, a bucket admits its burst and what it refills within the window.
+        Fixed windows admit twice the capacity across a boundary.
+        """
+        if self is RateLimitAlgorithm.SLIDING_WINDOW:
+            return capacity
+        return round(capacity + (capacity if burst is None else burst), 3)
+
+
+class RateOptions(TypedDict, total=False):
+    """The fields of rates and call limits that have defaults."""
+
+    algorithm: RateLimitAlgorithm | str
+    burst: Amount | None
+    soft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most `capacity` units per `window_seconds`; requests name their amount and report the usage.
+
+    `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
+    The window may be a `timedelta`, and the algorithm its name, such as "gcra".
+    A `soft` limit rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    Raises InvalidLimit (a ValueError) that names the limit and the field.
+    """
+
+    key: str
+    capacity: Amount
+    window_seconds: float
+    algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
+    burst: Amount | None = None
+    soft: bool = False
+
+    if TYPE_CHECKING:  # what may be passed; the fields have the types that are kept
+
+        def __init__(  # noqa: PLR0917 - the fields
+            self,
+            key: str,
+            capacity: Amount,
+            window_seconds: float | timedelta,
+            algorithm: RateLimitAlgorithm | str = ...,
+            burst: Amount | None = None,
+            soft: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        _check_rate(self)
+
+    @property
+    def ceiling(self) -> Amount:
+        """The largest amount that can be admitted at one time."""
+        return self.capacity if self.burst is None else self.burst
+
+    @classmethod
+    def per_second(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per second."""
+        return cls(key, capacity, 1, **options)
+
+    @classmethod
+    def per_minute(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per minute."""
+        return cls(key, capacity, 60, **options)
+
+    @classmethod
+    def per_hour(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per hour."""
+        return cls(key, capacity, 3600, **options)
+
+    @classmethod
+    def per_day(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per day of 24 hours."""
+        return cls(key, capacity, 86_400, **options)
+
+    @classmethod
+    def per_week(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per 7 days."""
+        return cls(key, capacity, 604_800, **options)
+
+    @classmethod
+    def parse(cls, text: str, key: str = "rate", **options: Unpack[RateOptions]) -> Self:
+        """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit called `key`.
+
+        Units are ms, s, min (or m), h and d, or their names in full; `k`, `M` and `G` are thousands, millions and
+        thousands of them.
+        """
+        capacity, window_seconds = parse_rate(text)
+        return cls(key, capacity, window_seconds, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimit:
+    """At most `capacity` calls per `window_seconds`; a call counts 1 unless more is requested.
+
+    The key is always `call_count`. Fields and errors are those of RateLimit.
+    """
+
+    capacity: Amount
+    window_seconds: float
+    algorithm: RateLimitAlgorithm = RateLimitAlgorithm.TOKEN_BUCKET
+    burst: Amount | None = None
+    soft: bool = False
+    key: ClassVar[str] = "call_count"
+
+    if TYPE_CHECKING:  # see RateLimit
+
+        def __init__(  # noqa: PLR0917 - the fields
+            self,
+            capacity: Amount,
+            window_seconds: float | timedelta,
+            algorithm: RateLimitAlgorithm | str = ...,
+            burst: Amount | None = None,
+            soft: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _check_rate(self)
+
+    @property
+    def ceiling(self) -> Amount:
+        """The largest amount that can be admitted at one time."""
+        return self.capacity if self.burst is None else self.burst
+
+    @classmethod
+    def per_second(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per second."""
+        return cls(capacity, 1, **options)
+
+    @classmethod
+    def per_minute(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per minute."""
+        return cls(capacity, 60, **options)
+
+    @classmethod
+    def per_hour(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per hour."""
+        return cls(capacity, 3600, **options)
+
+    @classmethod
+    def per_day(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per day of 24 hours."""
+        return cls(capacity, 86_400, **options)
+
+    @classmethod
+    def per_week(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per 7 days."""
+        return cls(capacity, 604_800, **options)
+
+    @classmethod
+    def parse(cls, text: str, **options: Unpack[RateOptions]) -> Self:
+        """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit on calls."""
+        capacity, window_seconds = parse_rate(text)
+        return cls(capacity, window_seconds, **options)
+
+
+class QuotaPeriod(StrEnum):
+    """Calendar periods after which a quota starts again; weeks start on Monday."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """At most `capacity` units per period; requests name their amount and report the usage.
+
+    The period is a calendar period (`period`: hour, day, week or month, as clocks in `time_zone` show it),
+    or a session of `session_seconds`, which starts with the first use.
+    At its end all of the capacity is available again; before that only unused amounts are refunded.
+    A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    Raises InvalidLimit (a ValueError) that names the limit and the field.
+    """
+
+    key: str
+    capacity: int
+    period: str | None = None
+    time_zone: str = DEFAULT_ZONE
+    session_seconds: float | None = None
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        check_positive(self.key, "capacity", self.capacity, decimals=False)
+        check_soft(self.key, self.soft)
+        keep_seconds(self, "session_seconds")
+        if (self.period is None) is (self.session_seconds is None):
+            raise InvalidLimit(f"limit {self.key!r}: period or session_seconds must be given, and only one of them")
+        if self.session_seconds is None:
+            self._check_calendar()
+        else:
+            self._check_session()
+        keep_plain(self, "capacity", "session_seconds")
+
+    @property
+    def ceiling(self) -> int:
+        """The largest amount that can be admitted at one time."""
+        return self.capacity
+
+    @classmethod
+    def per_hour(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` per full hour of the clock."""
+        return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft)
+
+    @classmethod
+    def per_day(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` from midnight to midnight."""
+        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft)
+
+    @classmethod
+    def per_week(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` from Monday to Sunday."""
+        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft)
+
+    @classmethod
+    def per_month(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` per month of the calendar."""
+        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft)
+
+    @classmethod
+    def per_session(cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False) -> Self:
+        """At most `capacity` within `session_seconds` from the first use on."""
+        return cls(key, capacity, session_seconds=session_seconds, soft=soft)
+
+    @classmethod
+    def parse(cls, text: str, key: str = "quota", *, soft: bool = False) -> Self:
+        """Read `"1000/day"` or `"5M/month@Europe/Berlin"` as a limit called `key`.
+
+        The periods are hour, day, week and month; `k`, `M` and `G` are thousands, millions and thousands of them.
+        """
+        capacity, (period, zone) = parse_per("quota", text, _period_and_zone, "'1000/day' or '5M/month@Europe/Berlin'")
+        return cls(key, capacity, period, zone, soft=soft)  # type: ignore[arg-type]  # checked when made
+
+    def _check_calendar(self) -> None:
+        periods = ", ".join(QuotaPeriod)
+        if not isinstance(self.period, str) or self.period not in tuple(QuotaPeriod):
+            raise InvalidLimit(f"limit {self.key!r}: period must be one of {periods}, not {shown(self.period)}")
+        if zone_of(self.time_zone) is None:
+            raise UnknownTimeZone(
+                f"limit {self.key!r}: time_zone {shown(self.time_zone)} is not known here: "
+                "use an IANA name such as 'Europe/Berlin', and install tzdata where the system has no time zones"
+            )
+
+    def _check_session(self) -> None:
+        check_seconds(self.key, "session_seconds", self.session_seconds)
+        if self.time_zone != DEFAULT_ZONE:
+            raise InvalidLimit(f"limit {self.key!r}: time_zone goes with a period; leave it out for a session")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """At most `capacity` permits held at the same time, returned when their holder is done.
+
+    `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never).
+    Resource limits are always hard.
+    """
+
+    key: str
+    capacity: int
+    max_hold_seconds: float | None = None
+    soft: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        if checked_milli(self.key, "capacity", self.capacity, decimals=False) < MILLI:
+            raise InvalidLimit(f"limit {self.key!r}: capacity must be at least 1, not {shown(self.capacity)}")
+        keep_seconds(self, "max_hold_seconds")
+        if self.max_hold_seconds is not None:
+            check_seconds(self.key, "max_hold_seconds", self.max_hold_seconds)
+        keep_plain(self, "capacity", "max_hold_seconds")
+
+    @property
+    def ceiling(self) -> int:
+        """The largest number of permits of one request."""
+        return self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Rejects every request: the effect of a policy that is blocked.
+
+    `until` is the end of a cool-down, in microseconds of the clock of the store; None for no end.
+    """
+
+    until: int | None = None
+    key: ClassVar[str] = "blocked"
+    capacity: ClassVar[int] = 0
+    ceiling: ClassVar[int] = 0
+    soft: ClassVar[bool] = False
+
+
+MeteredLimit = RateLimit | QuotaLimit
+"""Limits whose amounts the caller requests by name and reports later."""
+
+Limit = RateLimit | CallLimit | QuotaLimit | ResourceLimit
+"""Limits that can be set."""
+
+AnyLimit = Limit | Blocked
+"""Limits that can be in force."""
+
+
+def _period_and_zone(text: str) -> tuple[str, str]:
+    period, at, zone = map(str.strip, text.partition("@"))
+    return period.lower(), zone if at else DEFAULT_ZONE
+
+
+def _check_rate(limit: RateLimit | CallLimit) -> None:
+    key = limit.key
+    try:
+        algorithm = RateLimitAlgorithm(limit.algorithm)
+    except ValueError:
+        names = ", ".join(RateLimitAlgorithm)
+        raise InvalidLimit(f"limit {key!r}: algorithm must be one of {names}, not {shown(limit.algorithm)}") from None
+    object.__setattr__(limit, "algorithm", algorithm)
+    keep_seconds(limit, "window_seconds")
+    check_positive(key, "capacity", limit.capacity, decimals=algorithm.takes_decimals)
+    check_seconds(key, "window_seconds", limit.window_seconds)
+    check_soft(key, limit.soft)
+    if limit.burst is not None:
+        if not algorithm.takes_burst:
+            raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
+        check_positive(key, "burst", limit.burst, decimals=algorithm.takes_decimals)
+    keep_plain(limit, "capacity", "window_seconds", "burst")

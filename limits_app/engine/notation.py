@@ -1,0 +1,251 @@
+"""Limits as text, such as `tpm=400k/min`, parsed and written.
+
+```
+limits   =  limit, with spaces, "," or ";" between several
+limit    =  KEY "=" AMOUNT                              permits held at the same time
+         |  [KEY "="] AMOUNT "/" WINDOW                 a rate; without a key, or with "calls", a call limit
+         |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar
+         |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
+            followed by any number of ":" OPTION
+AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"; or with commas between thousands
+WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
+PERIOD   =  "week" | "month", or with a zone also "hour" | "day"
+OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "soft" | "shared" | "rate" | "permits"
+```
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, assert_never
+
+from limits_app.engine.amounts import MILLI, MULTIPLES, Amount, shown, to_milli
+from limits_app.engine.clock import DEFAULT_ZONE
+from limits_app.engine.errors import InvalidLimit
+from limits_app.engine.limit_checks import check_differ, parse_amount, parse_seconds
+from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+
+CALLS: Final = "calls"
+"""The key of call limits in text."""
+
+_LONGEST: Final = 256
+_EXAMPLES: Final = "'5/min', 'rpm=1000/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
+_LONGEST_OF_ALL: Final = 4096
+_WITHOUT_KEY: Final = re.compile(r"[ 0-9.,]+[kMG]? */", re.ASCII)
+_AROUND_SIGNS: Final = re.compile(r"\s*([=/@:])\s*")
+_BETWEEN: Final = re.compile(r"[;\s]+|,(?=\s|[A-Za-z])")
+"""What separates several limits; a comma may also be part of a number."""
+_LEAST_MULTIPLE: Final = 10_000 * MILLI
+"""1000 is easier to read than 1k, and 400k than 400000."""
+_WRITTEN_UNITS: Final[Mapping[str, int]] = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
+
+_CALL_KEYS: Final = (CALLS, CallLimit.key)
+_ONLY_PERIODS: Final = ("week", "month")
+_ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
+_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
+_KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "permits": ("permits, which have no window", ("hold", "shared", "permits")),
+    "quota": ("a quota per period", ("soft", "shared")),
+    "session": ("a quota per session", ("soft", "shared", "session")),
+    "calls": ("calls", _RATES),
+    "rate": ("a rate", (*_RATES, "rate")),
+}
+"""What each kind of limit is called in errors, and the options that go with it."""
+_OPTIONS: Final = tuple(dict.fromkeys(option for _, options in _KINDS.values() for option in options))
+_WITH_VALUE: Final = ("burst", "hold")
+
+
+class Noted(NamedTuple):
+    """What a text says: a limit, and whether there is one for all instead of one for each entity."""
+
+    limit: Limit
+    shared: bool = False
+
+
+def parse_limit(text: str) -> Noted:
+    """Read a limit as it is written by `limit_text` and by people; InvalidLimit names the error."""
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise InvalidLimit(f"limit {shown(text)} must be text of at most {_LONGEST} characters, such as {_EXAMPLES}")
+    if _WITHOUT_KEY.match(text):
+        text = f"{CALLS}={text}"
+    key, equals, rest = map(str.strip, text.partition("="))
+    body, *said = map(str.strip, rest.split(":"))
+    body, at, zone = map(str.strip, body.partition("@"))
+    amount, per, window = map(str.strip, body.partition("/"))
+    if not (key and equals and amount) or bool(per) is not bool(window) or bool(at) is not bool(zone):
+        raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
+    try:
+        options = _options(said)
+        return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
+    except InvalidLimit as error:
+        raise type(error)(f"{text!r}: {error}") from None
+
+
+def parse_body(key: str, text: str) -> Limit:
+    """Read what `limit_body` writes of the limit with a key; InvalidLimit names the error."""
+    noted = parse_limit(f"{key}={text}")
+    if noted.shared:
+        raise InvalidLimit(f"{text!r}: a limit is shared by its own field; leave `shared` out")
+    if noted.limit.key != key or (key == CallLimit.key) is not isinstance(noted.limit, CallLimit):
+        raise InvalidLimit(f"limit {shown(key)} cannot be {text!r}: the key {CallLimit.key} is that of calls, only")
+    return noted.limit
+
+
+def parse_limits(text: str) -> tuple[Noted, ...]:
+    """Read several limits, such as `"100/min tokens=1M/day"`; InvalidLimit names the error."""
+    if not isinstance(text, str) or len(text) > _LONGEST_OF_ALL:
+        raise InvalidLimit(f"limits {shown(text)} must be text of at most {_LONGEST_OF_ALL} characters")
+    limits = [one for one in _BETWEEN.split(_AROUND_SIGNS.sub(r"\1", text)) if one]
+    if not limits:
+        raise InvalidLimit(f"limits {shown(text)} must be at least one, such as {_EXAMPLES}")
+    return tuple([parse_limit(one) for one in limits])
+
+
+def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
+    """Return definitions as a tuple; they are given as limits, as texts of one or several limits, or as one text.
+
+    InvalidLimit names a value that is not a limit, or a repeated key.
+    """
+    if isinstance(limits, Limit) or not isinstance(limits, Iterable):
+        raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
+    checked: list[Limit] = []
+    for given in [limits] if isinstance(limits, str) else limits:
+        if isinstance(given, str):
+            checked += map(_unshared, parse_limits(given))
+        elif isinstance(given, Limit):
+            checked.append(given)
+        else:
+            raise InvalidLimit(f"{shown(given)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+    check_differ([limit.key for limit in checked])
+    return tuple(checked)
+
+
+def _unshared(noted: Noted) -> Limit:
+    if noted.shared:
+        raise InvalidLimit(f"{limit_text(noted.limit)!r}: only limits of a policy can be shared; leave `shared` out")
+    return noted.limit
+
+
+def limit_text(limit: Limit, *, shared: bool = False) -> str:
+    """Write a limit so that `parse_limit` reads the same one."""
+    match limit:
+        case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
+            held = "" if hold is None else f"hold={seconds_text(hold)}"
+            words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), held]
+        case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone):
+            words = [f"{amount_text(capacity)}/{period}@{zone}"]
+        case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
+            words = [f"{amount_text(capacity)}/{_window(session or 0)}", "session"]
+        case CallLimit():
+            key, words = CALLS, _rate_words(limit)
+        case RateLimit(key=key):
+            words = [*_rate_words(limit), _if(key in _CALL_KEYS, "rate")]
+        case _:
+            assert_never(limit)
+    return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
+
+
+def limit_body(limit: Limit) -> str:
+    """Write a limit without its key, such as `400k/min:gcra`, so that `parse_body` reads the same one."""
+    return limit_text(limit).partition("=")[2]
+
+
+def without_zone(text: str) -> tuple[str, str]:
+    """Return the text of a limit with the default time zone in place of its own, and the name of its own, or ""."""
+    head, at, rest = text.partition("@")
+    zone, colon, options = rest.partition(":")
+    return (f"{head}@{DEFAULT_ZONE}{colon}{options}" if at else text), zone.strip()
+
+
+def seconds_text(seconds: float) -> str:
+    """Write seconds, in whole milliseconds, so that `parse_seconds` reads the same."""
+    milli = to_milli(seconds, decimals=True)
+    unit, size = next((unit, size) for unit, size in _WRITTEN_UNITS.items() if milli % size == 0)
+    return f"{milli // size}{unit}"
+
+
+def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
+    """Return the limit of the parsed parts; the definition validates them."""
+    kind = _kind(key, window.lower(), zone, options)
+    name, known = _KINDS[kind]
+    if strange := [option for option in options if option not in known]:
+        raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(known)}")
+    soft = "soft" in options
+    match kind:
+        case "permits":
+            held = options.get("hold")
+            # The definition validates the capacity.
+            return ResourceLimit(key, capacity, held and parse_seconds(held))  # type: ignore[arg-type]
+        case "quota":
+            return QuotaLimit(key, capacity, window.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]
+        case "session":
+            return QuotaLimit(key, capacity, session_seconds=parse_seconds(window), soft=soft)  # type: ignore[arg-type]
+    algorithms = [option for option in options if option in _ALGORITHMS]
+    if len(algorithms) > 1:
+        raise InvalidLimit(f"{' and '.join(algorithms)} are two algorithms: choose one")
+    algorithm = RateLimitAlgorithm(algorithms[0]) if algorithms else RateLimitAlgorithm.TOKEN_BUCKET
+    burst = parse_amount(options["burst"]) if "burst" in options else None
+    rate = (capacity, parse_seconds(window), algorithm, burst, soft)
+    return CallLimit(*rate) if kind == "calls" else RateLimit(key, *rate)
+
+
+def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
+    if not window:
+        if zone:
+            raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
+        if key in _CALL_KEYS and "permits" not in options:
+            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, for permits")
+        return "permits"
+    if zone or window in _ONLY_PERIODS:
+        return "quota"
+    if "session" in options:
+        return "session"
+    return "calls" if key in _CALL_KEYS and "rate" not in options else "rate"
+
+
+def _options(said: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for one in said:
+        name, equals, value = map(str.strip, one.partition("="))
+        name = name.replace("-", "_")
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OPTIONS)}"
+            raise InvalidLimit(f"{shown(one)} is not an option of a limit; {advice}")
+        if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
+            raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
+        if name in options:
+            raise InvalidLimit(f"{name} is said twice")
+        options[name] = value
+    return options
+
+
+def _rate_words(limit: RateLimit | CallLimit) -> list[str]:
+    """Return the common parts of rates and calls; empty parts are left out."""
+    return [
+        f"{amount_text(limit.capacity)}/{_window(limit.window_seconds)}",
+        _if(limit.algorithm is not RateLimitAlgorithm.TOKEN_BUCKET, str(limit.algorithm)),
+        "" if limit.burst is None else f"burst={amount_text(limit.burst)}",
+    ]
+
+
+def _if(holds: bool, word: str) -> str:
+    return word if holds else ""
+
+
+def _window(seconds: float) -> str:
+    """Seconds as the window of a rate, where one minute is `min`."""
+    text = seconds_text(seconds)
+    return text[1:] if text[0] == "1" and text[1:].isalpha() else text
+
+
+def amount_text(amount: Amount) -> str:
+    """Write an amount so that `parse_amount` reads the same one."""
+    milli = to_milli(amount, decimals=True)
+    for suffix, size in MULTIPLES.items():
+        if milli >= _LEAST_MULTIPLE and milli % (size * MILLI) == 0:
+            return f"{milli // (size * MILLI)}{suffix}"
+    whole, rest = divmod(milli, MILLI)
+    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)

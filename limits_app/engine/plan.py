@@ -1,0 +1,449 @@
+"""Plans: a request compiled once into a shape, and bound to the scopes of a client; and claims, its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import ref
+
+from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
+from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
+from limits_app.engine.modes import HOOKS
+from limits_app.engine.record import Holder, Schema
+
+if TYPE_CHECKING:
+    from limits_app.acquiring.acquisition import Acquisition
+
+Amounts = Sequence[int]
+"""Amounts, or changes of amounts, in parts: one for each limit of a plan."""
+
+Bucket = tuple[str, str]
+"""The key of a scope and the key of a limit."""
+
+MOST_SHAPES: Final = 256
+"""How many shapes of one set of limits are kept."""
+
+_next_number: Final = count(1).__next__
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedLimits:
+    """Limits that apply together in one scope.
+
+    `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
+    `prefix` comes before their keys in requests and reports about several resources; a total is for the sum of what
+    is requested with it and with each of `more_prefixes`.
+    `degraded` says that they are decided without their store, which is unavailable.
+    `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
+    idle. `slice_us` is for how many microseconds a process may hold capacity of them that it has charged in advance;
+    0 for not at all.
+    """
+
+    scope: Scope
+    schema: Schema
+    level: str = "set"
+    prefix: str = ""
+    degraded: bool = False
+    levels: tuple[str, ...] = ()
+    lasting: bool = False
+    more_prefixes: tuple[str, ...] = ()
+    slice_us: int = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        values = (self.scope, self.schema, self.level, self.prefix, self.degraded, self.levels, self.lasting)
+        return ScopedLimits, (*values, self.more_prefixes, self.slice_us)
+
+    def keys_of(self, rule: Rule) -> tuple[str, ...]:
+        """The keys that requests use for a limit: one, or several whose amounts are added up.
+
+        Calls and permits are charged once, as the first resource requests them.
+        """
+        more = self.more_prefixes if isinstance(rule.limit, MeteredLimit) else ()
+        return tuple([prefix + rule.key for prefix in (self.prefix, *more)])
+
+    @property
+    def key(self) -> str:
+        """The key of the scope."""
+        return self.scope.key
+
+    @property
+    def planned(self) -> PlannedScope:
+        """What a plan knows of it."""
+        return PlannedScope(self.schema, self.degraded, self.lasting, self.slice_us)
+
+    def level_of(self, index: int) -> str:
+        """Return where the limit at an index was set."""
+        return self.levels[index] if self.levels else self.level
+
+
+class PlannedScope(NamedTuple):
+    """What is known of a scope of a plan, whichever scope it is; the fields are those of `ScopedLimits`."""
+
+    schema: Schema
+    degraded: bool = False
+    lasting: bool = False
+    slice_us: int = 0
+
+
+class PlannedLimit:
+    """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
+
+    `level` is where it was set. `every_key` are the keys that requests may use for it, and `keys` those of them that a
+    request of this shape names, whose amounts are added up; `key` is the first.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        index: int,
+        scope_index: int,
+        place: int,
+        *,
+        level: str,
+        every_key: tuple[str, ...],
+        named: Collection[str] = (),
+    ) -> None:
+        self.schema = schema
+        self.index = index
+        self.scope_index = scope_index
+        self.place = place
+        self.level = level
+        self.every_key = every_key
+        self.rule: Rule = schema.rules[index]
+        self.is_permit = self.rule.is_permit
+        self.is_sum = len(every_key) > 1
+        """Whether the amounts of several keys are added up for it."""
+        self.keys = tuple([key for key in every_key if key in named]) or every_key[:1]
+        self.key = self.keys[0]
+        limit = self.rule.limit
+        self.refunds = not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
+        """Whether unused amounts are refunded."""
+        self.must_report = False
+        """Whether usage must be reported; the shape sets it."""
+        self.most_units = min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
+        """The largest whole amount that the limit can ever admit."""
+
+    def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
+        """Return the same limit at another place."""
+        return PlannedLimit(
+            self.schema, self.index, scope_index, place, level=self.level, every_key=self.every_key, named=named
+        )
+
+    def bounded(self, parts: int) -> int:
+        """Return `parts`, for a soft limit at most `most_parts`."""
+        return min(parts, self.rule.most_parts) if self.rule.is_soft else parts
+
+
+class PlanShape:
+    """A compiled kind of request: the requested amounts of the `named` limits, and one unit of every other limit.
+
+    It has no key of a scope and no version of the configuration, so that all clients with the same limits share it.
+
+    - `limits` are all limits, scope by scope; amounts and changes are in their order. `permits` are those that are
+      resource limits, `by_key` those with a key.
+    - `scopes` are the scopes with limits in it, `schemas` their schemas, and `positions` their places among the scopes
+      of the set.
+    - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
+      call is requested. `needs_settling` is True where each release settles.
+    - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
+      named exceeds what its limit can ever admit.
+    - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
+      unavailable. One that `is_credit` can only be settled: it reduces recorded use that belongs to no claim.
+    - `slice_us` is for how many microseconds slices of it may be held; 0: it has none. `recorded_us` is for how long
+      the store records a slice of which this is the shape, so that resets leave it charged; 0 for others. `in_slices`
+      is the shape of its slices, once one was taken.
+    - `store_cache` is for values that a store computes for the shape once.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[PlannedLimit],
+        scopes: Sequence[PlannedScope],
+        positions: Sequence[int],
+        named: Collection[str],
+        *,
+        many_calls: Collection[str] = (),
+        is_credit: bool = False,
+        recorded_us: int = 0,
+    ) -> None:
+        self.limits = tuple(limits)
+        self.scopes = tuple(scopes)
+        self.positions = tuple(positions)
+        self.schemas = tuple([scope.schema for scope in scopes])
+        self.is_credit, self.recorded_us = is_credit, recorded_us
+        self.is_blocked = any(schema.is_blocked for schema in self.schemas)
+        self.is_degraded = any(scope.degraded for scope in scopes)
+        self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
+        self.counts_usage = not is_credit and any(schema.counts_usage for schema in self.schemas)
+        self.permits = tuple([limit for limit in limits if limit.is_permit])
+        self.permit_keys = frozenset([limit.key for limit in self.permits])
+        self.must_report = frozenset(many_calls).union(
+            [key for limit in limits if isinstance(limit.rule.limit, MeteredLimit) for key in limit.keys]
+        )
+        for limit in limits:
+            limit.must_report = limit.key in self.must_report
+        self.needs_settling = bool(self.permits or self.must_report)
+        self.by_key: dict[str, tuple[PlannedLimit, ...]] = {}
+        for limit in limits:
+            for key in limit.keys:
+                self.by_key[key] = (*self.by_key.get(key, ()), limit)
+        self.named = tuple([limit for limit in limits if limit.key in named])
+        self._idempotency = tuple([limit for limit in limits if limit.level == IDEMPOTENCY_LEVEL])
+        self._defaults = [
+            0 if limit.key in named else limit.bounded(limit.rule.parts_per_unit) for limit in self.limits
+        ]
+        self.fits = all(amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True))
+        self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
+        self.in_slices: PlanShape | None = None
+        self.store_cache: object = None
+        self._parts: dict[tuple[int, ...], PlanShape] = {}
+
+    def part(self, limits: Iterable[PlannedLimit]) -> PlanShape:
+        """Return the shape of some of its limits, which are in its order; it is compiled once."""
+        kept = list(limits)
+        places = tuple([limit.place for limit in kept])
+        part = self._parts.get(places)
+        if part is None:
+            indexes = scope_indexes(kept)
+            named = {key for limit in self.named for key in limit.keys}
+            planned = [limit.moved(indexes.index(limit.scope_index), place, named) for place, limit in enumerate(kept)]
+            scopes = [self.scopes[index] for index in indexes]
+            positions = [self.positions[index] for index in indexes]
+            if len(self._parts) >= MOST_SHAPES:
+                self._parts.clear()
+            part = self._parts[places] = PlanShape(
+                planned, scopes, positions, named, is_credit=self.is_credit, recorded_us=self.recorded_us
+            )
+        return part
+
+    def permits_only(self) -> PlanShape:
+        """Return the shape of its permits; with the limits of an idempotency key, whose amount must be 0."""
+        return self.part([limit for limit in self.limits if limit.is_permit or limit.level == IDEMPOTENCY_LEVEL])
+
+    def amounts(self, requested: Mapping[str, object]) -> tuple[Amounts, bool]:
+        """Return the amounts of a request in parts, and whether they can ever fit.
+
+        Raises InvalidRequest with the key of an invalid amount.
+        """
+        amounts, fits = self._defaults.copy(), self.fits
+        for limit in self.named:
+            amount = requested[limit.key]
+            if type(amount) is int and 0 <= amount <= limit.most_units and len(limit.keys) == 1:
+                amounts[limit.place] = amount * limit.rule.parts_per_unit
+            else:
+                parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
+                amounts[limit.place] = parts
+                fits = fits and parts <= limit.rule.most_parts
+        return amounts, fits
+
+    def changes(
+        self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False, is_extended: bool = False
+    ) -> list[int]:
+        """Return what to settle: the reported use less the charged amounts, and all permits.
+
+        `used` has the reported use in parts for each limit, below 0 where none was reported; empty: none at all.
+        With `refunds_unreported`, amounts that must be reported and were not are refunded too. A refund then includes
+        the idempotency key, so that the same request is charged when it is sent again; so does that of an acquisition
+        that `is_extended`, whose extensions are refunded with it.
+        """
+        changes = [0] * len(amounts)
+        refunds = is_extended and refunds_unreported
+        for limit in self.limits:
+            place = limit.place
+            if limit.is_permit:
+                changes[place] = -amounts[place]
+            elif used and used[place] >= 0:
+                changes[place] = used[place] - amounts[place]
+            elif refunds_unreported and limit.must_report:
+                changes[place] = -amounts[place]
+            if refunds_unreported and changes[place] < 0 and limit.refunds:
+                refunds = True
+        if refunds:
+            for limit in self._idempotency:
+                changes[limit.place] = -amounts[limit.place]
+        return changes
+
+
+class Plan:
+    """A shape that is bound to the scopes of a client: binding compiles nothing.
+
+    `namespace` is that of the configuration, by whose version claims are current; by default the present one.
+    `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
+    schemas. `store_cache` is for values that a
+    store computes for the plan once; those that depend on no scope are kept with the shape.
+    """
+
+    __slots__ = ("_buckets", "_short_keys", "namespace", "schemas", "scope_keys", "scopes", "shape", "store_cache")
+
+    def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...], namespace: str | None = None) -> None:
+        self.shape = shape
+        self.namespace = HOOKS.namespace().configuration if namespace is None else namespace
+        self.scopes = scopes
+        self.scope_keys = tuple([scope.key for scope in scopes])
+        self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
+        self.store_cache: object = None
+        self._buckets: tuple[Bucket, ...] | None = None
+        self._short_keys: list[bytes] | None = None
+
+    @property
+    def identity(self) -> tuple[PlanShape, tuple[str, ...]]:
+        """What equal plans have in common: a client may be bound again for each request."""
+        return self.shape, self.scope_keys
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """What each limit charges, in their order."""
+        buckets = self._buckets
+        if buckets is None:
+            keys = self.scope_keys
+            buckets = tuple([(keys[limit.scope_index], limit.rule.key) for limit in self.shape.limits])
+            self._buckets = buckets
+        return buckets
+
+    @property
+    def counters(self) -> bytes:
+        """The digest of the namespace that its scopes are in."""
+        return digest_in(self.scope_keys[0]) if self.scope_keys else b""
+
+    def short_keys(self) -> list[bytes]:
+        """Return the keys of the scopes as 16 bytes each, for stores in which long keys cost."""
+        shorts = self._short_keys
+        if shorts is None:
+            shorts = self._short_keys = [short_key(key) for key in self.scope_keys]
+        return shorts
+
+    def part(self, limits: Sequence[PlannedLimit]) -> Plan:
+        """Return a plan of some of its limits, which are in its order."""
+        scopes = tuple([self.scopes[index] for index in scope_indexes(limits)])
+        return Plan(self.shape.part(limits), scopes, self.namespace)
+
+
+class Claim:
+    """The amounts of one request, in the order of the limits of its plan, and the decision of a store.
+
+    `version` is that of the configuration that its limits come from, None for limits that never change.
+    `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
+    plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
+    `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
+    `put_off` is True once they are kept, to be settled later. `number` identifies a claim with permits in this process
+    (0 for others); `holder` identifies it in leases, and stores that several processes share
+    replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
+    thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
+    `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
+    `held_anew` is when the longest holds of its permits began anew, by their places: at a renewal after the clock was
+    set back; None where none did.
+    """
+
+    __slots__ = (
+        "admitted",
+        "amounts",
+        "block_owner",
+        "decided_at",
+        "held_anew",
+        "holder",
+        "number",
+        "owner",
+        "plan",
+        "put_off",
+        "repeated_us",
+        "settled",
+        "shape",
+        "states",
+        "taken_from",
+        "version",
+    )
+
+    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None) -> None:
+        self.plan = plan
+        self.shape = shape = plan.shape
+        self.amounts = amounts
+        self.version = version
+        self.admitted: bool | None = None
+        self.settled = False
+        self.put_off = False
+        self.decided_at = 0
+        self.repeated_us: int | None = None
+        self.states: Sequence[State] = ()
+        self.held_anew: dict[int, int] | None = None
+        self.number = _next_number() if shape.permits else 0
+        self.holder: Holder = self.number
+        self.owner: ref[Acquisition] | None = None
+        self.block_owner: object = None
+        self.taken_from: object = None
+
+    @property
+    def released(self) -> bool:
+        """Whether its holder is done with it: it is settled, or whoever keeps its changes settles it."""
+        return self.settled or self.put_off
+
+    def lose_lease(self) -> None:
+        """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""
+        owner = None if self.owner is None else self.owner()
+        if owner is not None:
+            owner.on_lease_lost()
+
+    def held_since(self, limit: PlannedLimit) -> int:
+        """Return from when on the longest hold of a permit counts."""
+        return self.decided_at if self.held_anew is None else self.held_anew.get(limit.place, self.decided_at)
+
+    def note_held_since(self, limit: PlannedLimit, since: int) -> None:
+        """Note from when on the longest hold of a permit counts."""
+        if since != self.held_since(limit):
+            self.held_anew = {**(self.held_anew or {}), limit.place: since}
+
+    def held_until(self, limit: PlannedLimit) -> int:
+        """Return when the longest hold of a permit ends."""
+        return self.held_since(limit) + limit.rule.hold_us
+
+    def limits(self) -> Iterator[tuple[PlannedLimit, int, State]]:
+        """Iterate over the limits with their amounts and the states of the decision."""
+        for limit in self.shape.limits:
+            yield limit, self.amounts[limit.place], self.states[limit.place]
+
+    def can_fit(self) -> bool:
+        """Return whether the limits can ever admit the amounts."""
+        return all(self.amounts[limit.place] <= limit.rule.most_parts for limit in self.shape.limits)
+
+    def load(self) -> float:
+        """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
+        most = 0.0
+        for limit in self.shape.limits:
+            used = limit.rule.used(self.states[limit.place], self.decided_at)
+            most = max(most, used / limit.rule.ceiling_parts)
+        return most
+
+    def wait_us(self, limit: PlannedLimit) -> int:
+        """Return after how many microseconds a limit would admit its amount: of a repeated rejection, when it ends.
+
+        What has changed in another process since the rejection is found out then.
+        """
+        wait = limit.rule.wait(self.states[limit.place], self.decided_at, self.amounts[limit.place])
+        return wait if self.repeated_us is None else min(wait, self.repeated_us)
+
+    def refusal(self) -> tuple[list[Bucket], int]:
+        """Return the buckets that rejected, and after how many microseconds all of them would admit."""
+        buckets, wait = [], 0
+        for limit, amount, state in self.limits():
+            if limit.rule.charged(state, self.decided_at, amount) is None:
+                buckets.append(self.plan.buckets[limit.place])
+                wait = max(wait, self.wait_us(limit))
+        return buckets, wait
+
+
+def scope_indexes(limits: Iterable[PlannedLimit]) -> list[int]:
+    """Return which scopes some limits of a plan are in, in rising order."""
+    return sorted({limit.scope_index for limit in limits})
+
+
+def parts_of(limit: PlannedLimit, amount: object) -> int:
+    """Return an amount in parts of a limit's unit; InvalidRequest names the limit and the rule that was broken."""
+    rule = limit.rule
+    if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
+        return amount * rule.parts_per_unit
+    decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
+    milli = checked_amount(limit.key, amount, decimals=decimals)
+    return milli * rule.parts_per_unit // MILLI

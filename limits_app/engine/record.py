@@ -1,0 +1,151 @@
+"""Records: everything that is stored for one scope, and the schema of its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from limits_app.engine import mypyc_attr
+from limits_app.engine.algorithms import Rule, State, compile_rule
+from limits_app.engine.amounts import MILLI, shown
+from limits_app.engine.errors import InvalidRequest
+from limits_app.engine.limit_checks import MAX_WINDOW_MILLI, check_differ
+from limits_app.engine.limits import AnyLimit, Blocked
+
+LEASE_US: Final = 10_000_000
+"""How long a permit is leased before it must be renewed, unless a store says otherwise."""
+
+Holder = int | bytes
+"""The claim that holds a permit: its number in stores of one process, bytes with the process in stores that share."""
+
+LeaseId = tuple[str, Holder]
+"""The key of a resource limit, and the holder of its permits."""
+
+
+class Lease:
+    """Permits that one claim holds: how many, until when without renewal, and until when in total (microseconds)."""
+
+    __slots__ = ("amount", "ends_at", "expires_at")
+
+    def __init__(self, amount: int, expires_at: int, ends_at: int) -> None:
+        self.amount = amount
+        self.expires_at = expires_at
+        self.ends_at = ends_at
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HourlyUsage:
+    """The amounts admitted in the current hour.
+
+    `until` is the end of that hour in microseconds, 0 where counting has not begun.
+    `amounts` are parts, one for each limit of the schema.
+    """
+
+    __slots__ = ("amounts", "until")
+
+    def __init__(self, until: int, amounts: list[int]) -> None:
+        self.until = until
+        self.amounts = amounts
+
+
+class FinishedUsage(NamedTuple):
+    """Amounts of one hour (counted from 1970) that the record counts no more: thousandths of units by limit key."""
+
+    hour: int
+    amounts: dict[str, int]
+
+
+class Schema:
+    """The limits of a scope in order, compiled; one object for all scopes that have the same limits.
+
+    `index` is the position of each key, `permits` are the positions of the resource limits. A scope that `is_blocked`
+    rejects every request.
+    With `counts_usage` a record of the scope counts the admitted amounts. `lease_us` is how long permits are leased.
+    Raises InvalidLimit where two limits have the same key.
+    """
+
+    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int, *, counts_usage: bool) -> None:
+        check_differ([limit.key for limit in limits])
+        self.limits = limits
+        self.lease_us = lease_us
+        self.counts_usage = counts_usage
+        self.rules: tuple[Rule, ...] = tuple([compile_rule(limit, lease_us) for limit in limits])
+        self.index: dict[str, int] = {rule.key: position for position, rule in enumerate(self.rules)}
+        self.is_blocked = any(isinstance(limit, Blocked) for limit in limits)
+        self.permits = tuple([position for position, rule in enumerate(self.rules) if rule.is_permit])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return schema_of, (self.limits, self.lease_us, self.counts_usage)
+
+    def start(self) -> list[State]:
+        """Return the states of a scope that was never used."""
+        return [rule.start for rule in self.rules]
+
+    def milli(self, index: int, parts: int) -> int:
+        """Return an amount of the limit at `index` in thousandths of a unit."""
+        return parts * MILLI // self.rules[index].parts_per_unit
+
+
+def schema_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US, counts_usage: bool = False) -> Schema:
+    """Compile limits, or return the schema that the same limits were compiled to before."""
+    return _compiled(limits, lease_us, counts_usage)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(limits: tuple[AnyLimit, ...], lease_us: int, counts_usage: bool) -> Schema:
+    return Schema(limits, lease_us, counts_usage=counts_usage)
+
+
+KeptUse = Mapping[str, tuple[Rule, State]]
+"""The use of limits: of each key the rule that has recorded it, and its state."""
+
+NOTHING_KEPT: Final[KeptUse] = {}
+
+
+class Record:
+    """Everything that is stored for one scope.
+
+    `states` has one short tuple for each limit of the schema.
+    `leases` are the held permits, `usage` may be None: the schema then counts no usage.
+    `kept` is the use of limits that the schema does not have, by key: it applies again when such a limit comes back. It
+    is replaced and never changed; stores that load it separately save it where it `kept_changed`.
+    Amounts that were charged before `reset_at` are not refunded, since the last reset has forgotten them; 0 for none.
+    `finished` is usage that the store has to add to its counts when it saves the record; the store then empties it.
+    `changed` is set by the engine when the record has to be saved.
+    """
+
+    __slots__ = ("changed", "finished", "kept", "kept_changed", "leases", "reset_at", "schema", "states", "usage")
+
+    def __init__(
+        self, schema: Schema, states: list[State], leases: MutableMapping[LeaseId, Lease], usage: HourlyUsage | None
+    ) -> None:
+        self.schema = schema
+        self.states = states
+        self.leases = leases
+        self.usage = usage
+        self.finished: tuple[FinishedUsage, ...] = ()
+        self.kept: KeptUse = NOTHING_KEPT
+        self.kept_changed = False
+        self.reset_at = 0
+        self.changed = False
+
+
+def new_record(schema: Schema) -> Record:
+    """Return the record of a scope that was never used."""
+    usage = HourlyUsage(0, [0] * len(schema.rules)) if schema.counts_usage else None
+    return Record(schema, schema.start(), {}, usage)
+
+
+def lease_us_of(lease_seconds: object) -> int:
+    """Return how long a store leases permits, in microseconds; InvalidRequest for an invalid number of seconds."""
+    if (
+        isinstance(lease_seconds, int | float)
+        and not isinstance(lease_seconds, bool)
+        and 0.001 <= lease_seconds <= MAX_WINDOW_MILLI / MILLI
+    ):
+        return round(lease_seconds * 1_000_000)
+    raise InvalidRequest(
+        f"lease_seconds must be between 0.001 seconds and 366 days ({MAX_WINDOW_MILLI // MILLI} seconds), "
+        f"not {shown(lease_seconds)}"
+    )

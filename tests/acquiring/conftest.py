@@ -1,0 +1,36 @@
+"""Fixtures of the tests of limit sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+
+import pytest
+from hypothesis import Phase, settings
+
+from limits_app.engine.modes import HOOKS, Hooks
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+
+# A mutant only has to fail: no shrinking, and the same examples for every mutant.
+settings.register_profile(
+    "mutants", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    """The hooks; restored after the test."""
+    before = {name: copy(value) for name, value in vars(HOOKS).items()}
+    yield HOOKS
+    vars(HOOKS).update(before)

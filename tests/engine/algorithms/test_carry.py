@@ -1,0 +1,139 @@
+"""A changed definition keeps what was used; credit reduces it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits_app.engine.algorithms.rule import DEBT_PARTS
+from limits_app.engine.algorithms.units import window_us
+from limits_app.engine.limits import Blocked, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from tests.engine.algorithms.definitions import ALGORITHMS, examples, rates
+from tests.engine.algorithms.driven import MS, NOW, SECOND, Driven
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+
+
+def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) -> RateLimit:
+    return RateLimit("k", capacity, seconds, algorithm)
+
+
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm) -> None:
+    for new in ALGORITHMS:
+        changed = Driven(ten(old)).carried_into(ten(new, 20, 3600), NOW)
+        assert changed.used(NOW) == 0
+        assert changed.rule.restored_at(changed.state) == 0
+        assert changed.fits(NOW, 20)
+
+
+def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> None:
+    tested = Driven(ten(FIXED_WINDOW))
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(ten(SLIDING_WINDOW), NOW + 30 * SECOND)
+    assert changed.used(NOW + 90 * SECOND - 1) == 7
+    assert changed.used(NOW + 90 * SECOND) == 0
+    back = changed.carried_into(ten(FIXED_WINDOW), NOW + 40 * SECOND)
+    assert back.used(NOW + 100 * SECOND - 1) == 7
+    assert back.used(NOW + 100 * SECOND) == 0
+
+
+@examples(400)
+@given(draw=st.data(), old=rates(), new=rates())
+def test_use_is_carried_exactly_or_rounded_up(draw: st.DataObject, old: RateLimit, new: RateLimit) -> None:
+    tested = Driven(old)
+    most = old.ceiling if isinstance(old.ceiling, int) else 1
+    tested.settle(NOW, draw.draw(st.integers(0, most)))
+    later = NOW + draw.draw(st.integers(0, 2 * window_us(old)))
+    changed = tested.carried_into(new, later)
+    if new.algorithm is old.algorithm and new.algorithm in (SLIDING_WINDOW, FIXED_WINDOW):
+        # The state itself goes on, by the clock of the new window.
+        assert changed.state == tested.state
+    else:
+        part = Fraction(1, changed.rule.parts_per_unit)
+        capped = changed.used(later) == DEBT_PARTS * part
+        assert capped or 0 <= changed.used(later) - tested.used(later) < part
+        assert changed.used(later) == 0 or changed.rule.restored_at(changed.state) > later
+
+
+TEN_SECONDS = [RateLimit("units", 10, 10, algorithm) for algorithm in RateLimitAlgorithm]
+LIMITS = [*TEN_SECONDS, QuotaLimit.per_session("units", 10, 10)]
+
+
+def credit(driven: Driven, now: int, units: float) -> None:
+    """Give credit."""
+    driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
+
+
+@pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])
+def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Blocked) -> None:
+    driven = Driven(limit)  # type: ignore[arg-type]  # whatever can be compiled
+    state = driven.rule.take(driven.state, NOW, 1) or driven.state
+    assert driven.rule.credit(state, NOW, 1) is state
+
+
+def test_a_sliding_window_forgets_what_is_oldest() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    for second in range(5):
+        assert window.take(NOW + second * SECOND, 2)
+    now = NOW + 5 * SECOND
+    credit(window, now, 3)
+    assert window.used(now) == 7
+    assert window.wait(now, 4) == 6 * SECOND, "the rest of what was second comes back next"
+    assert window.used(NOW + 11 * SECOND) == 6
+    credit(window, now, 7)
+    assert window.used(now) == 0
+
+
+def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert window.take(NOW, 4)
+    assert window.take(NOW + SECOND, 4)
+    credit(window, NOW + 2 * SECOND, 5)
+    assert window.used(NOW + 10 * SECOND) == 3
+    assert window.used(NOW + 11 * SECOND) == 0
+
+
+def test_a_sliding_window_of_which_all_was_forgotten_begins_anew() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert window.take(NOW, 1)
+    credit(window, NOW, 1)
+    assert window.take(NOW + 5 * MS, 1)
+    assert window.take(NOW + 14 * MS, 1)
+    assert window.used(NOW + 10 * SECOND + 13 * MS) == 2, "merged with what was taken less than a step before it"
+    assert window.used(NOW + 10 * SECOND + 14 * MS) == 0
+
+
+def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    for second in range(5):
+        assert window.take(NOW + second * SECOND, 1)
+    credit(window, NOW + 5 * SECOND, 2)
+    assert window.take(NOW + 6 * SECOND, 7)
+    assert not window.take(NOW + 12 * SECOND - 20 * MS, 1)
+    assert window.take(NOW + 12 * SECOND + 10 * MS, 1)
+
+
+@given(
+    limit=st.sampled_from(LIMITS),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, MS, 9 * MS, SECOND, 9_999_999, 10_000_000]), st.integers(0, 10), st.integers(1, 15)
+        ),
+        max_size=15,
+    ),
+    back=st.booleans(),
+)
+def test_credit_reduces_use_exactly(limit: Limit, steps: list[tuple[int, int, int]], *, back: bool) -> None:
+    driven, now = Driven(limit), NOW
+    for moved, asked, given_units in steps:
+        now += -moved // 2 if back and asked % 3 == 0 else moved
+        driven.take(now, asked)
+        used, state = driven.used(now), driven.state
+        credit(driven, now, given_units)
+        assert driven.used(now) == max(used - given_units, 0)
+        assert driven.rule.restored_at(driven.state) <= max(driven.rule.restored_at(state), now), "idle no later"
+        assert not driven.fits(now, 11)

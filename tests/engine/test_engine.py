@@ -1,0 +1,340 @@
+"""The engine over records without a store: what no store shows. The conformance suite tests it in the memory store."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from limits_app.engine import engine
+from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.amounts import Amount
+from limits_app.engine.counting import hour_ends, hour_of
+from limits_app.engine.keys import scope_of
+from limits_app.engine.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+from limits_app.engine.plan import Claim, Plan, ScopedLimits
+from limits_app.engine.planning import plan_for
+from limits_app.engine.record import LEASE_US, FinishedUsage, Record, new_record, schema_of
+from tests.engine.algorithms.driven import NOW, SECOND
+
+TPM = RateLimit("tpm", 10, 10)
+FINER = RateLimit("tpm", 7, 60)
+WINDOW = RateLimit("window", 10, 60, RateLimitAlgorithm.FIXED_WINDOW)
+CALLS = CallLimit(5, 60)
+DB = ResourceLimit("db", 2)
+METERED: dict[str, AnyLimit] = {
+    **{str(algorithm): RateLimit("key", 10, 60, algorithm) for algorithm in RateLimitAlgorithm},
+    "month": QuotaLimit.per_month("key", 10),
+    "session": QuotaLimit.per_session("key", 10, 60),
+}
+
+
+class OneScope:
+    """The record of one scope, and the steps of a store over it; times are microseconds after NOW."""
+
+    def __init__(self, *limits: AnyLimit, counts_usage: bool = False) -> None:
+        self.scoped = ScopedLimits(scope_of("engine", "one"), schema_of(limits, counts_usage=counts_usage))
+        self.record = new_record(self.scoped.schema)
+
+    def change(self, *limits: AnyLimit, at: int = 0) -> None:
+        """Give the scope other limits, and migrate its record."""
+        self.scoped = ScopedLimits(self.scoped.scope, schema_of(limits))
+        self.record = engine.migrate(self.record, self.scoped.schema, NOW + at)
+
+    def claim(self, **requested: Amount) -> Claim:
+        """A claim that no store has decided on."""
+        plan: Plan = plan_for([self.scoped], requested, left_out=())
+        return Claim(plan, plan.shape.amounts(requested)[0])
+
+    def charge(self, at: int = 0, **requested: Amount) -> Claim:
+        """Decide on a claim."""
+        claim = self.claim(**requested)
+        assert engine.charge(claim, [self.record], NOW + at) is claim.admitted
+        return claim
+
+    def settle(self, claim: Claim, **changes: Amount) -> bool:
+        """Settle changes in units; permits are always returned."""
+        parts = [
+            -claim.amounts[limit.place]
+            if limit.rule.is_permit
+            else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
+            for limit in claim.shape.limits
+        ]
+        return engine.settle(claim, [self.record], NOW, parts)
+
+    def used(self) -> dict[str, Fraction]:
+        """The use of every limit in units."""
+        uses = zip(self.record.schema.rules, self.record.states, strict=True)
+        return {rule.key: Fraction(rule.used(state, NOW), rule.parts_per_unit) for rule, state in uses}
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+def test_a_record_of_other_limits_is_saved_unless_they_block(is_blocked: bool) -> None:
+    scope = OneScope(TPM)
+    scope.charge(tpm=4)
+    scope.change(Blocked() if is_blocked else CALLS)
+    assert scope.record.changed is not is_blocked
+
+
+@pytest.mark.parametrize("change", [0, -1, 1])
+def test_a_settled_record_is_saved_where_it_has_changed(change: int) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=4)
+    scope.record.changed = False
+    assert scope.settle(claim, tpm=change)
+    assert scope.record.changed is (change != 0)
+
+
+def test_a_rejection_saves_the_leases_that_it_has_reclaimed() -> None:
+    scope = OneScope(DB, CallLimit(1, 3600))
+    scope.charge(db=2)
+    scope.record.changed = False
+    assert not scope.charge(at=LEASE_US).admitted
+    assert scope.record.changed
+    assert scope.record.leases == {}
+    assert scope.used() == {"db": 0, "call_count": 1}
+
+
+def test_the_lease_of_an_ended_process_is_reclaimed() -> None:
+    scope = OneScope(DB)
+    gone, kept = scope.charge(), scope.charge()
+    claim = scope.claim()
+    assert not engine.charge(claim, [scope.record], NOW, lambda holder: False)
+    assert engine.charge(claim, [scope.record], NOW, lambda holder: holder == gone.holder)
+    assert {holder for _, holder in scope.record.leases} == {kept.holder, claim.holder}
+
+
+def test_reclaiming_returns_whether_a_state_has_changed() -> None:
+    scope = OneScope(DB, TPM)
+    assert not engine.reclaim(scope.record, NOW)
+    scope.charge(tpm=1)
+    assert not engine.reclaim(scope.record, NOW + LEASE_US - 1)
+    assert not engine.reclaim(scope.record, NOW, lambda holder: False)
+    assert engine.reclaim(scope.record, NOW + LEASE_US)
+    assert scope.record.leases == {}
+
+
+def test_a_record_is_restored_when_all_its_limits_are() -> None:
+    scope = OneScope(TPM, WINDOW)
+    assert engine.restored_at(scope.record, NOW) <= NOW
+    scope.charge(tpm=5)
+    assert engine.restored_at(scope.record, NOW) == NOW + 5 * SECOND
+    scope.charge(window=1)
+    assert engine.restored_at(scope.record, NOW) == NOW + 60 * SECOND
+    assert engine.restored_at(new_record(schema_of(())), NOW) == 0
+
+
+def test_a_record_is_never_restored_while_permits_are_held() -> None:
+    scope = OneScope(DB)
+    claim = scope.charge()
+    assert engine.restored_at(scope.record, NOW) == NEVER_US
+    scope.settle(claim)
+    assert engine.restored_at(scope.record, NOW) <= NOW
+
+
+@pytest.mark.parametrize("part", [16, 64])
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_a_record_is_nearly_restored_when_one_part_of_its_time_is_left(
+    algorithm: RateLimitAlgorithm, part: int
+) -> None:
+    scope = OneScope(RateLimit("key", 6, 60, algorithm))
+    scope.charge(key=6)
+    last_part = 60 * SECOND - 60 * SECOND // part
+    assert not engine.is_nearly_restored(scope.record, NOW + last_part - 1, part)
+    assert engine.is_nearly_restored(scope.record, NOW + last_part, part)
+
+
+@pytest.mark.parametrize("limit", [DB, QuotaLimit.per_month("db", 10), QuotaLimit.per_session("db", 10, 60)], ids=repr)
+def test_permits_and_quotas_are_never_nearly_restored(limit: AnyLimit) -> None:
+    scope = OneScope(limit)
+    scope.charge(db=1)
+    restored_at = NOW + LEASE_US if limit is DB else scope.record.schema.rules[0].restored_at(scope.record.states[0])
+    assert not engine.is_nearly_restored(scope.record, restored_at - 1, 16)
+
+
+def test_use_of_an_absent_limit_and_its_leases_are_not_nearly_restored() -> None:
+    scope = OneScope(WINDOW, DB)
+    scope.charge(window=10, db=1)
+    scope.change(CALLS)
+    assert not engine.is_nearly_restored(scope.record, NOW + 56 * SECOND, 16)
+    assert not engine.is_nearly_restored(scope.record, NOW + LEASE_US - 1, 1)
+    scope.record.leases.clear()
+    assert engine.is_nearly_restored(scope.record, NOW + 57 * SECOND, 16)
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_what_is_forgotten_when_nearly_restored_adds_a_fifteenth_at_most(algorithm: RateLimitAlgorithm) -> None:
+    scope, admitted = OneScope(RateLimit("key", 32, 32, algorithm)), 0
+    for now in range(0, 960 * SECOND, SECOND // 8):
+        admitted += bool(scope.charge(at=now, key=1).admitted)
+        if engine.is_nearly_restored(scope.record, NOW + now, 16):
+            scope = OneScope(RateLimit("key", 32, 32, algorithm))
+    assert admitted <= 32 + 960 * 16 / 15
+
+
+def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None:
+    scope = OneScope(DB, TPM)
+    scope.charge(tpm=1)
+    scope.change(TPM)
+    assert engine.restored_at(scope.record, NOW) == NOW + LEASE_US
+
+
+@pytest.mark.parametrize("kind", METERED)
+def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str) -> None:
+    scope = OneScope(METERED[kind])
+    first, second = scope.charge(key=4), scope.charge(key=1)
+    scope.change(TPM)
+    assert scope.settle(first, key=2)
+    scope.change(METERED[kind])
+    assert scope.used() == {"key": 7}
+    scope.change(TPM)
+    restored_at = engine.restored_at(scope.record, NOW)
+    assert restored_at > NOW
+    engine.reset(scope.record, ["tpm"], now=0, slices=None)
+    assert scope.record.kept
+    engine.reset(scope.record, ["key"], now=0, slices=None)
+    assert not scope.record.kept
+    assert scope.settle(second, key=2)
+    assert not scope.record.kept
+    scope.change(METERED[kind])
+    scope.charge(key=4)
+    scope.change(TPM)
+    assert scope.record.kept
+    scope.change(DB, at=restored_at - NOW + 60 * SECOND)
+    assert not scope.record.kept
+
+
+def test_what_the_reset_of_an_absent_limit_has_forgotten_is_not_refunded() -> None:
+    scope = OneScope(TPM)
+    first, second = scope.charge(tpm=6), scope.charge(tpm=3)
+    scope.change(DB)
+    engine.reset(scope.record, ["db", "unknown"], NOW, None)
+    assert scope.record.reset_at == 0
+    assert scope.settle(first, tpm=-2)
+    engine.reset(scope.record, ["tpm"], NOW, None)
+    scope.change(TPM)
+    scope.charge(tpm=4)
+    assert scope.settle(second, tpm=-3)
+    assert scope.used() == {"tpm": 4}
+
+
+def test_reset_is_known_for_a_day_and_to_records_that_are_merged() -> None:
+    scope, other = OneScope(TPM), OneScope(TPM)
+    engine.reset(scope.record, None, NOW, None)
+    engine.merge(other.record, scope.record, NOW)
+    for record in (scope.record, other.record):
+        ends = engine.restored_at(record, NOW)
+        assert ends == NOW + 1 + 86_400 * SECOND
+        assert not engine.is_nearly_restored(record, ends - 1, 16)
+        assert engine.is_nearly_restored(record, ends, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "used"), [(2, 8), (-2, 4), (0.5, 6.5), (-0.5, 5.5)], ids=["more", "less", "more_parts", "less_parts"]
+)
+def test_a_change_is_converted_into_other_parts(change: float, used: float) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=6)
+    scope.change(FINER)
+    assert scope.record.schema.rules[0].parts_per_unit != claim.shape.limits[0].rule.parts_per_unit
+    assert scope.settle(claim, tpm=change)
+    assert scope.used() == {"tpm": used}
+
+
+@pytest.mark.parametrize(
+    ("parts", "used"), [(1, 1), (999_999, 1), (1_000_001, 2), (-1, 0), (-1_999_999, -1), (-2_000_000, -2)]
+)
+def test_a_converted_change_is_rounded_towards_more_use(parts: int, used: int) -> None:
+    scope = OneScope(TPM)
+    claim = scope.charge(tpm=6)
+    scope.change(QuotaLimit.per_session("tpm", 100, 60))
+    assert claim.shape.limits[0].rule.parts_per_unit == 1_000_000
+    assert engine.settle(claim, [scope.record], NOW, [parts])
+    assert scope.used() == {"tpm": 6 + used}
+
+
+def test_enormous_usage_is_finished_early_and_counted_exactly() -> None:
+    scope = OneScope(RateLimit("tpm", 1, 366 * 86_400, soft=True), counts_usage=True)
+    record, rule = scope.record, scope.record.schema.rules[0]
+    for _ in range(1100):
+        scope.charge(tpm=10**12)
+        assert record.usage is not None
+        assert record.usage.amounts[0] <= 2**61
+    engine.close_usage(record)
+    usage = record.finished
+    assert len(usage) > 1
+    assert {hour for hour, _ in usage} == {hour_of(NOW)}
+    total = sum(amounts["tpm"] for _, amounts in usage)
+    assert total >= 1100 * (rule.most_parts * 1000 // rule.parts_per_unit) - len(usage)
+
+
+def test_only_scopes_that_count_usage_are_counted() -> None:
+    counted, silent = OneScope(CALLS, counts_usage=True), OneScope(TPM)
+    plan = plan_for([counted.scoped, silent.scoped], ["tpm"], left_out=())
+    records = [counted.record, silent.record]
+    assert engine.charge(Claim(plan, plan.shape.amounts({"tpm": 4})[0]), records, NOW)
+    for record in records:
+        engine.close_usage(record)
+    assert [record.finished for record in records] == [(FinishedUsage(hour_of(NOW), {"call_count": 1000}),), ()]
+
+
+HOUR_US = 3600 * SECOND
+FULL = 2**61
+
+
+def at_hour(us: int) -> int:
+    """A time relative to the next full hour, as microseconds after NOW."""
+    return hour_ends(NOW) + us - NOW
+
+
+def counted_hours(record: Record) -> list[tuple[int, int]]:
+    """How much of `tpm` was counted, in units, in each hour after that of NOW."""
+    engine.close_usage(record)
+    return [(hour - hour_of(NOW), amounts["tpm"] // 1000) for hour, amounts in record.finished]
+
+
+@pytest.mark.parametrize(("second_us", "hours"), [(-1, [(0, 5)]), (0, [(0, 2), (1, 3)])])
+def test_usage_of_an_hour_ends_exactly_with_it(second_us: int, hours: list[tuple[int, int]]) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    scope.charge(at_hour(-2), tpm=2)
+    scope.charge(at_hour(second_us), tpm=3)
+    assert counted_hours(scope.record) == hours
+
+
+@pytest.mark.parametrize(
+    ("taken_us", "hours"),
+    [
+        pytest.param(-1, [(0, 1), (1, 6)], id="just before the current hour"),
+        pytest.param(0, [(1, 7)], id="at its start"),
+        pytest.param(HOUR_US - 1, [(1, 7)], id="in its last microsecond"),
+        pytest.param(HOUR_US, [(2, 1), (1, 6)], id="just after it"),
+    ],
+)
+def test_change_is_counted_in_the_hour_of_its_charge(taken_us: int, hours: list[tuple[int, int]]) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    claim = scope.charge(at_hour(0), tpm=6)
+    claim.decided_at = NOW + at_hour(taken_us)
+    scope.settle(claim, tpm=1)
+    assert counted_hours(scope.record) == hours
+
+
+@pytest.mark.parametrize(("below", "parts", "finished"), [(1, 1, 0), (0, 1, 1)])
+def test_usage_is_finished_when_it_exceeds_what_is_counted_at_most(below: int, parts: int, finished: int) -> None:
+    scope = OneScope(TPM, counts_usage=True)
+    claim = scope.charge(tpm=0)
+    assert scope.record.usage is not None
+    scope.record.usage.amounts[0] = FULL - below
+    engine.charge(Claim(claim.plan, [parts]), [scope.record], NOW)
+    assert len(scope.record.finished) == finished
+    scope.record.finished = ()
+    scope.record.usage.amounts[0] = FULL - below
+    engine.settle(claim, [scope.record], NOW, [parts])
+    assert len(scope.record.finished) == finished
