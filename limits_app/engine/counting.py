@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.engine.keys import Scope
 from limits_app.engine.modes import HOOKS
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 _TAG_LENGTH: Final = 16
 
@@ -77,9 +81,7 @@ def seal(name: str | None) -> str | None:
     """Return a name as a text that only a process with the same secret can read."""
     if name is None:
         return None
-    from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # only stores that count usage pay for its import
-
-    return AESSIV(_keys()[0]).encrypt(name.encode("utf-8", "surrogatepass"), None).hex()
+    return _cipher(HOOKS.secrets()[0]).encrypt(name.encode("utf-8", "surrogatepass"), None).hex()
 
 
 def unseal(sealed: str | None) -> str | None:
@@ -87,16 +89,19 @@ def unseal(sealed: str | None) -> str | None:
     if sealed is None:
         return None
     from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
     stored = bytes.fromhex(sealed)
-    for key in _keys():
+    for secret in HOOKS.secrets():
         try:
-            return AESSIV(key).decrypt(stored, None).decode("utf-8", "surrogatepass")
+            return _cipher(secret).decrypt(stored, None).decode("utf-8", "surrogatepass")
         except InvalidTag:
             continue
     return f"unreadable:{stored[:_TAG_LENGTH].hex()}"
 
 
-def _keys() -> list[bytes]:
-    return [blake2b(secret, digest_size=32, person=b"limits_app label").digest() for secret in HOOKS.secrets()]
+@lru_cache(maxsize=8)
+def _cipher(secret: bytes) -> AESSIV:
+    """Return the cipher whose key is derived from a secret of the site."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV  # only stores that count usage pay for its import
+
+    return AESSIV(blake2b(secret, digest_size=32, person=b"limits_app label").digest())

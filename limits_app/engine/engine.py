@@ -220,19 +220,23 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
     return reclaimed
 
 
-def restored_at(record: Record, now: int) -> int:
-    """Return the time from which the record equals an unused one; never while permits are held."""
-    latest = knows_reset_until(record)
+def is_restored(record: Record, at: int, now: int) -> bool:
+    """Return whether the record equals an unused one at a time, if nothing happens until then.
+
+    It does not while permits are held. What most records are kept for comes first: leases are entries of their own in
+    some stores.
+    """
     for index, rule in enumerate(record.schema.rules):
         state = _current(record, index, now)
-        at = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
-        latest = max(latest, at)
-    for lease in record.leases.values():
-        # Its limit may have been removed, and may be added again.
-        latest = max(latest, lease.expires_at)
+        if (rule.is_permit and state[0]) or rule.restored_at(state) > at:
+            return False
+    if knows_reset_until(record) > at:
+        return False
     for rule, state in record.kept.values():
-        latest = max(latest, rule.restored_at(rule.current(state, now)))
-    return latest
+        if rule.restored_at(rule.current(state, now)) > at:
+            return False
+    # Limits of leases may have been removed, and may be added again.
+    return all(lease.expires_at <= at for lease in record.leases.values())
 
 
 def knows_reset_until(record: Record) -> int:

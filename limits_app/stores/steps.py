@@ -76,4 +76,4 @@ def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:
     A store deletes such scopes, so that its size depends on the active ones.
     """
     engine.reclaim(record, now)
-    return engine.restored_at(record, now) + grace_us <= now
+    return engine.is_restored(record, now - grace_us, now)

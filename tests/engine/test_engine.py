@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from fractions import Fraction
 
 import pytest
@@ -122,22 +123,27 @@ def test_reclaiming_returns_whether_a_state_has_changed() -> None:
     assert scope.record.leases == {}
 
 
+def restored_at(record: Record) -> int:
+    """The first time from which a record equals an unused one."""
+    return bisect_left(range(NOW + 40 * 86_400 * SECOND), True, key=lambda at: engine.is_restored(record, at, NOW))
+
+
 def test_a_record_is_restored_when_all_its_limits_are() -> None:
     scope = OneScope(TPM, WINDOW)
-    assert engine.restored_at(scope.record, NOW) <= NOW
+    assert engine.is_restored(scope.record, NOW, NOW)
     scope.charge(tpm=5)
-    assert engine.restored_at(scope.record, NOW) == NOW + 5 * SECOND
+    assert restored_at(scope.record) == NOW + 5 * SECOND
     scope.charge(window=1)
-    assert engine.restored_at(scope.record, NOW) == NOW + 60 * SECOND
-    assert engine.restored_at(new_record(schema_of(())), NOW) == 0
+    assert restored_at(scope.record) == NOW + 60 * SECOND
+    assert engine.is_restored(new_record(schema_of(())), 0, NOW)
 
 
 def test_a_record_is_never_restored_while_permits_are_held() -> None:
     scope = OneScope(DB)
     claim = scope.charge()
-    assert engine.restored_at(scope.record, NOW) == NEVER_US
+    assert not engine.is_restored(scope.record, NEVER_US - 1, NOW)
     scope.settle(claim)
-    assert engine.restored_at(scope.record, NOW) <= NOW
+    assert engine.is_restored(scope.record, NOW, NOW)
 
 
 @pytest.mark.parametrize("part", [16, 64])
@@ -184,7 +190,7 @@ def test_a_record_is_not_restored_while_leases_of_a_removed_limit_last() -> None
     scope = OneScope(DB, TPM)
     scope.charge(tpm=1)
     scope.change(TPM)
-    assert engine.restored_at(scope.record, NOW) == NOW + LEASE_US
+    assert restored_at(scope.record) == NOW + LEASE_US
 
 
 @pytest.mark.parametrize("kind", METERED)
@@ -196,8 +202,8 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     scope.change(METERED[kind])
     assert scope.used() == {"key": 7}
     scope.change(TPM)
-    restored_at = engine.restored_at(scope.record, NOW)
-    assert restored_at > NOW
+    ends = restored_at(scope.record)
+    assert ends > NOW
     engine.reset(scope.record, ["tpm"], now=0, slices=None)
     assert scope.record.kept
     engine.reset(scope.record, ["key"], now=0, slices=None)
@@ -208,7 +214,7 @@ def test_use_of_an_absent_limit_is_settled_reset_and_forgotten_in_time(kind: str
     scope.charge(key=4)
     scope.change(TPM)
     assert scope.record.kept
-    scope.change(DB, at=restored_at - NOW + 60 * SECOND)
+    scope.change(DB, at=ends - NOW + 60 * SECOND)
     assert not scope.record.kept
 
 
@@ -231,7 +237,7 @@ def test_reset_is_known_for_a_day_and_to_records_that_are_merged() -> None:
     engine.reset(scope.record, None, NOW, None)
     engine.merge(other.record, scope.record, NOW)
     for record in (scope.record, other.record):
-        ends = engine.restored_at(record, NOW)
+        ends = restored_at(record)
         assert ends == NOW + 1 + 86_400 * SECOND
         assert not engine.is_nearly_restored(record, ends - 1, 16)
         assert engine.is_nearly_restored(record, ends, 16)

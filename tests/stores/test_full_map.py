@@ -75,6 +75,22 @@ def test_what_is_idle_makes_room(tiny: ProcessStore, clock: FakeClock) -> None:
     assert count_entries(tiny) < 3 * number
 
 
+def test_idle_scopes_stay_until_a_good_part_of_the_space_is_used(tiny: ProcessStore, clock: FakeClock) -> None:
+    early = 400
+    for number in range(early):
+        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+    clock.advance(3600)
+    written = count_entries(tiny)
+    for number in range(early, early + 100):
+        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+    assert count_entries(tiny) > written
+    clock.advance(3600)
+    for number in range(early + 100, 10 * early):
+        assert scope(tiny, number, window=1).try_acquire({"x": 1})
+        clock.advance(1)
+    assert count_entries(tiny) < 6 * written
+
+
 def test_what_is_still_counted_survives_a_full_map(tiny: ProcessStore, clock: FakeClock) -> None:
     quiet = limits_of(tiny, CallLimit(5, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW), entity="quiet")
     held = limits_of(tiny, ResourceLimit("db", 1), entity="holder").try_acquire()

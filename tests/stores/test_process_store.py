@@ -100,9 +100,11 @@ def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(
     reopened.close()
 
 
-def test_a_record_of_which_nobody_knows_anything_is_forgotten(process_store: ProcessStore) -> None:
+def test_a_record_of_which_nobody_knows_anything_is_forgotten_once_space_is_used(process_store: ProcessStore) -> None:
     with process_store._file.open().begin(write=True) as txn:
         txn.put(b"?" * 16, b"!" * 40)
+        for number in range(1000):
+            txn.put(b"filler" + number.to_bytes(4), b"!" * 1000)
     for number in range(50):
         assert limits_of(process_store, CallLimit(5, DAY), entity=f"{number}").try_acquire()
     assert entries(process_store, b"?" * 16) == []

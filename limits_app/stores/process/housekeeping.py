@@ -1,8 +1,9 @@
 """Housekeeping of the file: idle scopes are deleted while new ones are added, and a file that is full makes room.
 
-It goes round through the scopes, a few for every new one. In a full file counted usage gives way first, then idle
-scopes. After a round without any, scopes give way that are nearly idle. Where there is none of these, a new scope finds
-no room. All other scopes keep their state.
+The space is reserved, so that nothing is deleted before a good part of it is in use. From then on it goes round through
+the scopes, a few for every new one. In a full file counted usage gives way first, then idle scopes. After a round
+without any, scopes give way that are nearly idle. Where there is none of these, a new scope finds no room. All other
+scopes keep their state.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ logger = logging.getLogger("limits_app")
 
 _CROWDED: Final = 7 / 8
 """The share of the map that new scopes may use; the rest is for changes of stored records."""
+_ROOMY: Final = 3 / 8
+"""Up to this share, idle scopes stay."""
 _CALM: Final = 5 / 8
 """Below this share, warnings are repeated when it is exceeded again."""
 _WARNINGS: Final = {
@@ -84,7 +87,7 @@ class Housekeeping:
         self._warn(fullness)
         if fullness <= _CROWDED:
             self._round = self._room = 0
-            if is_new:
+            if is_new and fullness > _ROOMY:
                 self._go(txn, now, most=CHECKS_PER_NEW_SCOPE, grace_us=GRACE_US)
             return
         has_room = self._usage.give_way(txn, CHECKS_PER_NEW_SCOPE) > 0
