@@ -91,9 +91,9 @@ def _throttle(effort: Effort) -> Iterable[Line]:
             _PLAIN_API: replace(site, view="api"),
             _THEIRS: replace(site, view="their throttle"),
             _THEIRS_REDIS: replace(site, view="their throttle", cache=_cache(port)),
-            f"{OURS}, process store": site.limited(view="our throttle"),
-            f"{OURS}, memory": site.limited(_MEMORY, view="our throttle"),
-            f"{OURS}, Redis": site.limited(_store(port), view="our throttle"),
+            f"{OURS}, process store": site.limited(view="our throttle", middleware=()),
+            f"{OURS}, memory": site.limited(_MEMORY, view="our throttle", middleware=()),
+            f"{OURS}, Redis": site.limited(_store(port), view="our throttle", middleware=()),
         }
         yield from _compared(contenders, _PLAIN_API, _THROTTLE_BARS, effort)
 
