@@ -18,9 +18,9 @@ WINDOW: Final = 60
 REQUESTS: Final = (0, *range(50, 141))
 """The seconds at which a request is made: one, and later one in each second."""
 LIMITS: Final = {
-    "token bucket": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.TOKEN_BUCKET),
-    "leaky bucket, burst 1": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.LEAKY_BUCKET, burst=1),
-    "GCRA, burst 3": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.GCRA, burst=3),
+    "bucket or GCRA": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.TOKEN_BUCKET),
+    "bucket or GCRA, burst 3": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.GCRA, burst=3),
+    "bucket or GCRA, burst 1": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.LEAKY_BUCKET, burst=1),
     "fixed window": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.FIXED_WINDOW),
     "sliding window": CallLimit(CAPACITY, WINDOW, algorithm=RateLimitAlgorithm.SLIDING_WINDOW),
 }

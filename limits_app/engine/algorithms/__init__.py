@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
-from limits_app.engine.algorithms.buckets import LeakyBucket, TokenBucket
-from limits_app.engine.algorithms.gcra import Gcra
+from limits_app.engine.algorithms.buckets import BucketRule
 from limits_app.engine.algorithms.permits import Permits
 from limits_app.engine.algorithms.quota import Quota
 from limits_app.engine.algorithms.rule import BlockedRule, Rule, State
@@ -25,11 +24,11 @@ __all__ = ["Rule", "State", "compile_rule"]
 
 
 _RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
-    RateLimitAlgorithm.TOKEN_BUCKET: TokenBucket,
-    RateLimitAlgorithm.LEAKY_BUCKET: LeakyBucket,
+    RateLimitAlgorithm.TOKEN_BUCKET: BucketRule,
+    RateLimitAlgorithm.LEAKY_BUCKET: BucketRule,
     RateLimitAlgorithm.SLIDING_WINDOW: SlidingWindow,
     RateLimitAlgorithm.FIXED_WINDOW: FixedWindow,
-    RateLimitAlgorithm.GCRA: Gcra,
+    RateLimitAlgorithm.GCRA: BucketRule,
 }
 
 

@@ -1,28 +1,31 @@
-"""Token bucket and leaky bucket: a recorded use that drains at the rate of the limit.
+"""Token bucket, GCRA and leaky bucket: recorded use that drains at the rate of the limit.
 
-Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when it has n tokens.
-Unused amounts are refunded, never above `burst`; over-use is debt that refills first.
-Weakness: right after idling, `burst` and the refill of a window are allowed within one window.
-Choose a sliding window if that matters.
+Three descriptions of one rule: with r = capacity / window, a request of n is allowed when the use that has not drained
+yet, plus n, is at most `burst`.
 
-Leaky bucket as a meter: the admitted amount drains at capacity / window and may reach `burst`.
-With `burst=1` calls are evenly spaced.
-Weakness: unused amounts stay spent, so an over-estimate costs throughput.
-Choose a token bucket or GCRA where usage is often less than requested.
+- Token bucket: a bucket of `burst` tokens refills at r, and n of them are taken out. What is missing is the use.
+- GCRA (ITU-T I.371, the virtual scheduling form): a theoretical arrival time that each unit moves on by 1/r is at most
+  burst/r ahead after the request. How far it is ahead, times r, is the use.
+- Leaky bucket as a meter: the admitted amount drains at r and may reach `burst`. The level is the use.
 
-State: (level, tick). The level is the use that has not drained yet, so that a changed capacity applies immediately and
-forgets nothing; a token bucket has its burst less this level left.
+Over-use is debt that drains first. Unused amounts are refunded, down to no use; only a leaky bucket keeps them spent, so
+that an over-estimate costs throughput.
+Weakness: right after idling, `burst` and what drains within a window are allowed within one window.
+Set `burst` low to space requests evenly, or choose a sliding window.
+
+State: (level, tick). The level is the use that had not drained at the tick, so that a changed capacity applies
+immediately and forgets nothing.
 """
 
 from __future__ import annotations
 
 from limits_app.engine.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
-from limits_app.engine.algorithms.units import DrainingRule
+from limits_app.engine.algorithms.units import exact_units, window_us
 from limits_app.engine.limits import CallLimit, RateLimit
 
 
-class TokenBucket(DrainingRule):
-    """A level of use that drains; unused amounts are refunded.
+class BucketRule(Rule):
+    """A level of use that drains at the exact rate of its limit; its algorithm says whether it refunds.
 
     Most rates are exact in ticks of one microsecond. With longer ticks, an amount that is charged to a level that may
     run dry within the current tick drains from the next whole tick on.
@@ -31,7 +34,17 @@ class TokenBucket(DrainingRule):
     lua_format = "QQ"
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:
-        super().__init__(limit, (0, 0))
+        units = exact_units(limit)
+        super().__init__(limit, (0, 0), units.parts_per_unit, units.full_parts)
+        self._refunds = limit.algorithm.refunds
+        self._rate = units.parts_per_tick
+        self._tick_us = units.tick_us
+        self._window_us = window_us(limit)
+        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts, self._window_us)
+
+    def current(self, state: State, now: int) -> State:
+        ahead_us: int = state[1] * self._tick_us - now
+        return state if ahead_us <= self._window_us else (state[0], self._next_tick(now))
 
     def take(self, state: State, now: int, amount: int) -> State | None:
         level: int = state[0]
@@ -42,27 +55,31 @@ class TokenBucket(DrainingRule):
             level = level - drained if level > drained else 0
             last = tick
         elif tick < last:  # the clock was set back
-            level, last = self.current(state, now)
-        if self._tick_us > 1 and amount and level < self._rate:
+            state = self.current(state, now)
+            last = state[1]
+        if level + amount > self.ceiling_parts:
+            return None
+        if not amount:
+            return state
+        if self._tick_us > 1 and level < self._rate:
             last = max(last, self._next_tick(now))
-        level += amount
-        return (level, last) if level <= self.ceiling_parts else None
+        return level + amount, last
 
-    def _written_at(self, state: State, tick: int) -> State:
-        return state[0], tick
+    def wait(self, state: State, now: int, amount: int) -> int:
+        excess = self.used(state, now) + amount - self.ceiling_parts
+        if excess <= 0:
+            return 0
+        last = max(now // self._tick_us, state[1])
+        return (last - (-excess // self._rate)) * self._tick_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        level: int = state[0]
-        last: int = state[1]
-        if change > 0:
-            level = self.used(state, now)
-            last = max(now // self._tick_us, last)
-            if self._tick_us > 1 and level < self._rate:
-                last = max(last, self._next_tick(now))
-        level += change
-        if level <= 0:
-            return 0, last
-        return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
+        if change <= 0:
+            return self.credit(state, now, -change) if self._refunds else state
+        level = self.used(state, now)
+        last = max(now // self._tick_us, state[1])
+        if self._tick_us > 1 and level < self._rate:
+            last = max(last, self._next_tick(now))
+        return min(level + change, DEBT_PARTS), last
 
     def credit(self, state: State, now: int, parts: int) -> State:
         return max(state[0] - parts, 0), state[1]
@@ -80,13 +97,20 @@ class TokenBucket(DrainingRule):
         last: int = state[1]
         return (last - (-level // self._rate)) * self._tick_us
 
+    def recovers_since(self, state: State) -> int:
+        last: int = state[1]
+        return last * self._tick_us
+
     def carry(self, old: Rule, state: State, now: int) -> State:
+        if isinstance(old, BucketRule) and old._drains_as(self):
+            return state
         level = carried_parts(old, state, now, self.parts_per_unit)
         return (level, self._next_tick(now)) if level else (0, 0)
 
+    def _drains_as(self, other: BucketRule) -> bool:
+        """Return whether another rule reads a state of this one as the same use at any time."""
+        return (self.parts_per_unit, self._rate, self._tick_us) == (other.parts_per_unit, other._rate, other._tick_us)
 
-class LeakyBucket(TokenBucket):
-    """A level of use that drains; unused amounts stay spent."""
-
-    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        return state if change < 0 else super().settle(state, now, change, taken_at)
+    def _next_tick(self, now: int) -> int:
+        """Return the first whole tick that is not before now."""
+        return -(-now // self._tick_us)

@@ -10,12 +10,11 @@ a capacity with decimals below an enormous burst may come back in steps as long 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from limits_app.engine.algorithms.rule import FULL_PARTS, Rule, State
+from limits_app.engine.algorithms.rule import FULL_PARTS
 from limits_app.engine.amounts import MILLI, to_milli
 from limits_app.engine.limits import CallLimit, RateLimit
 
@@ -35,53 +34,25 @@ def window_us(limit: RateLimit | CallLimit) -> int:
     return to_milli(limit.window_seconds, decimals=True) * 1000
 
 
-class DrainingRule(Rule):
-    """A rule whose recorded use drains at the exact rate of its limit; the last item of its states is a tick."""
-
-    def __init__(self, limit: RateLimit | CallLimit, start: State) -> None:
-        units = exact_units(limit)
-        super().__init__(limit, start, units.parts_per_unit, units.full_parts)
-        self._rate = units.parts_per_tick
-        self._tick_us = units.tick_us
-        self._window_us = window_us(limit)
-        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts, self._window_us)
-
-    def current(self, state: State, now: int) -> State:
-        ahead_us: int = state[-1] * self._tick_us - now
-        return state if ahead_us <= self._window_us else self._written_at(state, self._next_tick(now))
-
-    @abstractmethod
-    def _written_at(self, state: State, tick: int) -> State:
-        """Return the same use, as if it was written at a tick."""
-
-    def wait(self, state: State, now: int, amount: int) -> int:
-        excess = self.used(state, now) + amount - self.ceiling_parts
-        if excess <= 0:
-            return 0
-        last = max(now // self._tick_us, state[-1])
-        return (last - (-excess // self._rate)) * self._tick_us - now
-
-    def recovers_since(self, state: State) -> int:
-        last: int = state[-1]
-        return last * self._tick_us
-
-    def _next_tick(self, now: int) -> int:
-        """Return the first whole tick that is not before now."""
-        return -(-now // self._tick_us)
-
-
 def exact_units(limit: RateLimit | CallLimit) -> Units:
-    """Choose the smallest tick in which the rate is exact and a full bucket fits."""
+    """Choose the smallest tick in which the rate is exact and a full bucket fits.
+
+    Thousandths of a unit are whole parts; where no amount has decimals, only if they fit into the same tick.
+    """
     decimals = limit.algorithm.takes_decimals
     capacity_milli = to_milli(limit.capacity, decimals=decimals)
     burst_milli = to_milli(limit.ceiling, decimals=decimals)
     window = window_us(limit)
-    smallest = MILLI if decimals else 1
+    divisions = (MILLI,) if decimals else (MILLI, 1)
     # With ticks of T microseconds the rate is whole exactly when parts_per_unit is a multiple of this, divided by T.
     ticks = window * MILLI // gcd(window * MILLI, capacity_milli)
     most_parts = FULL_PARTS * MILLI // burst_milli
-    tick_us = next(tick for tick in _divisors(ticks) if lcm(smallest, ticks // tick) <= most_parts)
-    parts_per_unit = lcm(smallest, ticks // tick_us)
+    tick_us, parts_per_unit = next(
+        (tick, parts)
+        for tick in _divisors(ticks)
+        for parts in [lcm(division, ticks // tick) for division in divisions]
+        if parts <= most_parts
+    )
     parts_per_tick = capacity_milli * parts_per_unit * tick_us // (window * MILLI)
     return Units(parts_per_unit, parts_per_tick, tick_us, burst_milli * parts_per_unit // MILLI)
 

@@ -30,6 +30,7 @@ from limits_app.testing.conformance.contract import (
     DAY,
     DRAINING,
     KEY,
+    REFUNDING,
     Contract,
     admissions,
     available,
@@ -182,6 +183,20 @@ class Changes(Contract):
                 assert not changed.try_acquire({KEY: 2})
                 clock.move(1)
                 assert changed.try_acquire({KEY: 2})
+
+    def test_use_goes_on_exactly_when_a_bucket_gets_another_name(self, store: Store, clock: FakeClock) -> None:
+        # Ticks of 7 microseconds, and thousandths of which some return in each microsecond.
+        for capacity, seconds, names in ((10**12, 7, REFUNDING), (10**6, 1, DRAINING)):
+            entities = f"unchanged {capacity}", f"changed {capacity}"
+            unchanged, changed = (limits_of(store, RateLimit(KEY, capacity, seconds), entity=one) for one in entities)
+            assert unchanged.try_acquire({KEY: 0.001})
+            assert changed.try_acquire({KEY: 0.001})
+            for name in (*names, *reversed(names)):
+                assert unchanged.try_acquire({KEY: 5000})
+                assert changed.try_acquire({KEY: 5000})
+                clock.move(3)
+                changed = limits_of(store, RateLimit(KEY, capacity, seconds, name), entity=entities[1])
+                assert wait_us(changed.try_acquire({KEY: capacity})) == wait_us(unchanged.try_acquire({KEY: capacity}))
 
     def test_a_changed_burst_applies_immediately_and_refills_nothing(self, store: Store) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60)).try_acquire({KEY: 10})

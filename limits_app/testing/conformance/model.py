@@ -57,7 +57,8 @@ class BucketModel:
         return self.used(now) + amount <= self.burst
 
     def charge(self, now: int, amount: Fraction) -> None:
-        self.level, self.last = self.used(now) + amount, max(now, self.last)
+        if amount:
+            self.level, self.last = self.used(now) + amount, max(now, self.last)
 
     def _move(self, now: int) -> None:
         if self.last > now + self.window:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from limits_app.engine.algorithms.rule import DEBT_PARTS
-from limits_app.engine.algorithms.units import window_us
+from limits_app.engine.algorithms.units import exact_units, window_us
+from limits_app.engine.amounts import from_milli
 from limits_app.engine.limits import Blocked, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.engine.algorithms.definitions import ALGORITHMS, examples, rates
 from tests.engine.algorithms.driven import MS, NOW, SECOND, Driven
@@ -57,6 +59,47 @@ def test_use_is_carried_exactly_or_rounded_up(draw: st.DataObject, old: RateLimi
         capped = changed.used(later) == DEBT_PARTS * part
         assert capped or 0 <= changed.used(later) - tested.used(later) < part
         assert changed.used(later) == 0 or changed.rule.restored_at(changed.state) > later
+
+
+BUCKETS = st.sampled_from([TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+
+
+@examples(300)
+@given(draw=st.data(), limit=rates((LEAKY_BUCKET,)))
+def test_use_goes_on_when_a_bucket_gets_another_name(draw: st.DataObject, limit: RateLimit) -> None:
+    same = replace(limit, algorithm=TOKEN_BUCKET)
+    assume(exact_units(limit) == exact_units(same))
+    changed, unchanged = Driven(limit), Driven(same)
+    window, now = window_us(limit), NOW + draw.draw(st.integers(0, 10**6))
+    for _ in range(draw.draw(st.integers(1, 8))):
+        changed = changed.carried_into(replace(limit, algorithm=draw.draw(BUCKETS)), now)
+        decimals = changed.rule.limit.algorithm.takes_decimals  # type: ignore[union-attr]  # a rate
+        most = min(2 * int(limit.ceiling), 10**12)
+        units = from_milli(draw.draw(st.integers(0, 1000 * most))) if decimals else draw.draw(st.integers(0, most))
+        if draw.draw(st.booleans()):
+            changed.settle(now, units)
+            unchanged.settle(now, units)
+        else:
+            assert changed.take(now, units) is unchanged.take(now, units)
+        now += draw.draw(st.integers(-window, 2 * window))
+        assert changed.used(now) == unchanged.used(now)
+        assert changed.wait(now, limit.ceiling) == unchanged.wait(now, limit.ceiling)
+
+
+@pytest.mark.parametrize("old", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+@pytest.mark.parametrize("new", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+def test_a_bucket_with_another_name_and_burst_forgets_nothing_that_has_drained(
+    old: RateLimitAlgorithm, new: RateLimitAlgorithm
+) -> None:
+    # Seven per second, so that a part of a unit has drained at any whole microsecond.
+    tested = Driven(RateLimit("k", 7, 1, old))
+    assert tested.take(NOW, 5)
+    changed = tested.carried_into(RateLimit("k", 7, 1, new, burst=6), NOW + 333_333)
+    assert changed.state == tested.state
+    assert changed.used(NOW + 333_333) == 5 - Fraction(2_333_331, 10**6)
+    assert changed.wait(NOW + 333_333, 4) == 95_239
+    slower = changed.carried_into(RateLimit("k", 7, 2, old), NOW + 333_333)
+    assert slower.used(NOW + 533_333) == changed.used(NOW + 333_333) - Fraction(7, 10)
 
 
 TEN_SECONDS = [RateLimit("units", 10, 10, algorithm) for algorithm in RateLimitAlgorithm]

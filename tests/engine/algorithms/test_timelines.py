@@ -46,7 +46,7 @@ def test_every_algorithm(algorithm: RateLimitAlgorithm, timeline: list[Step]) ->
     three(algorithm).run(timeline)
 
 
-@pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.GCRA])
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, GCRA])
 def test_asking_for_nothing_is_no_moment_from_which_on_a_clock_that_goes_back_counts(
     algorithm: RateLimitAlgorithm,
 ) -> None:

@@ -297,6 +297,30 @@ def test_a_restored_state_equals_an_unused_one(algorithm: RateLimitAlgorithm, dr
 
 
 @examples(150)
+@given(draw=st.data())
+def test_buckets_decide_alike_whatever_their_name_until_something_is_refunded(draw: st.DataObject) -> None:
+    course = Course(draw, draw.draw(rates((LEAKY_BUCKET,))))
+    others = [Driven(replace(course.limit, algorithm=algorithm)) for algorithm in (TOKEN_BUCKET, GCRA)]
+    assume(all(other.rule.lua[2] == course.tested.rule.lua[2] for other in others))  # their tick
+    for _ in range(course.length()):
+        course.pass_time()
+        course.now -= course.one_of([0, 0, 0, 1, course.window // 2, 3 * course.window], "set back")
+        amount, settles = course.amount(), course.either("settles")
+        for other in others:
+            if settles:
+                other.settle(course.now, amount)
+            else:
+                assert other.take(course.now, amount) is course.tested.fits(course.now, amount)
+        if settles:
+            course.tested.settle(course.now, amount)
+        else:
+            course.tested.take(course.now, amount)
+        for other in others:
+            assert other.state == course.tested.state
+            assert other.wait(course.now, course.limit.ceiling) == course.tested.wait(course.now, course.limit.ceiling)
+
+
+@examples(150)
 @given(limit=rates((GCRA, TOKEN_BUCKET)), share=spread(10**6))
 def test_exactly_the_burst_is_admitted_in_two_helpings(limit: RateLimit, share: int) -> None:
     tested, burst = Driven(limit), round(limit.ceiling * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -29,7 +30,9 @@ AWKWARD_SECONDS = 31_622_399.999
         pytest.param(RateLimit("k", 0.5, 1), (2_000_000, 1, 1, 1_000_000), id="half_a_unit"),
         pytest.param(RateLimit("k", 1.5, 0.001), (2000, 3, 1, 3000), id="in_a_millisecond"),
         pytest.param(RateLimit("k", 3, 0.001, LEAKY), (1000, 3, 1, 3000), id="whole_units_in_a_millisecond"),
-        pytest.param(RateLimit("k", 1000, 0.001, LEAKY), (1, 1, 1, 1000), id="a_unit_that_need_not_be_split"),
+        pytest.param(
+            RateLimit("k", 1000, 0.001, LEAKY), (1000, 1000, 1, 1_000_000), id="split_as_that_of_a_token_bucket"
+        ),
         pytest.param(RateLimit("k", 1000, 0.001, GCRA), (1000, 1000, 1, 1_000_000), id="split_for_the_decimals"),
         pytest.param(RateLimit("k", MAX, 7), (1000, 10**9, 7, 10**15), id="a_tick_of_seven_microseconds"),
         pytest.param(RateLimit("k", MAX, 7, LEAKY), (7, 10**6, 1, 7 * 10**12), id="fits_without_decimals"),
@@ -96,6 +99,15 @@ def test_a_tick_is_at_most_a_thousandth_of_the_window(limit: RateLimit) -> None:
 )
 def test_a_fraction_with_an_enormous_burst_comes_back_in_long_steps(limit: RateLimit, expected: int) -> None:
     assert exact_units(limit).tick_us == expected
+
+
+@examples(150)
+@given(rates((LEAKY,)))
+@example(RateLimit("k", MAX, 7, LEAKY))
+@example(RateLimit("k", 1000, 0.001, LEAKY))
+def test_a_leaky_bucket_counts_as_a_token_bucket_wherever_that_fits(limit: RateLimit) -> None:
+    leaky, token = exact_units(limit), exact_units(replace(limit, algorithm=RateLimitAlgorithm.TOKEN_BUCKET))
+    assert leaky == token or leaky.tick_us < token.tick_us
 
 
 @examples(150)
