@@ -128,8 +128,8 @@ LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
 _ALGORITHM_HELP: Final = _(
     "Sliding window: never more than the capacity in the time. Fixed window: up to twice as much where two windows "
     "meet. Token bucket, GCRA and leaky bucket: up to the capacity and the burst; they allow the same, but a leaky "
-    "bucket does not refund unused amounts. Leave empty for a sliding window for requests, and a token bucket for units. "
-    "Only for units and requests."
+    "bucket does not refund unused amounts. Leave empty for a sliding window for requests, and a token bucket for "
+    "units. Only for units and requests."
 )
 
 

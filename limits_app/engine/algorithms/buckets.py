@@ -8,8 +8,8 @@ yet, plus n, is at most `burst`.
   burst/r ahead after the request. How far it is ahead, times r, is the use.
 - Leaky bucket as a meter: the admitted amount drains at r and may reach `burst`. The level is the use.
 
-Over-use is debt that drains first. Unused amounts are refunded, down to no use; only a leaky bucket keeps them spent, so
-that an over-estimate costs throughput.
+Over-use is debt that drains first. Unused amounts are refunded, down to no use. Only in a leaky bucket they stay spent,
+so that an over-estimate costs throughput.
 Weakness: right after idling, `burst` and what drains within a window are allowed within one window.
 Set `burst` low to space requests evenly, or choose a sliding window.
 

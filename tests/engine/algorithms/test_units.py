@@ -30,9 +30,7 @@ AWKWARD_SECONDS = 31_622_399.999
         pytest.param(RateLimit("k", 0.5, 1), (2_000_000, 1, 1, 1_000_000), id="half_a_unit"),
         pytest.param(RateLimit("k", 1.5, 0.001), (2000, 3, 1, 3000), id="in_a_millisecond"),
         pytest.param(RateLimit("k", 3, 0.001, LEAKY), (1000, 3, 1, 3000), id="whole_units_in_a_millisecond"),
-        pytest.param(
-            RateLimit("k", 1000, 0.001, LEAKY), (1000, 1000, 1, 1_000_000), id="split_as_that_of_a_token_bucket"
-        ),
+        pytest.param(RateLimit("k", 1000, 0.001, LEAKY), (1000, 1000, 1, 1_000_000), id="split_as_for_a_token_bucket"),
         pytest.param(RateLimit("k", 1000, 0.001, GCRA), (1000, 1000, 1, 1_000_000), id="split_for_the_decimals"),
         pytest.param(RateLimit("k", MAX, 7), (1000, 10**9, 7, 10**15), id="a_tick_of_seven_microseconds"),
         pytest.param(RateLimit("k", MAX, 7, LEAKY), (7, 10**6, 1, 7 * 10**12), id="fits_without_decimals"),
