@@ -185,18 +185,17 @@ class Changes(Contract):
                 assert changed.try_acquire({KEY: 2})
 
     def test_use_goes_on_exactly_when_a_bucket_gets_another_name(self, store: Store, clock: FakeClock) -> None:
-        # Ticks of 7 microseconds, and thousandths of which some return in each microsecond.
+        # Ticks of 7 microseconds, and thousandths of which many return in each microsecond.
         for capacity, seconds, names in ((10**12, 7, REFUNDING), (10**6, 1, DRAINING)):
-            entities = f"unchanged {capacity}", f"changed {capacity}"
-            unchanged, changed = (limits_of(store, RateLimit(KEY, capacity, seconds), entity=one) for one in entities)
-            assert unchanged.try_acquire({KEY: 0.001})
-            assert changed.try_acquire({KEY: 0.001})
+            unchanged = limits_of(store, RateLimit(KEY, capacity, seconds), entity=f"unchanged {capacity}")
             for name in (*names, *reversed(names)):
-                assert unchanged.try_acquire({KEY: 5000})
-                assert changed.try_acquire({KEY: 5000})
-                clock.move(3)
-                changed = limits_of(store, RateLimit(KEY, capacity, seconds, name), entity=entities[1])
+                limit = RateLimit(KEY, capacity, seconds, name)
+                changed = limits_of(store, limit, entity=f"changed {capacity}")
+                amount = capacity // 100 + (0.001 if limit.algorithm.takes_decimals else 0)
+                assert unchanged.try_acquire({KEY: amount})
+                assert changed.try_acquire({KEY: amount})
                 assert wait_us(changed.try_acquire({KEY: capacity})) == wait_us(unchanged.try_acquire({KEY: capacity}))
+                clock.move(3)
 
     def test_a_changed_burst_applies_immediately_and_refills_nothing(self, store: Store) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60)).try_acquire({KEY: 10})
