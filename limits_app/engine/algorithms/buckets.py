@@ -40,7 +40,8 @@ class BucketRule(Rule):
         self._rate = units.parts_per_tick
         self._tick_us = units.tick_us
         self._window_us = window_us(limit)
-        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts, self._window_us)
+        name = "token_bucket" if self._refunds else "leaky_bucket"
+        self.lua = (name, self._rate, self._tick_us, self.ceiling_parts, self._window_us)
 
     def current(self, state: State, now: int) -> State:
         ahead_us: int = state[1] * self._tick_us - now

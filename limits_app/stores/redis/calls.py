@@ -23,7 +23,7 @@ from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import HOLDER_LENGTH, Codec, lease_member
 
-_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket", "gcra"], "buckets")
+_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 _NUMBER_BYTES: Final = 8
