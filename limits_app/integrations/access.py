@@ -56,9 +56,17 @@ def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
     if not limits.has_table or _calls_site(limits):
         return False
     try:
-        return all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
+        return is_limited(limits, key)
     except SynchronousOnlyOperation:  # there is something to read
         return False
+
+
+def is_limited(limits: RequestLimits, key: Key | None = None) -> bool:
+    """Whether a request is neither blocked nor exempt; with `key`, also not where it is charged for that.
+
+    Raises nothing where it is blocked. May query the database.
+    """
+    return not limits.needs_verdict or all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
 
 
 def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, AccessVerdict]]:

@@ -11,15 +11,15 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.access import is_exempt, is_known_as_limited, verdict_of
+from limits_app.integrations.access import is_exempt, is_known_as_limited, is_limited
 from limits_app.integrations.charges import charge_all
 from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
-from limits_app.integrations.rules import RuleCharge, charges_for
+from limits_app.integrations.rules import Rule, RuleCharge, charges_for
 from limits_app.models.namespaces import is_of_thread
-from limits_app.policies import Access, configuration
+from limits_app.policies import configuration
 from limits_app.services.site_views import answers_options, renders_json
 
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
@@ -118,16 +118,24 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
 
 
 def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTable) -> bool:
-    """Charge a request by the rules of a cached table, if that decides; it does not where it may be outdated."""
+    """Charge a request by the rules of a cached table, if that decides; it does not where it may be outdated.
+
+    What it is charged shows whether the table is current, so a block or an exemption of a charge does not decide.
+    """
     limits.table = table
     rules = table.find(request)
-    is_limited = not limits.needs_verdict or verdict_of(limits).access is Access.LIMITED
-    if not rules or not is_limited or (request.method == "OPTIONS" and _is_preflight(request)):
-        return _is_current(table) and (is_limited or is_exempt(limits) or not rules)
+    has_verdict = not is_limited(limits)
+    if not rules or has_verdict or (request.method == "OPTIONS" and _is_preflight(request)):
+        return _is_current(table) and (not has_verdict or is_exempt(limits) or not rules)
     if len(rules) == 1 and rules[0].is_plain:
-        limits.charge(rules[0].resource, limits.entity, rules[0].amounts, requested=rules[0].if_current)
+        rule, entity = rules[0], limits.entity
+        if not is_limited(limits, (rule.resource, entity)):
+            return False
+        limits.charge(rule.resource, entity, rule.amounts, requested=rule.if_current)
         return True
     charges = charges_for(limits, rules)
+    if not all(is_limited(limits, (one.resource, one.entity)) for one in charges):
+        return False
     charge_all(limits, [one.demand() for one in charges])
     return bool(charges)
 
@@ -146,18 +154,26 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
     try:
-        if not rules or (request.method == "OPTIONS" and _is_preflight(request)):
-            if _is_current(table):
-                return None
-        else:
-            entity = await limits.aentity()
-            await limits.acharge(rules[0].resource, entity, rules[0].amounts, requested=rules[0].if_current)
+        if await _ahas_applied(request, limits, table, rules):
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, limits, error)
     return await sync_to_async(_enforce_current)(request)
+
+
+async def _ahas_applied(
+    request: HttpRequest, limits: RequestLimits, table: EndpointTable, rules: tuple[Rule, ...]
+) -> bool:
+    """`_has_applied` for asyncio, for no rule or a plain one, and a request that is known as limited."""
+    if not rules or (request.method == "OPTIONS" and _is_preflight(request)):
+        return _is_current(table)
+    rule, entity = rules[0], await limits.aentity()
+    if not is_known_as_limited(limits, (rule.resource, entity)):
+        return False
+    await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+    return True
 
 
 def _is_current(table: EndpointTable) -> bool:

@@ -36,7 +36,8 @@ def identifier_digest(identifier: str) -> bytes:
 class Touched:
     """What the changes of a transaction concern, so that processes drop that and nothing else.
 
-    `is_access` says that who is blocked or exempt has changed.
+    `is_access` says that who is blocked or exempt has changed, and `moved` are rows, by model, of which that depends
+    on whether they are the parents of others.
     `clients` are the identifiers whose limits have changed, and those among them that are `named` had no row or no
     plan of a group before, except for the rows that were `created`, by model. With `has_chosen_keys`, the database did
     not choose the primary keys of all these, so that they may be below those of rows that were deleted. `is_many` says
@@ -47,6 +48,7 @@ class Touched:
     clients: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     created: dict[type[models.Model], set[Any]] = field(default_factory=dict)
+    moved: dict[type[models.Model], set[Any]] = field(default_factory=dict)
     has_chosen_keys: bool = False
     is_access: bool = False
     is_many: bool = False
@@ -68,8 +70,9 @@ class Touched:
         """Add what another one concerns."""
         self.clients |= other.clients
         self.named |= other.named
-        for model, keys in other.created.items():
-            self.created.setdefault(model, set()).update(keys)
+        for mine, others in ((self.created, other.created), (self.moved, other.moved)):
+            for model, keys in others.items():
+                mine.setdefault(model, set()).update(keys)
         self.has_chosen_keys = self.has_chosen_keys or other.has_chosen_keys
         self.is_access = self.is_access or other.is_access
         self.is_many = self.is_many or other.is_many
@@ -77,20 +80,20 @@ class Touched:
         self.is_everything = self.is_everything or other.is_everything
 
     def changes(self, using: str) -> Changes:
-        """What is announced; it may query the database for the rows that were created."""
+        """What is announced; it may query the database for the rows that were created, and those below others."""
         is_many = self.is_many or len(self.clients) > MOST_CLIENTS
         if self.is_everything or (is_many and len(self.named) > MOST_CLIENTS) or (self.is_all and self.named):
             return (EVERYTHING,)
-        access = (ACCESS,) if self.is_access else ()
         if is_many or self.is_all:
             created = self.created.items()
             if self.has_chosen_keys or not all(_are_latest(model, keys, using) for model, keys in created):
                 return (EVERYTHING,)
             if self.is_all:
                 return (ALL,) if created or self.is_many else (GENERAL,)
-            return (ROWS, *access, *_of_clients(self.named))
+            return (ROWS, *((ACCESS,) if self.is_access else ()), *_of_clients(self.named))
         clients = _of_clients(self.clients)
-        return (*clients, *access) if clients else (ALL,)
+        is_access = self.is_access or any(_are_parents(model, keys, using) for model, keys in self.moved.items())
+        return (*clients, *((ACCESS,) if is_access else ())) if clients else (ALL,)
 
 
 def _of_clients(identifiers: Iterable[str]) -> Changes:
@@ -104,6 +107,14 @@ def _are_latest(model: type[models.Model], keys: Collection[Any], using: str) ->
         return rows.count() == len(keys)
     except (DatabaseError, InterfaceError):
         return False
+
+
+def _are_parents(model: type[models.Model], keys: Collection[Any], using: str) -> bool:
+    """Whether one of some rows is the parent of another; True where that is unknown."""
+    try:
+        return model._base_manager.using(using).filter(parent__in=keys).exists()
+    except (DatabaseError, InterfaceError):
+        return True
 
 
 @dataclass(frozen=True, slots=True)

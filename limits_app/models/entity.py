@@ -24,6 +24,8 @@ _PATTERN_WITH_FIELDS: Final = _(
     "“unlimited” for it."
 )
 _NOT_OF_PATTERNS: Final = ("parent", "plan", "cascade", "unlimited", "blocked")
+_INHERITED: Final = ("identifier", "parent", "plan", "cascade")
+"""The fields by which others may be blocked or exempt that are below it, besides the flags."""
 MAX_LEVELS: Final = 8
 """Maximum number of entities from the topmost ancestor to the lowest descendant."""
 
@@ -168,6 +170,8 @@ class Entity(Configuration):
             touched = Touched.of(identifiers, named=identifiers if is_renamed else ())
         if now and not before:
             touched.created[cls] = {key}
+        elif now and any(before[name] != now[name] for name in _INHERITED):
+            touched.moved[cls] = {key}
         touched.is_access = len(flags) > 1
         return touched
 

@@ -110,13 +110,24 @@ def test_new_and_deleted_clients_are_named(rows: None, changes: list[Changes]) -
 
 
 def test_renamed_client_has_both_identifiers(rows: None, changes: list[Changes]) -> None:
-    _rename("tenant:acme", "tenant:other")
-    assert changes == [of("tenant:acme", "tenant:other")]
+    _rename("user:1", "user:other")
+    assert changes == [of("user:1", "user:other")]
 
 
-def test_parent_is_the_client_that_changes(rows: None, changes: list[Changes]) -> None:
-    Entity.objects.filter(identifier="tenant:acme").update(plan=Plan.objects.get())
-    assert changes == [of("tenant:acme")]
+MOVES: list[dict[str, Any]] = [{"plan": 1}, {"parent": 1}, {"cascade": True}, {"identifier": "tenant:other"}]
+
+
+@pytest.mark.parametrize("change", MOVES, ids=lambda change: str(next(iter(change))))
+def test_parent_is_the_client_that_changes_with_who_is_blocked_below(
+    change: dict[str, Any], rows: None, changes: list[Changes]
+) -> None:
+    others = {"plan": Plan.objects.get(), "parent": Entity.objects.create(identifier="tenant:above")}
+    names = {"tenant:acme", str(change.get("identifier", "tenant:acme"))}
+    change = {name: others.get(name, value) for name, value in change.items()}
+    changes.clear()
+    Entity.objects.filter(identifier="tenant:acme").update(name="Acme")
+    Entity.objects.filter(identifier="tenant:acme").update(**change)
+    assert changes == [of("tenant:acme"), (*of(*names), ACCESS)]
 
 
 NO_SINGLE_CLIENT: dict[str, tuple[Change, Callable[[], object]]] = {

@@ -26,7 +26,7 @@ from limits_app.integrations.drf.rates import AnonRateThrottle
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import entity_of_key
 from limits_app.integrations.ratelimit import ratelimit
-from limits_app.models import Entity, Limit, Plan, PlanGroup, Policy
+from limits_app.models import Endpoint, Entity, Limit, Plan, PlanGroup, Policy
 from limits_app.policies import resolver
 from limits_app.services import set_emergency
 from limits_app.usage.denial_counter import denials
@@ -544,6 +544,51 @@ def test_a_client_that_changes_is_checked_anew_on_the_next_request(send: Send, a
     assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [403, 403]
     row.delete()
     assert [send(where, user=ann, X_Key="k") for where in ("/ruled/", "/")] == [200, 200]
+
+
+CHANGES_ABOVE: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "plan": lambda: {"plan": Plan.objects.get(name="banned")},
+    "parent": lambda: {"parent": Entity.objects.get(identifier="tenant:banned"), "cascade": True},
+    "cascade": lambda: {"cascade": True},
+    "name": lambda: {"identifier": "gone:9"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES_ABOVE)
+def test_a_change_above_a_client_counts_on_its_next_request(change: str, send: Send, ann: User) -> None:
+    limits.set_plan_limits("banned", [], effect="blocked")
+    block("gone:*")
+    banned = Entity.objects.create(identifier="tenant:banned", blocked=True)
+    team = Entity.objects.create(identifier="team:9", parent=banned if change == "cascade" else None)
+    Entity.objects.create(identifier=f"user:{ann.pk}", parent=team, cascade=True)
+    assert send(user=ann) == 200
+    changed = CHANGES_ABOVE[change]()
+    before = {name: getattr(team, name) for name in changed}
+    for fields, status in ((changed, 403), (before, 200)):
+        Entity.objects.filter(pk=team.pk).update(**fields)
+        assert [send(where, user=ann) for where in ("/", "/ruled/")] == [status, status]
+
+
+@pytest.mark.parametrize("rules", [1, 2])
+def test_the_end_of_a_block_of_a_resource_counts_on_the_next_request(rules: int, send: Send) -> None:
+    if rules == 2:
+        endpoint(limit("second", CallLimit(5, 60)), "/ruled/")
+    for _ in range(2):
+        block(NETWORK, "ruled")
+        assert send("/ruled/", ip=INSIDE) == 403
+        limits.delete_entity_limits(NETWORK, resource="ruled")
+        assert send("/ruled/", ip=INSIDE) == 200
+
+
+def test_the_end_of_an_exemption_of_what_a_rule_counts_by_counts_on_the_next_request(send: Send) -> None:
+    Endpoint.objects.update(counted_by="header", header="X-Device")
+    limits.set_resource_limits("ruled", "1/min:fixed_window")
+    assert [send("/ruled/", X_Device="a") for _ in range(2)] == [200, 429]
+    for _ in range(2):
+        free("header:*")
+        assert send("/ruled/", X_Device="a") == 200
+        limits.delete_entity_limits("header:*")
+        assert send("/ruled/", X_Device="a") == 429
 
 
 def test_a_change_of_one_client_costs_others_no_query(
