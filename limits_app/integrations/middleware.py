@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -123,10 +123,10 @@ def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTab
     What it is charged shows whether the table is current, so a block or an exemption of a charge does not decide.
     """
     limits.table = table
-    rules = table.find(request)
+    rules = _rules_for(request, table)
     has_verdict = not is_limited(limits)
-    if not rules or has_verdict or (request.method == "OPTIONS" and _is_preflight(request)):
-        return _is_current(table) and (not has_verdict or is_exempt(limits) or not rules)
+    if not rules or has_verdict:
+        return _is_current(table) and (not has_verdict or _is_exempt(limits, rules) or not rules)
     if len(rules) == 1 and rules[0].is_plain:
         rule, entity = rules[0], limits.entity
         if not is_limited(limits, (rule.resource, entity)):
@@ -150,11 +150,11 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if table is None or limits.charges:
         return await sync_to_async(_enforce)(request)
     limits.table = table
-    rules = table.find(request)
+    rules = _rules_for(request, table)
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
     try:
-        if await _ahas_applied(request, limits, table, rules):
+        if await _ahas_applied(limits, table, rules):
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -163,16 +163,30 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     return await sync_to_async(_enforce_current)(request)
 
 
-async def _ahas_applied(
-    request: HttpRequest, limits: RequestLimits, table: EndpointTable, rules: tuple[Rule, ...]
-) -> bool:
+async def _ahas_applied(limits: RequestLimits, table: EndpointTable, rules: Sequence[Rule]) -> bool:
     """`_has_applied` for asyncio, for no rule or a plain one, and a request that is known as limited."""
-    if not rules or (request.method == "OPTIONS" and _is_preflight(request)):
+    if not rules:
         return _is_current(table)
     rule, entity = rules[0], await limits.aentity()
     if not is_known_as_limited(limits, (rule.resource, entity)):
         return False
     await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+    return True
+
+
+def _rules_for(request: HttpRequest, table: EndpointTable) -> Sequence[Rule]:
+    """Return the rules that match a request; none for a preflight, which is charged nothing."""
+    rules = table.find(request)
+    return () if rules and request.method == "OPTIONS" and _is_preflight(request) else rules
+
+
+def _is_exempt(limits: RequestLimits, rules: Sequence[Rule]) -> bool:
+    """Whether a request is exempt from the rules that match it; LimitExceeded where their resource is blocked."""
+    if not is_exempt(limits):
+        return False
+    if any(limits.table.access.is_blocked_for_some(rule.resource) for rule in rules):
+        for one in charges_for(limits, rules):
+            is_exempt(limits, (one.resource, one.entity))
     return True
 
 
@@ -201,8 +215,8 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
     try:
         limits.table = endpoints.current()
         limits.verdicts.clear()  # they may have been made before a change
-        rules = limits.table.find(request)
-        if is_exempt(limits) or not rules or (request.method == "OPTIONS" and _is_preflight(request)):
+        rules = _rules_for(request, limits.table)
+        if _is_exempt(limits, rules) or not rules:
             return None
         charges = charges_for(limits, rules)
         try:

@@ -230,6 +230,15 @@ def test_a_block_on_a_resource_rejects_where_it_is_charged(subject: str, send: S
     assert statuses == {"/": 200, "/ruled/": 403, "/limited/": 200}
 
 
+@pytest.mark.parametrize("path", ["/ruled/", "/limited/", "/alimited/", "/ratelimit/", "/rest/"])
+def test_a_block_on_a_resource_rejects_exempt_clients_too(path: str, send: Send, ann: User) -> None:
+    free(NETWORK)
+    for resource in ("ruled", "decorated", "rest"):
+        block(f"user:{ann.pk}", resource)
+    assert [send(where, user=ann, ip=INSIDE) for where in ("/", path)] == [200, 403]
+    assert [send(path, ip=INSIDE) for _ in range(7)] == [200] * 7
+
+
 EXEMPTS: Mapping[str, tuple[Callable[[User], Any], dict[str, Any]]] = {
     "network": (lambda _: free(NETWORK), {}),
     "user": (lambda ann: free(f"user:{ann.pk}"), {}),
