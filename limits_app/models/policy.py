@@ -131,8 +131,8 @@ class Policy(Configuration):
         default=PolicyEffect.LIMITS,
         help_text=_(
             "Blocked rejects all requests, unlimited allows all; neither has limits. Unlimited over all resources is "
-            "an exemption: web requests are not charged at all, also not for limits that all clients share, totals and "
-            "members of pools."
+            "an exemption: web requests are not charged at all, also not for limits that the client has on a resource, "
+            "limits that all clients share, totals and members of pools."
         ),
     )
     extends = models.BooleanField(

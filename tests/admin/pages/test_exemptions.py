@@ -245,6 +245,10 @@ def test_who_may_see_and_add(visitor: Visitor, django_user_model: type[User]) ->
 
 
 def test_the_forms_say_what_unlimited_means(admin_client: Client) -> None:
-    shared = "also not for limits that all clients share, totals and members of pools"
-    for model in ("policy", "entity"):
-        assert shared in words(admin_client.get(reverse(f"admin:limits_app_{model}_add")))
+    shared = "limits that all clients share, totals and members of pools"
+    pages = {"limits_app_policy_add": "limits that the client has on a resource", "limits_app_entity_add": "not for"}
+    pages |= {PAGE: "their own limits on a resource"}
+    for name, own in pages.items():
+        page = words(admin_client.get(reverse(f"admin:{name}")))
+        assert shared in page
+        assert own in page
