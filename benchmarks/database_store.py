@@ -86,13 +86,13 @@ def _open(settings: dict[str, Any]) -> Iterator[Callable[..., DatabaseStore]]:
     from django.db import connections
 
     django.setup()
-    from limits_app.models import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
+    from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
     from limits_app.stores.database import DatabaseStore
 
     alias = f"database {next(_NUMBERS)}"
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: settings})[alias]
     with connections[alias].schema_editor() as editor:
-        for model in (LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch):
+        for model in (LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch):
             editor.create_model(model)
     connections[alias].close()
     with ExitStack() as stack:

@@ -69,23 +69,26 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     plan that is credit with every algorithm; what a reset has forgotten is not refunded. Permits whose lease was
     reclaimed are not returned: other claims may hold them. Records may have other schemas than the plan: nothing is
     settled for a limit that was removed, or that has become a resource limit or ceased to be one.
+    Of a claim that is `unanswered`, only debt is charged and permits are returned, if they were not before.
     """
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
     for limit in shape.limits:
         change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
         if not limit.is_permit:
-            if change < 0 and not shape.is_credit and taken_at + shape.recorded_us < record.reset_at:
+            if change < 0 and claim.unanswered:
+                change = 0  # it may have been refunded
+            elif change < 0 and not shape.is_credit and taken_at + shape.recorded_us < record.reset_at:
                 change = 0  # a reset has forgotten the amount
             if not change:
                 continue
         if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
-            kept_leases = False
+            kept_leases = kept_leases and claim.unanswered
         elif record.schema is limit.schema and not shape.is_credit:
             record.states[limit.index] = rule.settle(_current(record, limit.index, now), now, change, taken_at)
         else:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         record.changed = True
-    if shape.counts_usage:
+    if shape.counts_usage and not claim.unanswered:
         _count_settled(shape, records, changes, taken_at)
     return kept_leases
 

@@ -329,7 +329,8 @@ class Claim:
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
-    `put_off` is True once they are kept, to be settled later. `number` identifies a claim with permits in this process
+    `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
+    answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process
     (0 for others); `holder` identifies it in leases, and stores that several processes share
     replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
     thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
@@ -354,6 +355,7 @@ class Claim:
         "shape",
         "states",
         "taken_from",
+        "unanswered",
         "version",
     )
 
@@ -365,6 +367,7 @@ class Claim:
         self.admitted: bool | None = None
         self.settled = False
         self.put_off = False
+        self.unanswered = False
         self.decided_at = 0
         self.repeated_us: int | None = None
         self.states: Sequence[State] = ()

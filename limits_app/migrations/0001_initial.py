@@ -87,18 +87,6 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name='LastCommit',
-            fields=[
-                ('connection', models.BigIntegerField(primary_key=True, serialize=False)),
-                ('number', models.BigIntegerField()),
-            ],
-            options={
-                'db_table': 'limits_app_commit',
-                'abstract': False,
-                'default_permissions': (),
-            },
-        ),
-        migrations.CreateModel(
             name='LayoutDefinition',
             fields=[
                 ('name', limits_app.models.state.DigestField(max_length=8, primary_key=True, serialize=False)),

@@ -268,7 +268,6 @@ NO_CONFIGURATION: Final[Mapping[type[Model], str]] = MappingProxyType(
         audit_log.Manifest: "what limits files have made",
         resource.CodeLimits: "what code has passed",
         CoolDown: "what upstreams have asked for",
-        state.LastCommit: "the state of a store",
         state.LayoutDefinition: "the state of a store",
         state.ScopeCount: "the state of a store",
         state.ScopeState: "the state of a store",

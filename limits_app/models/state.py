@@ -100,13 +100,3 @@ class WaitingBatch(StoreTable):
 
     class Meta(StoreTable.Meta):
         db_table = "limits_app_batch"
-
-
-class LastCommit(StoreTable):
-    """The last commit of each connection of the store, which shows whether a commit with a lost reply succeeded."""
-
-    connection = models.BigIntegerField(primary_key=True)
-    number = models.BigIntegerField()
-
-    class Meta(StoreTable.Meta):
-        db_table = "limits_app_commit"

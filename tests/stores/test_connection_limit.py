@@ -5,21 +5,15 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
-from threading import Barrier, Event
+from threading import Event
 from time import monotonic
 
 import pytest
-from pytest_django import DjangoDbBlocker
 
 from limits_app.acquiring.runtime import PROCESS
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import CallLimit
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
-from limits_app.stores.database import DatabaseStore
-from tests.servers.mariadb import MariaDBServer
-from tests.servers.postgres import PostgresServer
-from tests.stores.database.databases import ALIAS, database
-from tests.stores.support import PATIENCE, limits_of
+from tests.stores.support import PATIENCE
 
 
 @pytest.fixture
@@ -84,21 +78,3 @@ def test_a_child_process_starts_with_all(limit: ConnectionLimit) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert PROCESS.forks == 0
     assert len(used) == MOST_CONNECTIONS
-
-
-@pytest.mark.parametrize("name", ["postgres", "mariadb"])
-def test_a_burst_of_more_threads_than_a_database_has_connections_is_answered(
-    request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker, name: str
-) -> None:
-    server: PostgresServer | MariaDBServer = request.getfixturevalue(name)
-    with django_db_blocker.unblock(), database(server.settings):
-        store, barrier = DatabaseStore(ALIAS), Barrier(180)
-        limits = limits_of(store, CallLimit(10**6, 86_400))
-
-        def acquire(_: int) -> bool:
-            barrier.wait()
-            return bool(limits.try_acquire())
-
-        with ThreadPoolExecutor(180) as executor:
-            assert sum(executor.map(acquire, range(180))) == 180
-        store.close()

@@ -1,4 +1,4 @@
-"""Connections of the store, beside those of the site's requests.
+"""Connections of the store, beside those of the site's requests: one for each thread, made as Django makes its own.
 
 The store runs short transactions on its own connections, so that a request that is rolled back, by
 ATOMIC_REQUESTS for example, does not roll its counts back.
@@ -6,39 +6,24 @@ ATOMIC_REQUESTS for example, does not roll its counts back.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache, lru_cache
-from threading import RLock
-from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
-from weakref import WeakSet, finalize
+from contextlib import suppress
+from functools import cache
+from threading import RLock, local
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import request_finished, request_started
 from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from limits_app.acquiring.runtime import around_fork
-from limits_app.engine.clock import lasts
+from limits_app.acquiring.runtime import WeakRegistry, around_fork
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.keys import namespace_digest
-from limits_app.stores.connection_limit import ConnectionLimit
-from limits_app.stores.database.commit_log import CommitLog
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from limits_app.stores.connection_limit import Checkout
-
-Statement = tuple[str, Sequence[object]]
-"""SQL and its values, which are passed for `%s`."""
 
 _ROUNDS: Final = 5
 """How often two connections are compared; a pooler may give them different sessions by chance."""
-_IDLE_SECONDS: Final = 60.0
-_MAX_AGE_SECONDS: Final = 3600.0
 _REPLY_SLACK_SECONDS: Final = 0.5
 _MIN_IDLE_SECONDS: Final = 0.5
 """What a process on a busy machine may need between two statements."""
@@ -46,8 +31,8 @@ _MIN_IDLE_SECONDS: Final = 0.5
 _WHOLE_SITE_ID: Final = 1
 """The number of the empty namespace."""
 
-_INHERITED: Final[list[StoreConnection]] = []
-"""Connections of parent processes that were in use at a fork: closing one in the child would end the parent's."""
+_INHERITED: Final[list[object]] = []
+"""Connections of parent processes: closing one in the child would end the parent's."""
 
 
 class ConnectionOptions(NamedTuple):
@@ -75,22 +60,23 @@ class ConnectionOptions(NamedTuple):
 class Failure(NamedTuple):
     """The meaning of a driver's error.
 
-    `transient`: it may succeed now. `lost`: the connection is closed or useless. `silent`: the server did not
-    reply in time, and another try would wait as long. `unmigrated`: a table or a column of the store is missing.
-    `pooled`: the session is that of another client, since a pooler gives each transaction any of its connections.
-    `full`: there is no space for more rows.
+    `transient`: the transaction was rolled back, and may succeed now. `lost`: the connection is closed or useless.
+    `silent`: the server did not reply in time, and another try would wait as long. `unmigrated`: a table or a column
+    of the store is missing. `full`: there is no space for more rows.
     """
 
     transient: bool
     lost: bool
     silent: bool = False
     unmigrated: bool = False
-    pooled: bool = False
     full: bool = False
 
 
 class StoreConnection(ABC):
-    """One connection, used by one thread at a time. Subclasses know one kind of database each."""
+    """The connection of one thread. Subclasses know one kind of database each.
+
+    It belongs to the thread until it ends, and is opened again where it was closed or has failed meanwhile.
+    """
 
     begin_sql: ClassVar[str] = "BEGIN"
     lock_sql: ClassVar[str] = " FOR UPDATE"
@@ -99,33 +85,24 @@ class StoreConnection(ABC):
     """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
     session_sql: ClassVar[str | None] = None
     """The SQL for what only one session of the server has; None where no pooler shares sessions among clients."""
-    checkout: Checkout
-    """The right to use the connection, while a thread does."""
 
-    def __init__(self, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
-        self.alias = wrapper.alias
+    def __init__(self, alias: str, options: ConnectionOptions) -> None:
         self.options = options
-        self.driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
-        self.error: type[Exception] = self.driver.Error
-        self.log = CommitLog()
-        self.opened_at = self.used_at = monotonic()
-        try:
-            wrapper.connect()
-            self.raw: Any = wrapper.connection
-            self.cursor: Any = self.raw.cursor()
-            can_skip = wrapper.features.has_select_for_update_skip_locked
-            self.skip_locked_sql = self.lock_sql + " SKIP LOCKED" if can_skip else self.lock_sql
-            self.prepare()
-        except BaseException:
-            if wrapper.connection is not None:
-                with suppress(self.error):
-                    wrapper.connection.close()
-            raise
+        self.is_clean = True
+        """Whether no step is running, and none was interrupted in the middle of a transaction or of a statement."""
+        self._pid = os.getpid()
+        self.wrapper = connections.create_connection(alias)
+        settings = self.wrapper.settings_dict
+        given = {**settings["OPTIONS"], **self.django_options()}
+        given.pop("pool", None)  # a request that has taken one of its connections would wait for another one
+        # Django's dictionary is that of the site's own connections.
+        self.wrapper.settings_dict = {**settings, "AUTOCOMMIT": True, "OPTIONS": given}
+        driver: Any = self.wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
+        self.error: type[Exception] = driver.Error
 
-    @classmethod
     @abstractmethod
-    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
-        """Change the settings of a connection that is not open yet."""
+    def django_options(self) -> Mapping[str, object]:
+        """Return the OPTIONS that are added to those of the site."""
 
     @staticmethod  # noqa: B027 - servers have no such callers
     def check_caller(alias: str) -> None:
@@ -133,20 +110,35 @@ class StoreConnection(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Set the timeouts of the session."""
+        """Set the timeouts of a new session."""
 
     @abstractmethod
     def failure(self, error: Exception) -> Failure:
         """Return the meaning of a driver's error."""
 
+    def ensure_open(self) -> None:
+        """Open the connection unless it is open and of use. Raises StoreUnavailable."""
+        if not self.is_clean:
+            self.close()
+        if self.wrapper.connection is not None:
+            return
+        try:
+            self.wrapper.connect()
+            self.raw: Any = self.wrapper.connection
+            self.cursor: Any = self.raw.cursor()
+            can_skip = self.wrapper.features.has_select_for_update_skip_locked
+            self.skip_locked_sql = self.lock_sql + " SKIP LOCKED" if can_skip else self.lock_sql
+            self.prepare()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Error | self.error):
+                raise StoreUnavailable(f"the database {self.wrapper.alias!r} cannot be reached: {error}") from error
+            raise
+
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Execute one statement, and return its rows."""
         self.cursor.execute(sql, values)
         return self.cursor.fetchall() if self.cursor.description else []
-
-    def execute_all(self, batch: Sequence[Statement]) -> list[list[Any]]:
-        """Execute statements in as few round trips as the driver can, and return the rows of each."""
-        return [self.execute(sql, values) for sql, values in batch]
 
     def insert(self, table: str, columns: str, values: Sequence[object]) -> bool:
         """Create a row unless it exists, and return whether it is new."""
@@ -157,38 +149,32 @@ class StoreConnection(ABC):
         """Return an INSERT that does nothing where the row exists."""
         return f"{insert} ON CONFLICT DO NOTHING"
 
-    def time(self) -> int:
-        """Return the time of the database in microseconds."""
-        return int(self.execute(time_and_version_sql(self.clock_sql))[0][0])
-
-    def commit(self, batch: Sequence[Statement] = ()) -> None:
-        """Execute statements and commit."""
-        self.execute_all([*batch, ("COMMIT", ())])
-
     def rollback(self) -> None:
         """End the transaction without effect."""
         self.execute("ROLLBACK")
 
-    def is_alive(self) -> bool:
-        """Return whether the connection works; ends the transaction."""
-        try:
-            self.rollback()
-        except self.error:
-            return False
-        return True
-
     def close(self) -> None:
-        """Close the connection."""
-        with suppress(self.error):
-            self.raw.close()
+        """Close the connection, which ends its transaction."""
+        # Not by the wrapper, which does not let go of what is closed in an event loop or in another thread.
+        raw, self.wrapper.connection = self.wrapper.connection, None
+        if raw is not None:
+            with suppress(self.error):
+                raw.close()
+        self.is_clean = True
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            self.close()
+        else:
+            _INHERITED.append(self.wrapper.connection)
 
 
-class ConnectionPool:
-    """The connections of one process to one of the site's databases: one for each thread in a transaction.
+class ThreadConnections:
+    """The connections of one process to one of the site's databases: one for each thread that uses the store.
 
-    There are at most MOST_CONNECTIONS; further threads wait for one. Connections that were not used for a minute are
-    closed. Raises ImproperlyConfigured for an alias that is missing in DATABASES, or a database of another kind than
-    `kinds`.
+    They are closed as Django closes its own: when a request begins or ends and CONN_MAX_AGE is over, and when the
+    thread ends. Raises ImproperlyConfigured for an alias that is missing in DATABASES, or a database of another kind
+    than `kinds`.
     """
 
     def __init__(self, alias: str, options: ConnectionOptions, kinds: Mapping[str, type[StoreConnection]]) -> None:
@@ -203,63 +189,41 @@ class ConnectionPool:
         if vendor not in kinds:
             raise ImproperlyConfigured(f"the database {alias!r} must be one of {', '.join(kinds)}; got {vendor}")
         self.kind = kinds[vendor]
-        self.fork_lock = RLock()
-        self._limit = ConnectionLimit()
-        self._idle: deque[StoreConnection] = deque()
-        # Weak, so that a connection is closed when a signal handler raises before it is returned.
-        self._busy: WeakSet[StoreConnection] = WeakSet()
-        # Also those that a renewal has opened after the store was closed.
-        finalize(self, _close_all, self._idle)
+        self._all = WeakRegistry[StoreConnection]()
+        self.after_fork()
         around_fork(self)
+        request_started.connect(self._close_old)
+        request_finished.connect(self._close_old)
 
-    @property
-    def turn(self) -> AbstractContextManager[object]:
-        """Held in each transaction: where there is only one writer, one thread at a time has a transaction."""
-        return self.fork_lock if self.kind.is_local else nullcontext()
+    def after_fork(self) -> None:
+        """A child process opens its own connections."""
+        self._of_thread = local()
+        self.fork_lock = RLock()
+        """Held in each step where there is only one writer, so that one thread at a time has a transaction."""
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread is in a transaction."""
-        return len(self._busy) > 0
+    def before_fork(self) -> None:
+        """Acquire `fork_lock`, and close the connection of this thread, and all to a file: no child may use them."""
+        self.fork_lock.acquire()
+        if self.kind.is_local:
+            for connection in self._all.all():
+                connection.close()
+        else:
+            self.close()
 
-    def take(self) -> StoreConnection:
-        """Return a connection for one transaction; StoreUnavailable when none can be opened or becomes free."""
-        checkout = self._limit.check_out(self.options.reply_timeout)
-        try:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._open()
-        except BaseException as error:
-            if isinstance(error, StoreUnavailable):
-                self._limit.silent()
-            self._limit.check_in(checkout)
-            raise
-        connection.checkout = checkout
-        self._busy.add(connection)
+    def current(self) -> StoreConnection:
+        """Return the connection of the calling thread, which is open. Raises StoreUnavailable."""
+        connection = self._own()
+        if connection is None:
+            self._of_thread.connection = connection = self.kind(self.alias, self.options)
+            self._all.add(connection)
+        connection.ensure_open()
         return connection
 
-    def give(self, connection: StoreConnection) -> None:
-        """Return a connection that works, outside of a transaction."""
-        self._limit.answered()
-        checkout = self._end(connection)
-        connection.used_at = now = monotonic()
-        if not lasts(connection.opened_at, _MAX_AGE_SECONDS, now):
+    def close(self) -> None:
+        """Close the connection of the calling thread."""
+        connection = self._own()
+        if connection is not None:
             connection.close()
-        else:
-            self._idle.append(connection)
-        self._limit.check_in(checkout)
-        with suppress(IndexError):  # another thread may take it
-            if not lasts(self._idle[0].used_at, _IDLE_SECONDS, now):
-                self._idle.popleft().close()
-
-    def drop(self, connection: StoreConnection) -> None:
-        """Close a connection that failed, and the idle ones, which have probably failed for the same reason."""
-        checkout = self._end(connection)
-        connection.close()
-        self.close()
-        self._limit.silent()
-        self._limit.check_in(checkout)
 
     def pools_transactions(self) -> bool:
         """Return whether a pooler gives each transaction any of its connections, so that a session is nobody's.
@@ -269,8 +233,10 @@ class ConnectionPool:
         sql = self.kind.session_sql
         if sql is None:
             return False
-        first, second = self.take(), self.take()
+        first, second = [self.kind(self.alias, self.options) for _ in range(2)]
         try:
+            first.ensure_open()
+            second.ensure_open()
             session = first.execute(sql)
             for _ in range(_ROUNDS):
                 second.execute(second.begin_sql)
@@ -279,52 +245,20 @@ class ConnectionPool:
                 if is_shared or first.execute(sql) != session:
                     return True
         except first.error as error:
-            if first.failure(error).pooled:
-                return True
             raise StoreUnavailable(f"the database {self.alias!r} failed: {error}") from error
         finally:
-            for connection in (first, second):
-                self.drop(connection)
+            first.close()
+            second.close()
         return False
 
-    def close(self) -> None:
-        """Close all idle connections."""
-        _close_all(self._idle)
+    def _own(self) -> StoreConnection | None:
+        """Return the connection of the calling thread, if it has one."""
+        return getattr(self._of_thread, "connection", None)
 
-    def before_fork(self) -> None:
-        """Acquire `fork_lock` and close idle connections, which no child may use."""
-        self.fork_lock.acquire()
-        self.close()
-
-    def after_fork(self) -> None:
-        """A child process opens its own connections."""
-        _INHERITED.extend(self._busy)
-        self._idle.clear()
-        self._busy = WeakSet()
-        self.fork_lock = RLock()
-
-    def _end(self, connection: StoreConnection) -> Checkout:
-        """Note that the thread uses the connection no more; return its right to use one."""
-        self._busy.discard(connection)
-        checkout = connection.checkout
-        del connection.checkout
-        return checkout
-
-    def _open(self) -> StoreConnection:
-        wrapper = connections[self.alias].copy()
-        wrapper.settings_dict["AUTOCOMMIT"] = True
-        self.kind.configure(wrapper, self.options)
-        driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
-        try:
-            return self.kind(wrapper, self.options)
-        except (Error, driver.Error) as error:
-            raise StoreUnavailable(f"the database {self.alias!r} cannot be reached: {error}") from error
-
-
-def _close_all(idle: deque[StoreConnection]) -> None:
-    while idle:
-        with suppress(IndexError):  # another thread may take it
-            idle.pop().close()
+    def _close_old(self, **_: object) -> None:
+        connection = self._own()
+        if connection is not None:
+            connection.wrapper.close_if_unusable_or_obsolete()
 
 
 @cache
@@ -337,13 +271,6 @@ def insert_sql(table: str, columns: str, rows: int = 1) -> str:
 def namespace_id(digest: bytes) -> int:
     """Return the number of a namespace, which is given by its digest; rows are found by it."""
     return int.from_bytes(digest[:8]) >> 1 if digest else _WHOLE_SITE_ID
-
-
-@lru_cache(maxsize=1024)
-def time_and_version_sql(clock: str, namespace: str = "") -> str:
-    """Return the SQL that reads the time of the database, in microseconds, and the version of the configuration."""
-    row = namespace_id(namespace_digest(namespace))
-    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = {row}), 0)"  # noqa: S608 - numbers
 
 
 def marks(number: int) -> str:

@@ -60,19 +60,18 @@ def make_batch(namespace: int, transaction: Transaction, *, is_full: bool) -> Ba
     `namespace` is the number of theirs.
     """
     connection, name = transaction.connection, unique_name()
-    connection.execute(connection.begin_sql)
+    transaction.begin()
     # The table has room for one batch, so that processes that collect at the same time wait for each other here.
     if not connection.insert("limits_app_batch", "id, name, counts", (namespace, name, b"")):
-        connection.rollback()
         return _waiting_batch(namespace, transaction)
     rows = connection.execute(_COUNTED, (namespace, _MAX_COUNTS))
     if not rows:
-        connection.rollback()
         return None
     packed = _pack(rows, is_full=is_full or len(rows) == _MAX_COUNTS)
     ids = [row[0] for row in rows]
-    remove = f"DELETE FROM limits_app_count WHERE id IN ({marks(len(ids))})"  # noqa: S608 - marks only
-    connection.commit([(remove, ids), (_FILL_BATCH, (packed, name))])
+    connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(ids))})", ids)  # noqa: S608 - marks only
+    connection.execute(_FILL_BATCH, (packed, name))
+    transaction.commit()
     return _unpack(name, packed)
 
 

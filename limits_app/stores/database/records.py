@@ -22,14 +22,15 @@ from limits_app.stores.database.connections import marks, namespace_id
 
 if TYPE_CHECKING:
     from limits_app.engine.keys import Scope
-    from limits_app.stores.database.connections import Statement, StoreConnection
+    from limits_app.stores.database.connections import StoreConnection
 
 ROW: Final = ("limits_app_state", "scope, states, logs, kept, counted_until, label, namespace")
 COUNT: Final = ("limits_app_count", "hour, label, namespace, amounts")
 """Tables with their columns."""
 COUNT_COLUMNS: Final = 4
+COLUMNS: Final = 4
+"""Of `rows_sql`, before those that are read beside a record."""
 NEXT_ROWS: Final = "SELECT scope, states, logs, kept FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
-UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
 _DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
 _WIDTH: Final = 8
@@ -57,8 +58,8 @@ class StoredRecord:
         self._logs = [] if codec is None else codec.logs_of(record)
         self._until = _counted_until(record)
 
-    def change(self, codec: Codec) -> Statement:
-        """Return the statement that saves the record in its row."""
+    def change(self, codec: Codec) -> tuple[str, list[object]]:
+        """Return the statement that saves the record in its row, with its values."""
         values: list[object] = [_states(codec, self.record)]
         logs = codec.logs_of(self.record)
         changed = codec is not self._codec or any(map(is_not, logs, self._logs))
@@ -129,17 +130,20 @@ def _find_definitions(connection: StoreConnection, name: bytes) -> bytes | None:
 
 
 @cache
-def rows_sql(number: int) -> str:
-    """Return the SQL that reads the rows of `number` scopes, in the order in which all processes lock them."""
+def rows_sql(number: int, read: str) -> str:
+    """Return the SQL that reads the rows of `number` scopes, in the order in which all processes lock them.
+
+    `read` is read beside each.
+    """
     condition = "= %s" if number == 1 else f"IN ({marks(number)}) ORDER BY scope"
-    return f"SELECT scope, states, logs, kept FROM limits_app_state WHERE scope {condition}"  # noqa: S608 - marks only
+    return f"SELECT scope, states, logs, kept, {read} FROM limits_app_state WHERE scope {condition}"  # noqa: S608
 
 
 @cache
 def change_row(*, logs: bool, kept: bool, mark: bool) -> str:
     """Return the SQL that saves the states of a row, and its logs, kept use and mark where they have changed."""
-    columns = ["logs"] * logs + ["kept"] * kept + ["counted_until", "label", "namespace"] * mark
-    return UPDATE.replace(" WHERE", "".join([f", {column} = %s" for column in columns]) + " WHERE")
+    columns = ["states"] + ["logs"] * logs + ["kept"] * kept + ["counted_until", "label", "namespace"] * mark
+    return f"UPDATE limits_app_state SET {', '.join([f'{column} = %s' for column in columns])} WHERE scope = %s"  # noqa: S608 - names only
 
 
 def _states(codec: Codec, record: Record) -> bytes:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from math import ceil
 from socket import SHUT_RDWR, socket
 from threading import RLock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.clock import Clock, monotonic_us
 from limits_app.stores.background import BackgroundTask
-from limits_app.stores.database.commit_log import CHANGE_COMMIT
-from limits_app.stores.database.connections import Failure, Statement, StoreConnection, time_and_version_sql
-from limits_app.stores.database.records import UPDATE, rows_sql
-from limits_app.stores.database.versions import VERSION
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from limits_app.stores.database.connections import ConnectionOptions
+from limits_app.stores.database.connections import Failure, StoreConnection
 
 _INTERVAL_US: Final = 200_000
 """How exact the timeouts are."""
 _IDLE_ROUNDS: Final = 50
-_PG_TRANSIENT: Final = {"40001", "40P01"}
-"""Serialization failure and deadlock."""
+_PG_TRANSIENT: Final = {"40001", "40P01", "25P03"}
+"""Serialization failure, deadlock, and a transaction that was idle for too long."""
 _PG_MISSING: Final = {"42P01", "42703"}
 """Undefined table and undefined column."""
-_PG_POOLED: Final = {"26000", "42P05"}
-"""A prepared statement is missing, or is there although this connection has not prepared it."""
-
 _PG_FULL: Final = "53100"
 """Disk full."""
 
@@ -46,7 +34,10 @@ _MYSQL_MISSING: Final = {1054, 1146}
 """Unknown column and unknown table."""
 _MYSQL_FULL: Final = {1021, 1114}
 """Disk full and table full."""
-_MYSQL_SHUTTING_DOWN: Final = {1053, 1927, 4031}
+_MYSQL_IDLE: Final = 4031
+"""The server has closed a connection that was idle for too long."""
+_MYSQL_CLOSED: Final = {1053, 1927, _MYSQL_IDLE}
+"""The server is shutting down, or has closed the connection."""
 
 
 class ReplyTimer:
@@ -96,68 +87,45 @@ REPLY_TIMER: Final = ReplyTimer()
 
 
 class PostgreSQLConnection(StoreConnection):
-    """A connection to PostgreSQL, by psycopg 3.
-
-    Values are put into statements by the client, so that several statements make one message and one round trip. The
-    statements of every request are prepared, with SQL's own PREPARE.
-    """
+    """A connection to PostgreSQL, by psycopg 3."""
 
     begin_sql = "BEGIN ISOLATION LEVEL READ COMMITTED"
     clock_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
     session_sql = "SELECT pg_backend_pid()"
+    _is_late = False
 
-    @classmethod
-    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
-        """Use neither Django's pool nor server-side binding, and set timeouts, in whole seconds and at least two."""
-        given = wrapper.settings_dict["OPTIONS"]
-        given.pop("pool", None)
-        given.pop("server_side_binding", None)
-        given["connect_timeout"] = seconds = max(ceil(options.connect_timeout), 2)
-        given["tcp_user_timeout"] = 1000 * seconds
+    def django_options(self) -> Mapping[str, object]:
+        """The timeouts of connections, in whole seconds and at least two."""
+        seconds = max(ceil(self.options.connect_timeout), 2)
+        return {"connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
 
     def prepare(self) -> None:
         self._is_late = False
-        self._calls: dict[str, str] = {}
-        self._frequent = {
-            rows_sql(1) + self.lock_sql,
-            time_and_version_sql(self.clock_sql),
-            VERSION,
-            UPDATE,
-            CHANGE_COMMIT,
-        }
-        self._names = count(1)
         timeouts = {
             "lock_timeout": self.options.lock_timeout,
             "statement_timeout": self.options.statement_timeout,
             "idle_in_transaction_session_timeout": self.options.idle_timeout,
         }
-        self.execute_all([(f"SET {name} = {round(seconds * 1000)}", ()) for name, seconds in timeouts.items()])
+        sets = [f"set_config('{name}', '{round(seconds * 1000)}', false)" for name, seconds in timeouts.items()]
+        self.execute(f"SELECT {', '.join(sets)}")
 
     def failure(self, error: Exception) -> Failure:
         """By the SQLSTATE, which only a server sends."""
         code: str | None = getattr(error, "sqlstate", None)
-        lost = code is None or bool(self.raw.closed)
         return Failure(
             code in _PG_TRANSIENT,
-            lost=lost,
+            lost=code is None or bool(self.raw.closed),
             silent=self._is_late,
             unmigrated=code in _PG_MISSING,
-            pooled=code in _PG_POOLED,
             full=code == _PG_FULL,
         )
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        return self.execute_all([(sql, values)])[-1]
-
-    def execute_all(self, batch: Sequence[Statement]) -> list[list[Any]]:
-        """Execute all statements in one message."""
-        calls = [self._call(sql) if sql in self._frequent else sql for sql, _ in batch]
-        self._execute("; ".join(calls), [value for _, values in batch for value in values])
-        cursor = self.cursor
-        results = [cursor.fetchall() if cursor.description else []]
-        while cursor.nextset():
-            results.append(cursor.fetchall() if cursor.description else [])
-        return results
+        REPLY_TIMER.start(self, self.options.reply_timeout)
+        try:
+            return super().execute(sql, values)
+        finally:
+            REPLY_TIMER.stop(self)
 
     def interrupt(self) -> None:
         """End the wait for a reply that is late: the driver finds its connection closed."""
@@ -169,24 +137,6 @@ class PostgreSQLConnection(StoreConnection):
         with REPLY_TIMER.closing:
             super().close()
 
-    def _execute(self, sql: str, values: Sequence[object] = ()) -> None:
-        REPLY_TIMER.start(self, self.options.reply_timeout)
-        try:
-            self.cursor.execute(sql, values)
-        finally:
-            REPLY_TIMER.stop(self)
-
-    def _call(self, sql: str) -> str:
-        """Return the call of a prepared statement, which is prepared where it was not yet."""
-        call = self._calls.get(sql)
-        if call is None:
-            name, marks = f"limits_{next(self._names)}", sql.count("%s")
-            numbers = [f"${number}" for number in range(1, marks + 1)]
-            self._execute(f"PREPARE {name} AS {sql.replace('%s', '{}').format(*numbers)}")
-            call = f"EXECUTE {name}" + (f" ({', '.join(['%s'] * marks)})" if marks else "")
-            self._calls[sql] = call
-        return call
-
 
 class MySQLConnection(StoreConnection):
     """A connection to MySQL or MariaDB."""
@@ -194,22 +144,25 @@ class MySQLConnection(StoreConnection):
     begin_sql = "START TRANSACTION"
     clock_sql = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
 
-    @classmethod
-    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
-        """Set the driver's timeouts, in whole seconds."""
-        given = wrapper.settings_dict["OPTIONS"]
-        given["connect_timeout"] = ceil(options.connect_timeout)
-        given["read_timeout"] = given["write_timeout"] = max(ceil(options.reply_timeout), 2)
+    def django_options(self) -> Mapping[str, object]:
+        """The driver's timeouts, in whole seconds; and rows are locked, but not the gaps between them."""
+        reply = max(ceil(self.options.reply_timeout), 2)
+        return {
+            "connect_timeout": ceil(self.options.connect_timeout),
+            "read_timeout": reply,
+            "write_timeout": reply,
+            "isolation_level": "read committed",
+        }
 
     def prepare(self) -> None:
-        """See StoreConnection; lock rows and not the gaps between them."""
         idle = ceil(self.options.idle_timeout)
         lock = max(round(self.options.lock_timeout), idle + 1)
-        # MySQL has no timeout for idle transactions, and skips the comment that MariaDB reads.
-        self.execute(f"SET SESSION innodb_lock_wait_timeout = {lock} /*M!100300 , idle_transaction_timeout = {idle} */")
-        self.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        # The hour that comes twice when summer time ends is two hours here.
-        self.execute("SET time_zone = '+00:00'")
+        # The hour that comes twice when summer time ends is two hours here. MySQL has no timeout for idle transactions,
+        # and skips the comment that MariaDB reads.
+        self.execute(
+            f"SET SESSION innodb_lock_wait_timeout = {lock}, time_zone = '+00:00'"
+            f" /*M!100300 , idle_transaction_timeout = {idle} */"
+        )
 
     def ignore_existing(self, insert: str) -> str:
         return insert.replace("INSERT", "INSERT IGNORE", 1)
@@ -218,8 +171,8 @@ class MySQLConnection(StoreConnection):
         """By the number of the error."""
         number = error.args[0] if error.args else 0
         return Failure(
-            number in _MYSQL_TRANSIENT,
-            lost=number == 0 or number in _MYSQL_CLIENT_ERRORS or number in _MYSQL_SHUTTING_DOWN,
+            number in _MYSQL_TRANSIENT or number == _MYSQL_IDLE,
+            lost=number == 0 or number in _MYSQL_CLIENT_ERRORS or number in _MYSQL_CLOSED,
             silent=isinstance(error.__context__, TimeoutError),
             unmigrated=number in _MYSQL_MISSING,
             full=number in _MYSQL_FULL,

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from os.path import realpath
 from random import random
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from limits_app.engine.errors import StoreBlocked
 from limits_app.stores.database.connections import Failure, StoreConnection
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    from limits_app.stores.database.connections import ConnectionOptions
 
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 """Another connection has locked the file."""
@@ -36,15 +31,14 @@ class SQLiteConnection(StoreConnection):
     lock_sql = ""
     is_local = True
 
-    @classmethod
-    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+    def django_options(self) -> Mapping[str, object]:
         """Require a file: a database in memory belongs to one connection, or is locked by the others."""
-        if wrapper.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's wrapper has it
+        if self.wrapper.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's wrapper has it
             raise ImproperlyConfigured(
-                f"the database {wrapper.alias!r} is in memory, where the store cannot have a second connection: "
+                f"the database {self.wrapper.alias!r} is in memory, where the store cannot have a second connection: "
                 "keep limits in a file (in tests: TEST['NAME']), or in a store of kind 'memory'"
             )
-        wrapper.settings_dict["OPTIONS"]["timeout"] = options.lock_timeout
+        return {"timeout": self.options.lock_timeout}
 
     def prepare(self) -> None:
         """Retry here: SQLite's own busy handler lets some connections wait indefinitely."""
@@ -70,7 +64,7 @@ class SQLiteConnection(StoreConnection):
                     raise
                 if not deadline:
                     deadline = now + self.options.lock_timeout
-                    self.check_caller(self.alias)
+                    self.check_caller(self.wrapper.alias)
             sleep(random() * _MAX_PAUSE_SECONDS)
 
     def rollback(self) -> None:
@@ -80,8 +74,9 @@ class SQLiteConnection(StoreConnection):
 
     def close(self) -> None:
         # The statement of a cursor that a signal handler has interrupted would keep the file locked.
-        with suppress(self.error):
-            self.cursor.close()
+        if self.wrapper.connection is not None:
+            with suppress(self.error):
+                self.cursor.close()
         super().close()
 
     @staticmethod

@@ -20,13 +20,14 @@ from limits_app.engine.keys import short_key, slices_key
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import LEASE_US, lease_us_of, new_record
 from limits_app.stores.database import counts, versions
-from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
+from limits_app.stores.database.connections import ConnectionOptions, ThreadConnections
+from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.records import RecordTable
-from limits_app.stores.database.runner import Housekeeping, TransactionRunner
+from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
 from limits_app.stores.database.transaction import ServerClock, Transaction
-from limits_app.stores.in_thread import AskedInThread, Settling
+from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.steps import first_admitted, open_once
 
 logger = logging.getLogger("limits_app")
@@ -64,10 +65,9 @@ class DatabaseStore(AskedInThread):
         self.lease_us = lease_us_of(lease_seconds)
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
         self._open_again = None if clock is not None else partial(open_database_store, using, **options)
-        self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
-        self._runner = TransactionRunner(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
+        self._connections = ThreadConnections(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
+        self._runner = TransactionRunner(self._connections, RecordTable(), Housekeeping(), self._clock(clock))
         self.clock = self._runner.clock
-        self._settling = Settling()
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -84,7 +84,7 @@ class DatabaseStore(AskedInThread):
         return self._open_again, ()
 
     def __repr__(self) -> str:
-        return f"DatabaseStore({self._pool.alias!r})"
+        return f"DatabaseStore({self._connections.alias!r})"
 
     def acquire(self, claim: Claim) -> bool:
         return self.acquire_first((claim,)) is not None
@@ -96,26 +96,22 @@ class DatabaseStore(AskedInThread):
             return None
         charge = partial(self._charge_first, claims, emptiest_first, failover)
         try:
-            chosen = self._runner.run(charge, claims, "acquire")
+            return self._runner.run(charge)
         except BaseException:
-            self._refund_in_doubt(claims)
+            for claim in claims:
+                claim.admitted = None
             raise
-        if chosen is not None:
-            chosen.admitted = True
-        return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if self._runner.is_running():  # called by a finalizer or a signal handler
-            self._runner.do_later(partial(self._settle_after_transaction, claim, changes))
+            self._runner.do_later(partial(self._settle_after_step, claim, changes))
             return
-        token, kept_leases = object(), True
+        if claim.settled:
+            return
+        kept_leases = True
         try:
-            if self._settling.begin(claim, token):
-                kept_leases = self._settle_once(claim, changes)
-                claim.settled = True
-        finally:
-            self._settling.end(claim, token)
-            # Also after an interruption, which may have come when the claim was settled.
+            kept_leases = self._runner.run(partial(self._settle, claim, changes))
+        finally:  # also after an interruption, which may have come when the claim was settled
             if self.line.busy:
                 self.line.notify(claim.plan.scope_keys)
         if not kept_leases:
@@ -166,18 +162,18 @@ class DatabaseStore(AskedInThread):
 
         Then statements that were prepared, and timeouts that were set, are those of other clients.
         """
-        return self._pool.pools_transactions()
+        return self._connections.pools_transactions()
 
     def close(self) -> None:
-        """Close idle connections; a store that is used again opens new ones."""
-        self._pool.close()
+        """Close the connection of the calling thread; a store that is used again opens a new one."""
+        self._connections.close()
 
     def _clock(self, clock: Callable[[], int] | None) -> Clock:
         if clock is not None:
             return as_clock(clock)
-        if self._pool.kind.is_local:
+        if self._connections.kind.is_local:
             return Clock(system_us)
-        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.time()))
+        return ServerClock(lambda: self._runner.run(Transaction.server_time))
 
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
@@ -191,54 +187,38 @@ class DatabaseStore(AskedInThread):
         def peek(claim: Claim) -> None:
             engine.peek(claim, transaction.records(claim.plan), transaction.now)
 
-        try:
-            for claim in claims:
-                transaction.check(claim)
-                claim.admitted = None
-            chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
-            transaction.save(chosen)
-        except BaseException as error:
-            if not transaction.has_committed(error):
-                for claim in claims:
-                    claim.admitted = None
-            raise
+        for claim in claims:
+            transaction.check(claim)
+            claim.admitted = None
+        chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
+        transaction.save()
         return chosen
-
-    def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
-        """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
-        if (claim, "acquire") in self._runner.doubts:
-            lock_again = partial(_lock_again, claim)
-            claim.admitted = self._runner.run(lock_again, [claim], "acquire") is claim
-            if not claim.admitted:
-                return True
-        return self._runner.run(partial(self._settle, claim, changes), [claim], "settle")
 
     def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
         transaction.lock([claim.plan])
+        if claim.settled:  # by another thread, while this one waited for the rows
+            return True
         records = transaction.records(claim.plan, migrated=False)
         kept_leases = engine.settle(claim, records, transaction.now, changes)
+        has_changes = transaction.write()
+        claim.settled = True
         try:
-            claim.settled = True
-            transaction.save(kept_leases)
-        except BaseException as error:
-            claim.settled = transaction.has_committed(error)
+            if has_changes:
+                transaction.commit()
+        except transaction.connection.error as error:
+            claim.unanswered = claim.unanswered or transaction.is_lost(error)
+            claim.settled = False
             raise
         return kept_leases
 
-    def _settle_after_transaction(self, claim: Claim, changes: Amounts) -> None:
+    def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
         try:
             self.settle(claim, changes)
-        except StoreUnavailable as error:  # the caller of the transaction does not expect it
+        except StoreUnavailable as error:  # the caller of the step does not expect it
             if self.settle_later is None:
-                logger.warning("a release within a transaction of the store could not be settled: %s", error)
+                logger.warning("a release within a step of the store could not be settled: %s", error)
             else:
                 self.settle_later(claim, changes)
-
-    def _refund_in_doubt(self, claims: Sequence[Claim]) -> None:
-        """Have claims refunded that may have been admitted although their caller got an error."""
-        for claim in claims:
-            if self.settle_later is not None and (claim, "acquire") in self._runner.doubts:
-                self.settle_later(claim, [-amount for amount in claim.amounts])
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
         keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.shape.permits}
@@ -257,13 +237,6 @@ class DatabaseStore(AskedInThread):
 
 def _peek(claim: Claim, transaction: Transaction) -> None:
     engine.peek(claim, transaction.read(claim), transaction.now)
-
-
-def _lock_again(claim: Claim, transaction: Transaction) -> None:
-    """Lock the rows again, which finds out whether a commit in doubt took effect, and prevents a later one."""
-    transaction.lock([claim.plan])
-    transaction.records(claim.plan, migrated=False)
-    transaction.save()
 
 
 def open_database_store(

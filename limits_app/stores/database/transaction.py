@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from limits_app.engine import engine
 from limits_app.engine.clock import Clock
 from limits_app.engine.errors import StaleConfiguration
+from limits_app.engine.keys import namespace_digest
 from limits_app.engine.record import new_record
-from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
-from limits_app.stores.database.connections import insert_sql, time_and_version_sql
-from limits_app.stores.database.records import COUNT, COUNT_COLUMNS, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
+from limits_app.stores.database.connections import insert_sql, namespace_id
+from limits_app.stores.database.records import (
+    COLUMNS,
+    COUNT,
+    COUNT_COLUMNS,
+    NEXT_ROWS,
+    ROW,
+    RecordTable,
+    StoredRecord,
+    rows_sql,
+)
+from limits_app.stores.database.versions import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limits_app.engine.plan import Claim, Plan
     from limits_app.engine.record import Record
-    from limits_app.stores.database.connections import Statement, StoreConnection
+    from limits_app.stores.database.connections import StoreConnection
 
 _DRIFT: Final = 1024
 """A machine's clock may be faster than the server's by one part in so many, and still give no later time."""
+_IF_CURRENT: Final = f" AND {VERSION} = %s"
 
 
 class ServerClock(Clock):
@@ -52,157 +64,168 @@ class RowExistsError(Exception):
 
 
 class Transaction:
-    """One attempt to do some work, on one connection.
+    """One attempt to do some work, on one connection; rolled back unless the work commits it.
 
     `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` is how many rows
-    were created, `counted` whether counts were added. `in_doubt` is set while a commit has no reply,
-    `is_committed` once a server has replied.
+    were created, `counted` whether counts were added.
     """
 
-    def __init__(
-        self, connection: StoreConnection, table: RecordTable, clock: Clock, doubt: Doubt | None = None
-    ) -> None:
+    def __init__(self, connection: StoreConnection, table: RecordTable, clock: Clock) -> None:
         self.connection = connection
         self.clock = clock
         self.now = 0
         self.version = 0
         self.added = 0
         self.counted = False
-        self.in_doubt: Doubt | None = None
-        self.is_committed = False
+        self.is_open = False
+        """Whether it has begun, and not ended."""
+        self.is_committing = False
+        """Whether it waits for the reply to its COMMIT: then it may have taken effect."""
         self._table = table
-        self._doubt = doubt
-        self._server_now = 0
-        self._namespace = ""
+        self._namespace_id = 0
         """Whose version is read."""
+        self._checked_version: int | None = None
+        """The version that must be current while rows are saved."""
         self._stored: dict[bytes, StoredRecord] = {}
         self._unreadable: set[bytes] = set()
 
-    def lock(self, plans: Sequence[Plan]) -> None:
-        """Begin, and lock the scopes of some plans.
+    def begin(self) -> None:
+        """Begin the transaction; statements before that are transactions of their own."""
+        self.is_open = True
+        self.connection.execute(self.connection.begin_sql)
 
-        Raises AlreadyCommittedError when an earlier attempt took effect.
-        """
+    def commit(self) -> None:
+        """Commit the transaction."""
+        self.is_committing = True
+        self.connection.execute("COMMIT")
+        self.is_committing = self.is_open = False
+
+    def is_lost(self, error: Exception) -> bool:
+        """Return whether it may have taken effect although the driver has raised an error."""
+        failure = self.connection.failure(error)
+        return self.is_committing and failure.lost and not failure.transient
+
+    def server_time(self) -> int:
+        """Return the time of the database in microseconds."""
+        return int(self.connection.execute(f"SELECT {self.connection.clock_sql}")[0][0])
+
+    def lock(self, plans: Sequence[Plan]) -> None:
+        """Begin, and lock the scopes of some plans."""
         for plan in plans:
             for schema in plan.shape.schemas:
                 self._table.define(self.connection, schema)
-        self._namespace = plans[0].namespace
-        self._begin({key for plan in plans for key in plan.short_keys()}, self.connection.lock_sql)
-        if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
-            raise AlreadyCommittedError
+        self.begin()
+        self._load({key for plan in plans for key in plan.short_keys()}, self.connection.lock_sql, plans[0].namespace)
 
     def check(self, claim: Claim) -> None:
-        """Raise StaleConfiguration for a claim of another version."""
+        """Raise StaleConfiguration for a claim of another version.
+
+        A server has read the version before it waited for locks, so that it is compared again when rows are saved.
+        """
         if claim.version is not None and claim.version != self.version:
             raise StaleConfiguration
+        if not self.connection.is_local:
+            self._checked_version = claim.version
 
     def records(self, plan: Plan, *, migrated: bool = True) -> list[Record]:
-        """Return the records of a plan's scopes, `migrated` to its schemas or under those that they were written under.
-
-        Where an earlier attempt may still be about to create rows, they are created here too, so that one waits.
-        """
-        found = []
+        """Return the records of a plan's scopes, `migrated` to its schemas or those that they were written under."""
+        records = []
         for key, scope, schema in zip(plan.short_keys(), plan.scopes, plan.shape.schemas, strict=True):
             stored = self._stored.get(key)
             if stored is None:
                 is_new = key not in self._unreadable
                 stored = self._stored[key] = StoredRecord(key, new_record(schema), None, is_new=is_new)
-                stored.record.changed = self._doubt is not None or not is_new
+                stored.record.changed = not is_new
             elif migrated and stored.record.schema is not schema:
                 stored.record = engine.migrate(stored.record, schema, self.now)
             stored.scope = scope
-            found.append(stored.record)
-        return found
+            records.append(stored.record)
+        return records
 
     def lock_rows(self, keys: Iterable[bytes], *, skip_locked: bool = False) -> list[StoredRecord]:
         """Begin, and lock the rows that some scopes have; with `skip_locked` without those that are locked."""
-        self._begin(keys, self.connection.skip_locked_sql if skip_locked else self.connection.lock_sql)
+        self.begin()
+        self._load(keys, self.connection.skip_locked_sql if skip_locked else self.connection.lock_sql)
         return list(self._stored.values())
 
     def lock_next(self, key: bytes, number: int) -> list[tuple[bytes, StoredRecord | None]]:
         """Begin, and lock the next rows in the order of keys, but for locked ones; None for unreadable ones."""
-        connection = self.connection
-        batch = [(connection.begin_sql, ()), (NEXT_ROWS + connection.skip_locked_sql, (key, number))]
-        return [(bytes(row[0]), self._table.read(connection, row)) for row in connection.execute_all(batch)[-1]]
-
-    def change(self, stored: StoredRecord) -> Statement | None:
-        """Return the statement that saves a record; None where it has not changed."""
-        return stored.change(self._table.codec(stored.record)) if stored.record.changed else None
+        self.begin()
+        rows = self.connection.execute(NEXT_ROWS + self.connection.skip_locked_sql, (key, number))
+        return [(bytes(row[0]), self._table.read(self.connection, row)) for row in rows]
 
     def read(self, claim: Claim) -> list[Record]:
         """Return the records of a claim's scopes, as they are at one moment, without a lock."""
-        self._namespace = claim.plan.namespace
-        self._load([], claim.plan.short_keys(), "")
+        self._load(claim.plan.short_keys(), "", claim.plan.namespace)
         self.check(claim)
         return self.records(claim.plan)
 
-    def save(self, result: object = None) -> None:
-        """Save the records that have changed, and commit; `result` is that of the work.
+    def write(self) -> bool:
+        """Write the records that have changed, and return whether there are any.
 
-        Raises RowExistsError, with nothing saved, when another process has created one of the rows meanwhile.
+        Raises RowExistsError when another process has created one of the rows meanwhile, and StaleConfiguration when
+        the version has changed since the rows were locked.
         """
-        connection, added = self.connection, 0
-        batch: list[Statement] = []
         counts: list[object] = []
         changed = sorted([stored for stored in self._stored.values() if stored.record.changed], key=_key)
-        if not changed:
-            connection.rollback()
-            return
         for stored in changed:
-            codec = self._table.codec(stored.record)
-            if not stored.is_new:
-                batch.append(stored.change(codec))
-            elif connection.insert(*ROW, stored.new_row(codec)):
-                added += 1
-            else:
-                raise RowExistsError
+            self.change(stored)
             counts += stored.counts()
         if counts:
-            batch.append((insert_sql(*COUNT, rows=len(counts) // COUNT_COLUMNS), counts))
-        self._commit(batch, result)
-        self.added += added
-        self.counted = self.counted or bool(counts)
+            self.connection.execute(insert_sql(*COUNT, rows=len(counts) // COUNT_COLUMNS), counts)
+            self.counted = True
+        return bool(changed)
 
-    def has_committed(self, error: BaseException) -> bool:
-        """Return whether `save` took effect although it raised: a signal handler may raise after the commit."""
-        connection = self.connection
-        if connection.is_local:
-            return not isinstance(error, (connection.error, RowExistsError)) and not connection.raw.in_transaction
-        return self.is_committed
+    def save(self) -> None:
+        """Write the records that have changed, and commit."""
+        if self.write():
+            self.commit()
 
-    def _begin(self, keys: Iterable[bytes], lock_sql: str) -> None:
-        self._load([(self.connection.begin_sql, ())], sorted(keys), lock_sql)
+    def change(self, stored: StoredRecord) -> None:
+        """Write a record that has changed."""
+        connection, codec = self.connection, self._table.codec(stored.record)
+        if stored.is_new:
+            if not connection.insert(*ROW, stored.new_row(codec)):
+                raise RowExistsError
+            self.added += 1
+            return
+        sql, values = stored.change(codec)
+        if self._checked_version is None:
+            connection.execute(sql, values)
+            return
+        connection.execute(sql + _IF_CURRENT, (*values, self._namespace_id, self._checked_version))
+        if not connection.cursor.rowcount:
+            raise StaleConfiguration
+        self._checked_version = None  # all rows are locked, so that one comparison is enough
 
-    def _load(self, batch: list[Statement], keys: Sequence[bytes], lock_sql: str) -> None:
-        """Execute statements, and read the rows of some scopes, the time and the version."""
-        if keys:
-            batch.append((rows_sql(len(keys)) + lock_sql, keys))
-        batch.append((time_and_version_sql(self.connection.clock_sql, self._namespace), ()))
-        results: list[list[Any]] = self.connection.execute_all(batch)
-        self._server_now, self.version = map(int, results[-1][0])
-        self.now = self._server_now if isinstance(self.clock, ServerClock) else self.clock()
+    def _load(self, keys: Iterable[bytes], lock_sql: str, namespace: str = "") -> None:
+        """Read the rows of some scopes, and lock them; and the time and the version."""
+        connection, rows, in_order = self.connection, [], sorted(keys)
+        self._namespace_id = _namespace_id(namespace)
+        read = f"{connection.clock_sql}, {VERSION}"
+        if in_order:
+            rows = connection.execute(rows_sql(len(in_order), read) + lock_sql, (self._namespace_id, *in_order))
+        times = [row[COLUMNS:] for row in rows] or connection.execute(f"SELECT {read}", (self._namespace_id,))
+        # A row is read again after a wait for its lock: the latest time is that of the last lock.
+        now, self.version = max([int(row[0]) for row in times]), int(times[0][1])
         if isinstance(self.clock, ServerClock):
-            self.clock.set(self._server_now)
+            self.clock.set(now)
+            self.now = now
+        else:
+            self.now = self.clock()
         self._stored.clear()
         self._unreadable.clear()
-        for row in results[-2] if keys else ():
-            stored = self._table.read(self.connection, row)
+        for row in rows:
+            stored = self._table.read(connection, row)
             if stored is None:
                 self._unreadable.add(bytes(row[0]))
             else:
                 self._stored[stored.key] = stored
 
-    def _commit(self, batch: list[Statement], result: object) -> None:
-        connection = self.connection
-        if connection.is_local:
-            connection.commit(batch)
-            return
-        commit, statement = connection.log.next_commit(self._server_now)
-        self.in_doubt = Doubt(commit, result)
-        connection.commit([*batch, statement])
-        self.is_committed = True
-        self.in_doubt = None
-        connection.log.committed()
+
+@lru_cache(maxsize=1024)
+def _namespace_id(namespace: str) -> int:
+    return namespace_id(namespace_digest(namespace))
 
 
 def _key(stored: StoredRecord) -> bytes:

@@ -12,15 +12,16 @@ from limits_app.stores.database.connections import namespace_id
 if TYPE_CHECKING:
     from limits_app.stores.database.transaction import Transaction
 
-VERSION: Final = "SELECT version FROM limits_app_version WHERE id = %s"
+VERSION: Final = "COALESCE((SELECT version FROM limits_app_version WHERE id = %s), 0)"
+"""The version of a namespace; 0 where it has none."""
 _LOG: Final = "SELECT version, log FROM limits_app_version WHERE id = %s"
 _ADVANCE: Final = "UPDATE limits_app_version SET version = %s, log = %s WHERE id = %s"
 
 
 def version(namespace: str, transaction: Transaction) -> int:
     """Return the version of a namespace."""
-    rows = transaction.connection.execute(VERSION, (namespace_id(namespace_digest(namespace)),))
-    return int(rows[0][0]) if rows else 0
+    [row] = transaction.connection.execute(f"SELECT {VERSION}", (namespace_id(namespace_digest(namespace)),))
+    return int(row[0])
 
 
 def read(namespace: str, transaction: Transaction) -> ChangeLog:
@@ -35,9 +36,10 @@ def advance(changes: Collection[Change], namespace: str, transaction: Transactio
     """
     connection, row_id = transaction.connection, namespace_id(namespace_digest(namespace))
     connection.insert("limits_app_version", "id, version", (row_id, 0))
-    rows = connection.execute_all([(connection.begin_sql, ()), (_LOG + connection.lock_sql, (row_id,))])[-1]
-    log = _log_of(rows).advanced(changes)
-    connection.commit([(_ADVANCE, (log.version, log.log, row_id))])
+    transaction.begin()
+    log = _log_of(connection.execute(_LOG + connection.lock_sql, (row_id,))).advanced(changes)
+    connection.execute(_ADVANCE, (log.version, log.log, row_id))
+    transaction.commit()
     return log.version
 
 

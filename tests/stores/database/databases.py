@@ -58,9 +58,9 @@ def forget() -> None:
 
 def models() -> list[type[Model]]:
     """The models whose tables the store uses."""
-    from limits_app.models import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
+    from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 
-    return [LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch]
+    return [LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch]
 
 
 def empty() -> None:

@@ -119,7 +119,7 @@ def test_nobody_waits_for_the_turn_of_who_waits_for_him(store: DatabaseStore) ->
         with transaction.atomic(using=ALIAS):
             write()
             waiting = threads.submit(limits.try_acquire)
-            while not store._pool.is_busy:
+            while not store._runner.has_turn:
                 pass
             with pytest.raises(StoreBlocked):
                 limits.try_acquire()

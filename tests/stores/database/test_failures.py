@@ -23,8 +23,9 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim
+from limits_app.engine.plan import Claim
 from limits_app.stores.database import DatabaseStore
+from limits_app.stores.database.transaction import Transaction
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
@@ -124,7 +125,7 @@ def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_
 
 @pytest.mark.alone
 @pytest.mark.parametrize("start", [postgres_server, mariadb_server])
-def test_a_frozen_server_is_an_error_in_time_and_its_commit_counts_once(
+def test_a_frozen_server_is_an_error_in_time_and_charges_at_most_once(
     start: Callable[..., object], django_db_blocker: DjangoDbBlocker
 ) -> None:
     with start() as server, django_db_blocker.unblock(), database(server.settings):  # type: ignore[attr-defined]
@@ -158,15 +159,14 @@ def test_a_lock_is_waited_for_as_long_as_the_server_lives(open_store: Open) -> N
 def _stop_in_the_middle(pipe: Connection, settings: Settings) -> None:
     """Freeze with the row of a scope locked; say how it went afterwards."""
     store = opened(settings)
-    kind = store._pool.kind
-    commit = kind.commit
+    write = Transaction.write
 
-    def commit_after_a_pause(*args: Any) -> bool:
-        kind.commit = commit  # type: ignore[method-assign]  # the next one is not interrupted
+    def write_after_a_pause(transaction: Transaction) -> bool:
+        Transaction.write = write  # type: ignore[method-assign]  # the next one is not interrupted
         os.kill(os.getpid(), signal.SIGSTOP)
-        return commit(*args)
+        return write(transaction)
 
-    kind.commit = commit_after_a_pause  # type: ignore[method-assign]
+    Transaction.write = write_after_a_pause  # type: ignore[method-assign]
     pipe.send(bool(limits_of(store, CallLimit(9, YEAR, FIXED)).try_acquire()))
 
 
@@ -259,25 +259,30 @@ def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
     "people",
     [pytest.param(["one"], marks=pytest.mark.release, id="one_scope"), pytest.param(["one", "two"], id="two_scopes")],
 )
-def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_of_the_replies_is_lost(
+def test_what_is_acquired_and_settled_is_charged_at_most_once_each_time_when_a_fifth_of_the_replies_is_lost(
     lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
 ) -> None:
     parts = [scoped(lossy_store, RateLimit("units", 10**6, YEAR), entity=who) for who in people]
-    limits = limits_in(lossy_store, *parts)
+    limits, sent, refunds = limits_in(lossy_store, *parts), 0, 0
     loser.share = 0.2
     claims: list[Claim] = []
-    for _ in range(500):
-        claim = claim_of(limits, {"units": 10})
-        again(lambda claim=claim: lossy_store.acquire(claim))  # type: ignore[misc]  # bound now
-        assert claim.admitted
-        claims.append(claim)
+    while len(claims) < 300:
+        claim, sent = claim_of(limits, {"units": 10}), sent + 1
+        with suppress(StoreUnavailable):
+            assert lossy_store.acquire(claim)
+            claims.append(claim)
+            continue
+        assert claim.admitted is None
     for claim in claims:
         changes = [-4 * limit.rule.parts_per_unit for limit in claim.shape.limits]
         again(lambda claim=claim, changes=changes: lossy_store.settle(claim, changes))  # type: ignore[misc]  # bound now
         assert claim.settled
+        refunds += not claim.unanswered
     loser.share = 0
-    assert lossy.lost > 150
-    assert [used(limits_in(lossy_store, part), "units") for part in parts] == [pytest.approx(3000, abs=2)] * len(people)
+    assert lossy.lost == sent - refunds > 80
+    shares = [float(str(used(limits_in(lossy_store, part), "units"))) for part in parts]
+    assert 10 * 300 - 4 * 300 - 2 <= min(shares) == pytest.approx(max(shares))
+    assert max(shares) <= 10 * sent - 4 * refunds + 2
 
 
 class Owner:
@@ -293,7 +298,7 @@ class Owner:
 
 
 @pytest.mark.parametrize("people", [["one"], ["one", "two"]], ids=["one_scope", "two_scopes"])
-def test_a_lost_lease_is_reported_once_when_a_fifth_of_the_replies_is_lost(
+def test_a_lost_lease_is_reported_once_unless_a_reply_to_the_release_was_lost(
     lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
 ) -> None:
     def limits(*, max_hold_seconds: float) -> LimitSet:
@@ -302,47 +307,60 @@ def test_a_lost_lease_is_reported_once_when_a_fifth_of_the_replies_is_lost(
 
     def admitted(hold: LimitSet) -> bool:
         owners.append(Owner(claim_of(hold)))
-        again(lambda: lossy_store.acquire(owners[-1].claim))
-        return owners[-1].claim.admitted is True
+        return lossy_store.acquire(owners[-1].claim)
 
     short, long = limits(max_hold_seconds=0.001), limits(max_hold_seconds=60)
-    owners, loser.share = list[Owner](), 0.2
+    owners = list[Owner]()
     for hold in [short] * 60 + [long]:
         until(partial(admitted, hold))
     held = [owner for owner in owners if owner.claim.admitted]
+    loser.share = 0.2
     for owner in held:
         again(partial(lossy_store.settle, owner.claim, owner.claim.shape.changes((), owner.claim.amounts)))
     loser.share = 0
-    assert lossy.lost > 10
-    assert [owner.times for owner in held] == [1] * 60 + [0]
+    assert lossy.lost > 5
+    assert [owner.times for owner in held] == [not owner.claim.unanswered for owner in held[:-1]] + [0]
 
 
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("entities", ["a", "ab"], ids=["one_claim", "two_claims"])
-def test_an_acquire_whose_reply_was_lost_is_refunded_later_and_only_where_it_was_charged(
+def test_an_acquire_whose_reply_was_lost_is_not_sent_again(
     lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, entities: str, *, arrives: bool
 ) -> None:
-    limits = [CallLimit(9, YEAR, FIXED), ResourceLimit("db", 1)]
-    sets = [limits_of(lossy_store, *limits, entity=entity) for entity in entities]
-    kept: list[tuple[Claim, Amounts]] = []
-    lossy_store.settle_later = lambda claim, changes: kept.append((claim, changes))
-    lossy_store.version()  # the connection that loses the reply
-    loser.share, loser.arrives = 1, arrives
-    connections[ALIAS].settings_dict["PORT"] = "1"
+    sets = [limits_of(lossy_store, CallLimit(9, YEAR, FIXED), entity=entity) for entity in entities]
     claims = [claim_of(one) for one in sets]
-    with pytest.raises(StoreUnavailable):
+    loser.share, loser.arrives = 1, arrives
+    with pytest.raises(StoreUnavailable, match="did not reply to a COMMIT, which may have taken effect"):
         lossy_store.acquire_first(claims)
-    assert [claim.admitted for claim in claims] == [None] * len(sets)
-    connections[ALIAS].settings_dict["PORT"] = str(lossy.port)
     loser.share = 0
-    assert [claim for claim, _ in kept] == claims
-    for claim, changes in kept:
-        lossy_store.settle(claim, changes)
-        assert claim.settled
-    assert [claim.admitted for claim in claims] == [arrives] + [False] * (len(sets) - 1)
-    assert [holders(one) for one in sets] == [0] * len(sets)
+    assert [claim.admitted for claim in claims] == [None] * len(sets)
     assert [used(one) for one in sets] == [int(arrives)] + [0] * (len(sets) - 1)
     assert all(one.try_acquire() for one in sets)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_release_whose_reply_was_lost_delivers_permits_and_debt_but_no_refund(
+    lossy_store: DatabaseStore, loser: Loser, *, arrives: bool
+) -> None:
+    limits = limits_of(
+        lossy_store, RateLimit("debt", 10**6, YEAR), RateLimit("refund", 10**6, YEAR), ResourceLimit("db", 1)
+    )
+    claim = claim_of(limits, {"debt": 100, "refund": 100})
+    owner = Owner(claim)
+    assert lossy_store.acquire(claim)
+    used_parts = [used * limit.rule.parts_per_unit for used, limit in zip((130, 60), claim.shape.limits, strict=False)]
+    changes = claim.shape.changes([*used_parts, -1], claim.amounts)
+    loser.share, loser.arrives = 1, arrives
+    with pytest.raises(StoreUnavailable):
+        lossy_store.settle(claim, changes)
+    loser.share = 0
+    assert not claim.settled
+    lossy_store.settle(claim, changes)
+    assert claim.settled
+    assert holders(limits) == 0
+    assert used(limits, "debt") == pytest.approx(160 if arrives else 130, abs=1)
+    assert used(limits, "refund") == pytest.approx(60 if arrives else 100, abs=1)
+    assert owner.times == 0
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from unittest.mock import Mock
 
 import pytest
 from django.db import connections
@@ -12,7 +13,8 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app.engine.errors import StoreFull
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.stores.database import DatabaseStore, runner, servers
+from limits_app.stores.database import DatabaseStore, housekeeping
+from limits_app.stores.database.connections import Failure
 from limits_app.stores.database.servers import MySQLConnection
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting, total
@@ -55,7 +57,7 @@ def fill(store: DatabaseStore) -> int:
 def test_known_scopes_are_decided_in_a_full_file_and_idle_ones_make_room(
     sqlite_store: DatabaseStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_SEARCHES", 0)
+    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
     known = limits_of(sqlite_store, RateLimit("x", 7, 1000), QuotaLimit("q", 5, "month"), entity="known")
     assert known.try_acquire({"x": 3, "q": 1})
     number = fill(sqlite_store)
@@ -99,7 +101,7 @@ _FULL_DISK = """
 def test_known_scopes_are_decided_on_a_full_disk_of_postgresql(
     on_postgres: PostgresServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_SEARCHES", 0)
+    monkeypatch.setattr(housekeeping, "_SECONDS_BETWEEN_SEARCHES", 0)
     store = DatabaseStore(ALIAS, clock=clock, **PATIENT)
     try:
         with connections[ALIAS].cursor() as cursor:
@@ -121,5 +123,5 @@ def test_known_scopes_are_decided_on_a_full_disk_of_postgresql(
 
 @pytest.mark.parametrize("number", [1021, 1114])
 def test_mysql_and_mariadb_report_a_full_disk_or_table_by_number(number: int) -> None:
-    failure = MySQLConnection.failure(object.__new__(MySQLConnection), Exception(number, "full"))
-    assert failure == servers.Failure(transient=False, lost=False, full=True)
+    failure = MySQLConnection.failure(Mock(MySQLConnection), Exception(number, "full"))
+    assert failure == Failure(transient=False, lost=False, full=True)

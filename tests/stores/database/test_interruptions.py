@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from types import FrameType
 
 import pytest
@@ -12,7 +13,6 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import RateLimit
 from limits_app.stores.database import DatabaseStore
-from limits_app.stores.database.connections import Statement, StoreConnection
 from limits_app.stores.database.transaction import Transaction
 from tests.interrupting import Interrupted, interrupted_at_event
 from tests.stores.database.conftest import Open
@@ -33,24 +33,55 @@ def refundable(open_store: Open) -> tuple[DatabaseStore, LimitSet, Acquisition]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_release_that_is_interrupted_at_its_commit_is_settled_once(
+def test_a_release_that_is_interrupted_at_its_commit_is_settled_at_most_once(
     refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch, *, commits: bool
 ) -> None:
-    store, limits, acquired = refundable
-    kind = store._pool.kind
-    commit = kind.commit
+    _, limits, acquired = refundable
+    commit = Transaction.commit
 
-    def interrupted(connection: StoreConnection, batch: Sequence[Statement] = ()) -> None:
-        monkeypatch.setattr(kind, "commit", commit)
+    def interrupted(transaction: Transaction) -> None:
+        monkeypatch.setattr(Transaction, "commit", commit)
         if commits:
-            commit(connection, batch)
+            commit(transaction)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(kind, "commit", interrupted)
+    monkeypatch.setattr(Transaction, "commit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired.release()
-    assert commits or not acquired.claim.settled
     acquired.release()
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5 if commits else 9, abs=0.1)
+
+
+def test_a_release_that_is_interrupted_before_its_commit_is_settled_by_the_next_one(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, limits, acquired = refundable
+    write = Transaction.write
+
+    def interrupted(transaction: Transaction) -> bool:
+        monkeypatch.setattr(Transaction, "write", write)
+        write(transaction)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Transaction, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        acquired.release()
+    acquired.release()
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
+
+
+def test_threads_that_release_at_the_same_time_settle_once(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition],
+) -> None:
+    store, limits, acquired = refundable
+    claim, barrier = acquired.claim, Barrier(4)
+
+    def settle(_: int) -> None:
+        barrier.wait()
+        store.settle(claim, [-amount for amount in claim.amounts])
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(settle, range(4)))
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time_ns
@@ -15,11 +14,10 @@ from limits_app.engine.errors import StaleConfiguration
 from limits_app.engine.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
 from limits_app.stores.database import DatabaseStore
-from limits_app.stores.database import connections as store_connections
 from limits_app.stores.database.transaction import ServerClock
 from limits_app.testing.conformance.contract import claim_of, limits_in
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
+from tests.stores.database.databases import ALIAS, Settings, database
 from tests.stores.support import ActingClock, limits_of, used
 
 YEAR = 366 * 86_400
@@ -59,35 +57,12 @@ def test_what_nobody_can_read_is_forgotten(file_store: DatabaseStore) -> None:
     other.close()
 
 
-def test_a_store_that_nobody_has_closed_leaves_no_connection_open(open_store: Open) -> None:
-    open_store()
-    store = DatabaseStore(ALIAS, **PATIENT)
-    store.version()
-    [connection] = store._pool._idle
-    del store
-    gc.collect()
-    with pytest.raises(connection.error):
-        connection.time()
-
-
 def test_processes_that_create_the_same_row_at_the_same_time_count_together(open_store: Open) -> None:
     stores = [open_store() for _ in range(4)]
     for number in range(10):
         sets = [limits_of(store, CallLimit(3, YEAR), entity=f"new {number}") for store in stores]
         with ThreadPoolExecutor(4) as executor:
             assert sum(executor.map(lambda limits: bool(limits.try_acquire()), sets)) == 3
-
-
-def test_old_and_idle_connections_are_closed(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = file_store._pool
-    first, second = pool.take(), pool.take()
-    pool.give(first)
-    monkeypatch.setattr(store_connections, "_IDLE_SECONDS", -1.0)
-    pool.give(second)
-    assert list(pool._idle) == [second]
-    monkeypatch.setattr(store_connections, "_MAX_AGE_SECONDS", -1.0)
-    pool.give(pool.take())
-    assert not pool._idle
 
 
 def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_again(open_store: Open) -> None:
@@ -101,7 +76,7 @@ def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_agai
     clock.deed = interrupt
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
-    assert not store._pool._idle
+    assert store._connections._of_thread.connection.wrapper.connection is None
     assert used(limits) == 1
 
 
@@ -155,11 +130,3 @@ def test_the_version_is_compared_before_a_record_is_rewritten(open_store: Open) 
         with pytest.raises(StaleConfiguration):
             verb(claim_of(stale))
     assert list(rows.all()) == before
-
-
-def test_a_closed_connection_is_not_alive(open_store: Open) -> None:
-    store = open_store()
-    if not store._pool.kind.is_local:
-        connection = store._pool.take()
-        connection.close()
-        assert not connection.is_alive()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from contextlib import nullcontext
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +15,13 @@ from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.clock import Clock
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.record import Lease
-from limits_app.stores.database import commit_log, runner, servers
-from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
+from limits_app.stores.database import runner, servers
 from limits_app.stores.database.connections import Failure
+from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.records import RecordTable, pack_leases, pack_logs, unpack_leases, unpack_log
-from limits_app.stores.database.runner import Housekeeping, TransactionRunner
+from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import ReplyTimer
+from limits_app.stores.database.transaction import Transaction
 from tests.stores.support import PATIENCE, until
 from tests.threads import no_more_threads
 
@@ -34,22 +34,23 @@ class Connection:
     """A connection whose transactions are rolled back so many times."""
 
     error = Deadlock
+    begin_sql = "BEGIN"
+    is_clean = True
 
     def __init__(self, deadlocks: int) -> None:
         self.deadlocks = deadlocks
-        self.tried = 0
+        self.executed: list[str] = []
 
-    def step(self) -> str:
-        self.tried += 1
-        if self.tried <= self.deadlocks:
+    def execute(self, sql: str) -> None:
+        self.executed.append(sql)
+        if sql == "COMMIT" and self.executed.count(sql) <= self.deadlocks:
             raise Deadlock("try again")
-        return "done"
+
+    def rollback(self) -> None:
+        self.execute("ROLLBACK")
 
     def failure(self, _error: Exception) -> Failure:
         return Failure(transient=True, lost=False)
-
-    def is_alive(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -61,24 +62,22 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def run(connection: Connection) -> object:
-    given: list[Connection] = []
-    pool: Any = SimpleNamespace(
-        alias="limits",
-        is_busy=False,
-        turn=nullcontext(),
-        take=lambda: connection,
-        give=given.append,
-    )
-    try:
-        transactions = TransactionRunner(pool, RecordTable(), Housekeeping(), Clock(lambda: 0))
-        return transactions.run(lambda transaction: transaction.connection.step())  # type: ignore[attr-defined]
-    finally:
-        assert given == [connection] * connection.tried
+    kind = SimpleNamespace(is_local=False)
+    connections: Any = SimpleNamespace(alias="limits", kind=kind, current=lambda: connection)
+
+    def step(transaction: Transaction) -> str:
+        transaction.begin()
+        transaction.commit()
+        return "done"
+
+    return TransactionRunner(connections, RecordTable(), Housekeeping(), Clock(lambda: 0)).run(step)
 
 
 @pytest.mark.parametrize("deadlocks", [0, 1, 19])
 def test_a_step_that_was_rolled_back_is_tried_again_after_a_random_pause(deadlocks: int, paused: list[float]) -> None:
-    assert run(Connection(deadlocks)) == "done"
+    connection = Connection(deadlocks)
+    assert run(connection) == "done"
+    assert connection.executed == ["BEGIN", "COMMIT", "ROLLBACK"] * deadlocks + ["BEGIN", "COMMIT"]
     assert len(paused) == deadlocks
     assert all(0 <= pause <= attempt / 1000 for attempt, pause in enumerate(paused, 1))
 
@@ -87,15 +86,6 @@ def test_a_step_that_is_rolled_back_each_time_is_an_error(paused: list[float]) -
     with pytest.raises(StoreUnavailable, match="'limits' failed 20 times in a row: try again"):
         run(Connection(100))
     assert sum(paused) < 0.21
-
-
-def test_doubts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "_MAX_DOUBTS", 2)
-    doubts, claims = Doubts(), [object() for _ in range(4)]
-    for number, claim in enumerate(claims):
-        doubts.add(claim, "acquire", Doubt(Commit(1, number), None))  # type: ignore[arg-type]  # by its identity
-    assert len(doubts) == 2
-    assert (claims[0], "acquire") not in doubts
 
 
 class Waiting:

@@ -132,7 +132,7 @@ def test_who_asks_in_the_middle_of_a_step_is_turned_away_and_who_settles_does_so
 
     clock.deed = ask
     assert limits.try_acquire()
-    assert "within one of its transactions" in str(clock.failure)
+    assert "within a step of the same thread" in str(clock.failure)
     assert holders(other) == 0
     assert used(limits) == 1
 
@@ -152,7 +152,7 @@ def test_a_release_in_the_middle_of_a_step_that_fails_is_settled_later_and_no_er
 
     clock.deed = lambda: give_back(other, claim)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(store, "_settle_once", fail)
+        meanwhile.setattr(store, "_settle", fail)
         meanwhile.setattr(store, "settle_later", (lambda claim, _changes: kept.append(claim)) if watched else None)
         assert limits.try_acquire()
     assert kept == [claim] * watched

@@ -1,0 +1,98 @@
+"""Housekeeping: after transactions that have added rows, idle rows are deleted, and once an hour old counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from limits_app.engine.clock import lasts
+from limits_app.engine.counting import HOUR_US, KEPT_HOURS, hour_of
+from limits_app.stores.database.connections import marks
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle
+
+if TYPE_CHECKING:
+    from limits_app.engine.record import Record
+    from limits_app.stores.database.transaction import Transaction
+
+_FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
+_NEW_ROWS_PER_ROUND: Final = 16
+_OLDEST_COUNTS: Final = "SELECT id FROM limits_app_count ORDER BY hour, id LIMIT %s"
+_ROWS_THAT_GIVE_WAY: Final = 256
+_SECONDS_BETWEEN_SEARCHES: Final = 0.1
+"""In a full database."""
+
+
+class Housekeeping:
+    """Goes through the table in the order of keys, two rows for each that is created, so that few rows are idle."""
+
+    def __init__(self) -> None:
+        self._new_rows = 0
+        self._position = os.urandom(16)
+        """Random, so that processes do not look at the same rows."""
+        self._counted_hour = self._cleaned_hour = 0
+        self._searched_at = -inf
+
+    def note(self, transaction: Transaction) -> None:
+        """Note the rows and counts that a transaction has added."""
+        self._new_rows += transaction.added
+        if transaction.counted:
+            self._counted_hour = hour_of(transaction.now)
+
+    def is_due(self) -> bool:
+        """Whether there are enough new rows for a round, or counts of another hour than at the last one."""
+        return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour != self._cleaned_hour
+
+    def clean(self, transaction: Transaction) -> None:
+        """Delete the next rows that have been unused for a minute, and once an hour old counts."""
+        connection, clock = transaction.connection, transaction.clock()
+        if self._counted_hour != self._cleaned_hour:
+            self._cleaned_hour = self._counted_hour
+            connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
+        if self._new_rows:
+            number, self._new_rows = self._new_rows * CHECKS_PER_NEW_SCOPE, 0
+            rows = transaction.lock_next(self._position, number)
+            self._position = rows[-1][0] if len(rows) == number else b""
+            idle = {key for key, stored in rows if stored is None or _is_unused(stored.record, clock)}
+            for key, stored in rows:
+                # States that were written before the clock was set back are idle some time after they were moved.
+                if stored is not None and key not in idle and stored.record.changed:
+                    transaction.change(stored)
+            _delete(idle, transaction)
+
+    def make_room(self, transaction: Transaction) -> bool:
+        """Delete the oldest counts, or where there are none the next idle rows; returns whether there were any."""
+        connection = transaction.connection
+        counts = [row[0] for row in connection.execute(_OLDEST_COUNTS, (_ROWS_THAT_GIVE_WAY,))]
+        if counts:
+            connection.execute(f"DELETE FROM limits_app_count WHERE id IN ({marks(len(counts))})", counts)  # noqa: S608
+            return True
+        if lasts(self._searched_at, _SECONDS_BETWEEN_SEARCHES, monotonic()):
+            return False
+        self._searched_at, clock = monotonic(), transaction.clock()
+        deleted = 0
+        for _ in range(2):  # the second time from the beginning, where there are few rows behind the position
+            rows = transaction.lock_next(self._position, _ROWS_THAT_GIVE_WAY)
+            self._position = rows[-1][0] if len(rows) == _ROWS_THAT_GIVE_WAY else b""
+            idle = {key for key, stored in rows if stored is None or is_idle(stored.record, clock, grace_us=0)}
+            _delete(idle, transaction)
+            deleted += len(idle)
+            if self._position:
+                break
+        return deleted > 0
+
+
+def _delete(keys: Collection[bytes], transaction: Transaction) -> None:
+    """Delete rows, and commit."""
+    if keys:
+        remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(keys))})"  # noqa: S608 - marks only
+        transaction.connection.execute(remove, [*keys])
+    transaction.commit()
+
+
+def _is_unused(record: Record, now: int) -> bool:
+    """Whether a row is idle, and has no usage that will still be collected."""
+    until = 0 if record.usage is None else record.usage.until
+    return is_idle(record, now) and (not until or until + KEPT_HOURS * HOUR_US + GRACE_US <= now)
