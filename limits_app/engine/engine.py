@@ -75,10 +75,9 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     for limit in shape.limits:
         change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
         if not limit.is_permit:
-            if change < 0 and claim.unanswered:
-                change = 0  # it may have been refunded
-            elif change < 0 and not shape.is_credit and taken_at + shape.recorded_us < record.reset_at:
-                change = 0  # a reset has forgotten the amount
+            is_forgotten = not shape.is_credit and taken_at + shape.recorded_us < record.reset_at
+            if change < 0 and (claim.unanswered or is_forgotten):
+                change = 0  # it may be refunded already, or a reset has forgotten the amount
             if not change:
                 continue
         if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:

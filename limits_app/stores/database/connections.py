@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from threading import RLock, local
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import request_finished, request_started
@@ -21,6 +21,9 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.acquiring.runtime import WeakRegistry, around_fork
 from limits_app.engine.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 _ROUNDS: Final = 5
 """How often two connections are compared; a pooler may give them different sessions by chance."""
@@ -62,7 +65,8 @@ class Failure(NamedTuple):
 
     `transient`: the transaction was rolled back, and may succeed now. `lost`: the connection is closed or useless.
     `silent`: the server did not reply in time, and another try would wait as long. `unmigrated`: a table or a column
-    of the store is missing. `full`: there is no space for more rows.
+    of the store is missing. `full`: there is no space for more rows. `pooled`: the session is that of another client,
+    since a pooler gives each transaction any of its connections.
     """
 
     transient: bool
@@ -70,6 +74,7 @@ class Failure(NamedTuple):
     silent: bool = False
     unmigrated: bool = False
     full: bool = False
+    pooled: bool = False
 
 
 class StoreConnection(ABC):
@@ -86,23 +91,23 @@ class StoreConnection(ABC):
     session_sql: ClassVar[str | None] = None
     """The SQL for what only one session of the server has; None where no pooler shares sessions among clients."""
 
-    def __init__(self, alias: str, options: ConnectionOptions) -> None:
+    def __init__(self, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        self.wrapper = wrapper
         self.options = options
         self.is_clean = True
         """Whether no step is running, and none was interrupted in the middle of a transaction or of a statement."""
         self._pid = os.getpid()
-        self.wrapper = connections.create_connection(alias)
-        settings = self.wrapper.settings_dict
-        given = {**settings["OPTIONS"], **self.django_options()}
+        site = wrapper.settings_dict
+        given = self.django_options(site["OPTIONS"])
         given.pop("pool", None)  # a request that has taken one of its connections would wait for another one
-        # Django's dictionary is that of the site's own connections.
-        self.wrapper.settings_dict = {**settings, "AUTOCOMMIT": True, "OPTIONS": given}
-        driver: Any = self.wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
+        # Another dictionary, as that of the alias belongs to the connections of the site.
+        wrapper.settings_dict = {**site, "AUTOCOMMIT": True, "OPTIONS": given}
+        driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
         self.error: type[Exception] = driver.Error
 
     @abstractmethod
-    def django_options(self) -> Mapping[str, object]:
-        """Return the OPTIONS that are added to those of the site."""
+    def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
+        """Return the OPTIONS for Django, from those of the site."""
 
     @staticmethod  # noqa: B027 - servers have no such callers
     def check_caller(alias: str) -> None:
@@ -124,8 +129,8 @@ class StoreConnection(ABC):
             return
         try:
             self.wrapper.connect()
-            self.raw: Any = self.wrapper.connection
-            self.cursor: Any = self.raw.cursor()
+            raw: Any = self.wrapper.connection
+            self.raw, self.cursor = raw, raw.cursor()
             can_skip = self.wrapper.features.has_select_for_update_skip_locked
             self.skip_locked_sql = self.lock_sql + " SKIP LOCKED" if can_skip else self.lock_sql
             self.prepare()
@@ -214,7 +219,7 @@ class ThreadConnections:
         """Return the connection of the calling thread, which is open. Raises StoreUnavailable."""
         connection = self._own()
         if connection is None:
-            self._of_thread.connection = connection = self.kind(self.alias, self.options)
+            self._of_thread.connection = connection = self._new()
             self._all.add(connection)
         connection.ensure_open()
         return connection
@@ -233,7 +238,7 @@ class ThreadConnections:
         sql = self.kind.session_sql
         if sql is None:
             return False
-        first, second = [self.kind(self.alias, self.options) for _ in range(2)]
+        first, second = [self._new() for _ in range(2)]
         try:
             first.ensure_open()
             second.ensure_open()
@@ -245,11 +250,16 @@ class ThreadConnections:
                 if is_shared or first.execute(sql) != session:
                     return True
         except first.error as error:
+            if first.failure(error).pooled:
+                return True
             raise StoreUnavailable(f"the database {self.alias!r} failed: {error}") from error
         finally:
             first.close()
             second.close()
         return False
+
+    def _new(self) -> StoreConnection:
+        return self.kind(connections.create_connection(self.alias), self.options)
 
     def _own(self) -> StoreConnection | None:
         """Return the connection of the calling thread, if it has one."""

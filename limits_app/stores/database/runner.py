@@ -169,5 +169,7 @@ class TransactionRunner:
             raise StoreFull(f"the database {alias!r} has no space for more state: {error}") from error
         if connection.is_clean and not failure.transient:
             advice = f"; run `manage.py migrate --database {alias}`" if failure.unmigrated else ""
+            if failure.pooled:
+                advice = "; a pooler such as PgBouncer must pool sessions for the store, not transactions"
             reason = str(error).partition("\n")[0]  # the statement follows
             raise StoreUnavailable(f"the database {alias!r} failed: {reason}{advice}") from error

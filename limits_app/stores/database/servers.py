@@ -18,11 +18,14 @@ from limits_app.stores.database.connections import Failure, StoreConnection
 
 _INTERVAL_US: Final = 200_000
 """How exact the timeouts are."""
-_IDLE_ROUNDS: Final = 50
 _PG_TRANSIENT: Final = {"40001", "40P01", "25P03"}
 """Serialization failure, deadlock, and a transaction that was idle for too long."""
 _PG_MISSING: Final = {"42P01", "42703"}
 """Undefined table and undefined column."""
+_PG_POOLED: Final = {"26000", "42P05"}
+"""A prepared statement is missing, or is there although this connection has not prepared it."""
+_PG_PREPARE_AFTER: Final = 5
+"""After how many times psycopg prepares a statement."""
 _PG_FULL: Final = "53100"
 """Disk full."""
 
@@ -59,7 +62,6 @@ class ReplyTimer:
         self.closing = RLock()
         """Held while a connection is interrupted, and by those who close one."""
         self._deadlines: dict[PostgreSQLConnection, float] = {}
-        self._idle_rounds = 0
 
     def start(self, connection: PostgreSQLConnection, seconds: float) -> None:
         """Interrupt a connection unless `stop` is called within so many seconds."""
@@ -71,15 +73,14 @@ class ReplyTimer:
         self._deadlines.pop(connection, None)
 
     def check(self) -> int | None:
-        """Interrupt the connections whose time is up; returns when to look again, None after a while without any."""
+        """Interrupt the connections whose time is up; returns when to look again, None without any."""
         now = monotonic()
         with self.closing:
             for connection, deadline in self._deadlines.copy().items():
                 if deadline <= now:
                     self._deadlines.pop(connection, None)
                     connection.interrupt()
-        self._idle_rounds = 0 if self._deadlines else self._idle_rounds + 1
-        return _INTERVAL_US if self._idle_rounds < _IDLE_ROUNDS else None
+        return _INTERVAL_US if self._deadlines else None
 
 
 REPLY_TIMER: Final = ReplyTimer()
@@ -94,10 +95,14 @@ class PostgreSQLConnection(StoreConnection):
     session_sql = "SELECT pg_backend_pid()"
     _is_late = False
 
-    def django_options(self) -> Mapping[str, object]:
-        """The timeouts of connections, in whole seconds and at least two."""
+    def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
+        """With timeouts in whole seconds and at least two; frequent statements are prepared unless the site does not.
+
+        The session is the store's own: a pooler must not pool transactions.
+        """
         seconds = max(ceil(self.options.connect_timeout), 2)
-        return {"connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
+        prepared = {"server_side_binding": True, "prepare_threshold": _PG_PREPARE_AFTER}
+        return {**prepared, **site, "connect_timeout": seconds, "tcp_user_timeout": 1000 * seconds}
 
     def prepare(self) -> None:
         self._is_late = False
@@ -118,6 +123,7 @@ class PostgreSQLConnection(StoreConnection):
             silent=self._is_late,
             unmigrated=code in _PG_MISSING,
             full=code == _PG_FULL,
+            pooled=code in _PG_POOLED,
         )
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
@@ -144,10 +150,11 @@ class MySQLConnection(StoreConnection):
     begin_sql = "START TRANSACTION"
     clock_sql = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
 
-    def django_options(self) -> Mapping[str, object]:
-        """The driver's timeouts, in whole seconds; and rows are locked, but not the gaps between them."""
+    def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
+        """With timeouts in whole seconds; rows are locked, but not the gaps between them."""
         reply = max(ceil(self.options.reply_timeout), 2)
         return {
+            **site,
             "connect_timeout": ceil(self.options.connect_timeout),
             "read_timeout": reply,
             "write_timeout": reply,

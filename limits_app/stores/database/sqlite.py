@@ -31,14 +31,14 @@ class SQLiteConnection(StoreConnection):
     lock_sql = ""
     is_local = True
 
-    def django_options(self) -> Mapping[str, object]:
+    def django_options(self, site: Mapping[str, object]) -> dict[str, object]:
         """Require a file: a database in memory belongs to one connection, or is locked by the others."""
         if self.wrapper.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's wrapper has it
             raise ImproperlyConfigured(
                 f"the database {self.wrapper.alias!r} is in memory, where the store cannot have a second connection: "
                 "keep limits in a file (in tests: TEST['NAME']), or in a store of kind 'memory'"
             )
-        return {"timeout": self.options.lock_timeout}
+        return {**site, "timeout": self.options.lock_timeout}
 
     def prepare(self) -> None:
         """Retry here: SQLite's own busy handler lets some connections wait indefinitely."""

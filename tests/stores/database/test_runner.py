@@ -101,7 +101,6 @@ class Waiting:
 
 def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_INTERVAL_US", 1000)
-    monkeypatch.setattr(servers, "_IDLE_ROUNDS", 3)
     timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
     with timer.closing:  # so that the timer cannot look in between
         timer.start(early, 0)
