@@ -16,7 +16,7 @@ from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US, Rule, carried_parts
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
-from limits_app.engine.plan import Claim, PlannedLimit, PlanShape
+from limits_app.engine.plan import Claim, PlannedLimit
 from limits_app.engine.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
 
 _FULL_USAGE_PARTS: Final = 2**61
@@ -31,6 +31,9 @@ IsGone = Callable[[Holder], bool]
 
 def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None = None) -> bool:
     """Charge all amounts of a claim or none, and fill in the decision; return whether the claim was admitted.
+
+    Everything is decided before anything is written. An exception of a signal handler leaves each limit charged and
+    counted, or neither, and the claim without a decision.
 
     When it is admitted, its permits are leased to `claim.holder` and its amounts are counted as usage. An amount of 0
     is admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired
@@ -47,15 +50,18 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
                 return _reject(claim, records, now, is_gone)
             charged = rule.settle(_current(record, limit.index, now), now, amount)
         charged_states.append(charged)
+    if shape.counts_usage:
+        _begin_hours(records, now)
     for limit in shape.limits:
         record = records[limit.scope_index]
+        # Without a call in between, where a signal handler could raise: what is charged is counted.
         record.states[limit.index] = charged_states[limit.place]
+        if record.usage is not None:
+            record.usage.amounts[limit.index] += amounts[limit.place]
         record.changed = True
     for limit in shape.permits:
         rule, leases = limit.rule, records[limit.scope_index].leases
         leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
-    if shape.counts_usage:
-        _count(shape, records, amounts, now)
     claim.decided_at = now
     claim.states = charged_states
     claim.admitted = True
@@ -74,21 +80,27 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
     for limit in shape.limits:
         change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
-        if not limit.is_permit:
-            is_forgotten = not shape.is_credit and taken_at + shape.recorded_us < record.reset_at
-            if change < 0 and (claim.unanswered or is_forgotten):
-                change = 0  # it may be refunded already, or a reset has forgotten the amount
-            if not change:
-                continue
-        if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
-            kept_leases = kept_leases and claim.unanswered
-        elif record.schema is limit.schema and not shape.is_credit:
-            record.states[limit.index] = rule.settle(_current(record, limit.index, now), now, change, taken_at)
+        counted, finished = 0, record.finished
+        if limit.is_permit:
+            settles = record.leases.pop((rule.key, claim.holder), None) is not None
+            kept_leases = kept_leases and (settles or claim.unanswered)
+        elif change:
+            is_forgotten = taken_at + shape.recorded_us < record.reset_at and not shape.is_credit
+            settles = change > 0 or not (is_forgotten or claim.unanswered)
+            if shape.counts_usage and not claim.unanswered:
+                counted, finished = _counted(record, limit, change, taken_at)
         else:
+            continue
+        if settles and record.schema is limit.schema and not shape.is_credit:
+            state = rule.current(record.states[limit.index], now)
+            record.states[limit.index] = rule.settle(state, now, change, taken_at)
+        elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
+        # Without a call in between, where a signal handler could raise: what is refunded is not counted.
+        if counted and record.usage is not None:
+            record.usage.amounts[limit.index] += counted
+        record.finished = finished
         record.changed = True
-    if shape.counts_usage and not claim.unanswered:
-        _count_settled(shape, records, changes, taken_at)
     return kept_leases
 
 
@@ -123,16 +135,15 @@ def reset(record: Record, keys: Collection[str] | None, now: int, slices: Record
     What was charged until now is not refunded any more, also of the other limits of the record.
     """
     kept = {key: use for key, use in record.kept.items() if keys is not None and key not in keys}
-    forgets = len(kept) < len(record.kept)
+    rules = enumerate(record.schema.rules)
+    forgotten = [index for index, rule in rules if not rule.is_permit and (keys is None or rule.key in keys)]
+    if forgotten or len(kept) < len(record.kept):
+        record.reset_at = now + 1  # first: what is interrupted then stays charged, and is not refunded
     _keep(record, kept)
-    for index, rule in enumerate(record.schema.rules):
-        if not rule.is_permit and (keys is None or rule.key in keys):
-            forgets = True
-            state = record.states[index]
-            left = 0 if slices is None else _leased(slices, rule.key, now) * rule.parts_per_unit
-            record.states[index] = rule.credit(state, now, max(rule.used(state, now) - left, 0)) if left else rule.start
-    if forgets:
-        record.reset_at = now + 1
+    for index in forgotten:
+        rule, state = record.schema.rules[index], record.states[index]
+        left = 0 if slices is None else _leased(slices, rule.key, now) * rule.parts_per_unit
+        record.states[index] = rule.credit(state, now, max(rule.used(state, now) - left, 0)) if left else rule.start
     record.changed = True
 
 
@@ -265,9 +276,11 @@ def is_nearly_restored(record: Record, now: int, part: int) -> bool:
 
 def close_usage(record: Record, until: int = 0) -> None:
     """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
-    record.finished = record.finished + _usage_of(record)
-    if record.usage is not None:
-        record.usage = HourlyUsage(until, [0] * len(record.schema.rules))
+    finished, usage = record.finished + _usage_of(record), record.usage
+    if usage is not None:
+        usage = HourlyUsage(until, [0] * len(record.schema.rules))
+    # Without a call in between, where a signal handler could raise.
+    record.finished, record.usage = finished, usage
     record.changed = True
 
 
@@ -301,33 +314,35 @@ def _current(record: Record, index: int, now: int) -> State:
     return current
 
 
-def _count(shape: PlanShape, records: list[Record], amounts: Sequence[int], now: int) -> None:
-    """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
-    for limit in shape.limits:
-        record = records[limit.scope_index]
-        if record.usage is None:
+def _begin_hours(records: Sequence[Record], now: int) -> None:
+    """Finish the usage of records whose hour has ended, so that amounts can be added to that of the current hour."""
+    for record in records:
+        usage = record.usage
+        if usage is None:
             continue
-        if not 0 < record.usage.until - now <= HOUR_US:
+        if not 0 < usage.until - now <= HOUR_US:
             close_usage(record, hour_ends(now))
-        record.usage.amounts[limit.index] += amounts[limit.place]
-        if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
-            close_usage(record, record.usage.until)
+        elif max(usage.amounts) > _FULL_USAGE_PARTS:
+            close_usage(record, usage.until)
 
 
-def _count_settled(shape: PlanShape, records: list[Record], changes: Sequence[int], taken_at: int) -> None:
-    """Count changes in the hour in which the amounts were charged; returned permits stay counted."""
-    for limit in shape.limits:
-        change, schema = changes[limit.place], limit.schema
-        if not change or limit.is_permit or not schema.counts_usage:
-            continue
-        record = records[limit.scope_index]
-        usage = record.usage if record.schema is schema else None
-        counts = usage is not None and 0 < usage.until - taken_at <= HOUR_US
-        if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
-            usage.amounts[limit.index] += change
-        else:
-            amounts = {limit.rule.key: schema.milli(limit.index, change)}
-            record.finished = (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
+def _counted(record: Record, limit: PlannedLimit, change: int, taken_at: int) -> tuple[int, tuple[FinishedUsage, ...]]:
+    """Return what to add to the usage of the current hour, and the finished usage, for a change of a charged amount.
+
+    It belongs to the hour in which the amount was charged.
+    """
+    schema, usage = limit.schema, record.usage
+    if not schema.counts_usage:
+        return 0, record.finished
+    if (
+        usage is not None
+        and record.schema is schema
+        and 0 < usage.until - taken_at <= HOUR_US
+        and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS
+    ):
+        return change, record.finished
+    amounts = {limit.rule.key: schema.milli(limit.index, change)}
+    return 0, (*record.finished, FinishedUsage(hour_of(taken_at), amounts))
 
 
 def _usage_of(record: Record) -> tuple[FinishedUsage, ...]:

@@ -40,13 +40,15 @@ class HourlyUsage:
 
     `until` is the end of that hour in microseconds, 0 where counting has not begun.
     `amounts` are parts, one for each limit of the schema.
+    `is_noted` is for stores: whether they know that the record is counting.
     """
 
-    __slots__ = ("amounts", "until")
+    __slots__ = ("amounts", "is_noted", "until")
 
     def __init__(self, until: int, amounts: list[int]) -> None:
         self.until = until
         self.amounts = amounts
+        self.is_noted = False
 
 
 class FinishedUsage(NamedTuple):

@@ -76,12 +76,6 @@ def unpack_kept(packed: bytes | None) -> KeptUse:
     return kept
 
 
-class StoredUsage(HourlyUsage):
-    """Usage as it was read from a store; the engine replaces it when an hour begins."""
-
-    __slots__ = ()
-
-
 class SchemaCodec:
     """Reads and writes the records of one schema; `name` is a digest of the definitions with so many bytes."""
 
@@ -129,7 +123,8 @@ class Codec(SchemaCodec):
                 states[index] += (log,)
         usage = None
         if self.schema.counts_usage:
-            usage = StoredUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
+            usage = HourlyUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
+            usage.is_noted = True
         record = Record(self.schema, states, leases, usage)
         record.reset_at = numbers[1]
         return record

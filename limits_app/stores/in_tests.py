@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -11,11 +10,11 @@ from limits_app import signals
 from limits_app.acquiring.runtime import on_fork
 from limits_app.conf import test_runner
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.steps import Steps
 
 if TYPE_CHECKING:
     from limits_app.engine.changes import Changes
-    from limits_app.engine.plan import Claim
-    from limits_app.engine.record import Record
+    from limits_app.engine.plan import Amounts, Claim
 
 R = TypeVar("R")
 
@@ -53,12 +52,27 @@ class TestStores:
             signals.test_began.send_robust(sender=None)
 
 
+class _TestSteps(Steps):
+    """Steps before each of which a memory store looks whether another test has begun."""
+
+    def __init__(self, settle: Callable[[Claim, Amounts], object], begin_test: Callable[[], None]) -> None:
+        super().__init__(settle)
+        self._begin_test = begin_test
+
+    def run(self, work: Callable[..., R], *args: object) -> R:
+        self._begin_test()
+        return super().run(work, *args)
+
+
 class _TestStore(MemoryStore):
-    """A memory store that looks before each step whether another test has begun."""
+    """A memory store that is unused again when another test begins."""
 
     def __init__(self, stores: TestStores) -> None:
-        super().__init__()
         self._all = stores
+        super().__init__()
+
+    def new_steps(self) -> Steps:
+        return _TestSteps(self.settle, self._all.begin_test)
 
     def version(self, namespace: str = "") -> int:
         self._all.begin_test()
@@ -67,18 +81,6 @@ class _TestStore(MemoryStore):
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
         self._all.begin_test()
         return super().changes_since(version, namespace)
-
-    def _step(
-        self, work: Callable[[Claim, list[Record], int], R], claim: Claim, *, is_new: bool, saves: bool = True
-    ) -> R:
-        self._all.begin_test()
-        return super()._step(work, claim, is_new=is_new, saves=saves)
-
-    @contextmanager
-    def _exclusive_step(self) -> Iterator[None]:
-        self._all.begin_test()
-        with super()._exclusive_step():
-            yield
 
 
 test_stores: Final = TestStores()

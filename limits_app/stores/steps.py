@@ -1,19 +1,24 @@
-"""What stores have in common: where they are open, locks of atomic steps, choices between claims, and idle scopes."""
+"""What stores have in common: where they are open, their steps, choices between claims, and idle scopes."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from threading import RLock
+from threading import RLock, get_ident
 from time import sleep
 from typing import Final, TypeVar, cast
 
 from limits_app.acquiring.runtime import lock_over_forks
 from limits_app.acquiring.store import Store
-from limits_app.engine import engine
-from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.plan import Claim
+from limits_app.engine import engine, mypyc_attr
+from limits_app.engine.errors import StoreBlocked, StoreUnavailable
+from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import Record
 
+logger = logging.getLogger("limits_app")
+
+R = TypeVar("R")
 S = TypeVar("S", bound=Store)
 
 CHECKS_PER_NEW_SCOPE: Final = 2
@@ -35,20 +40,102 @@ def open_once(place: tuple[object, ...], make: Callable[[], S]) -> S:
         return cast("S", _OPENED[place])
 
 
-class InStep(StoreUnavailable):
+class InStep(StoreBlocked):
     """The calling thread is in the middle of a step of the store: the caller is a finalizer or a signal handler."""
 
     def __init__(self) -> None:
         super().__init__("a store cannot be called from a finalizer or signal handler within a step of the same thread")
 
 
-def acquire_patiently(lock: RLock) -> None:
-    """Acquire a lock that is held briefly. It is tried first, because each thread that blocks has to be woken."""
-    for _ in range(_TRIES):
-        sleep(0)
-        if lock.acquire(blocking=False):
-            return
-    lock.acquire()
+class LateReleases:
+    """What finalizers and signal handlers release within a step of their thread: `settle` is called for it later."""
+
+    def __init__(self, settle: Callable[[Claim, Amounts], object]) -> None:
+        self._settle = settle
+        self.waiting: deque[tuple[Claim, Amounts]] = deque()
+        self._is_settling = False
+
+    def settle_all(self) -> None:
+        """Settle the releases, unless a thread does that already.
+
+        Where the store is unavailable, the rest waits for the next call.
+        """
+        while self.waiting and not self._is_settling:  # looked at again: some may come while a thread ends
+            try:
+                self._is_settling = True
+                while self.waiting:
+                    self._settle_next()
+            except StoreUnavailable:
+                logger.warning(
+                    "a release during a step could not be stored; it is repeated after the next step", exc_info=True
+                )
+                return
+            finally:
+                self._is_settling = False
+
+    def _settle_next(self) -> None:
+        claim, changes = self.waiting.popleft()
+        try:
+            self._settle(claim, changes)
+        except StoreUnavailable:
+            self.waiting.appendleft((claim, changes))
+            raise
+        except Exception:  # neither the caller of the step nor the next release must suffer from it
+            logger.exception("a release during a step failed")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Steps:
+    """The steps of a store in one process: one thread at a time takes one, and the others wait.
+
+    A finalizer or a signal handler may call the store within a step of its thread. Then `settle` is done after the
+    step, and other verbs raise InStep. A signal handler that raises leaves no lock held.
+    """
+
+    def __init__(self, settle: Callable[[Claim, Amounts], object]) -> None:
+        self._settle = settle
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start in a child without the step and the releases of its parent."""
+        # Reentrant, so that a thread that is in a step gets an error.
+        self.lock = RLock()
+        self._late = LateReleases(self._settle)
+        self._thread = 0
+        """The thread that is in a step; 0 for none."""
+
+    def run(self, work: Callable[..., R], *args: object) -> R:
+        """Call `work` in a step and return its result; raise InStep within a step of the calling thread."""
+        thread = get_ident()
+        try:
+            if self._thread and self._thread != thread:
+                self._wait()
+            with self.lock:
+                if self._thread:
+                    raise InStep
+                try:
+                    self._thread = thread
+                    return work(*args)
+                finally:
+                    self._thread = 0
+        finally:
+            if self._late.waiting and not self._thread:
+                self._late.settle_all()
+
+    def settle_later(self, claim: Claim, changes: Amounts) -> None:
+        """Settle a claim after the step of the calling thread."""
+        self._late.waiting.append((claim, changes))
+
+    def run_within(self, work: Callable[[], R]) -> R:
+        """Call `work` in the step of the calling thread, or in one of its own."""
+        return work() if self._thread == get_ident() else self.run(work)
+
+    def _wait(self) -> None:
+        """Wait a little, because each thread that blocks has to be woken."""
+        for _ in range(_TRIES):
+            sleep(0)
+            if not self._thread:
+                return
 
 
 def first_admitted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -29,11 +29,16 @@ class UsageCounts:
     def __init__(self) -> None:
         self._by_namespace: dict[bytes, _Counts] = {}
 
+    def clear(self) -> None:
+        """Forget all counts."""
+        self._by_namespace.clear()
+
     def add(self, scope: Scope, record: Record, now: int) -> None:
         """Take over the finished usage of a record, and note whether it is counting."""
-        counts = self._of(scope.key)
-        if record.usage is not None and record.usage.until and scope.key not in counts.counting:
+        counts, usage = self._of(scope.key), record.usage
+        if usage is not None and usage.until and not usage.is_noted:
             counts.counting[scope.key] = scope
+            usage.is_noted = True
         if record.finished:
             while record.finished:
                 _take(counts, scope, record)
@@ -41,10 +46,12 @@ class UsageCounts:
 
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""
-        scope = self._of(key).counting.pop(key, None)
+        counting = self._of(key).counting
+        scope = counting.get(key)
         if scope is not None:
             close_usage(record)
             self.add(scope, record, now)
+            counting.pop(key, None)  # last: whatever interrupts this, the rest is done at the next time
 
     def collect(self, records: Mapping[str, Record], now: int, namespace: str) -> Batch | None:
         """Return a batch of counts, as `CountingStore.collect_counts` does."""
@@ -55,8 +62,7 @@ class UsageCounts:
             is_full = len(counts.counting) > _BATCH or len(counts.finished) > _BATCH
             for key in list(islice(counts.counting, _BATCH)):
                 self.close(key, records[key], now)
-            found = list(_taken(counts))
-            counts.batch = Batch(unique_name(), found, is_full) if found else None
+            _fill_batch(counts, is_full=is_full)
         return counts.batch
 
     def forget(self, name: str, namespace: str) -> None:
@@ -91,7 +97,13 @@ def _remove_old(counts: _Counts, now: int) -> None:
         del counts.finished[oldest]
 
 
-def _taken(counts: _Counts) -> Iterator[Count]:
-    for hour, scope in list(islice(counts.finished, _BATCH)):
-        amounts = counts.finished.pop((hour, scope))
-        yield Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
+def _fill_batch(counts: _Counts, *, is_full: bool) -> None:
+    """Move the oldest counts into a batch, unless there are none."""
+    found = [
+        Count(scope.resource, scope.entity, scope.shared, scope.member, hour, amounts)
+        for (hour, scope), amounts in islice(counts.finished.items(), _BATCH)
+    ]
+    if found:
+        batch, left = Batch(unique_name(), found, is_full), dict(islice(counts.finished.items(), _BATCH, None))
+        # Without a call in between, where a signal handler could raise.
+        counts.batch, counts.finished = batch, left

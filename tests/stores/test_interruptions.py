@@ -3,62 +3,39 @@
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from contextvars import copy_context
 from pathlib import Path
 from random import Random
 from threading import current_thread, main_thread
 from time import monotonic
 from types import FrameType
-from typing import Any
 
 import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.store import Store
+from limits_app.acquiring.store import CountingStore, Store
 from limits_app.engine.errors import LimitTimeout
-from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import collected, counting
 from tests.interrupting import Interrupted, interrupted_at_event
-from tests.stores.support import PATIENCE, holders, limits_of, used
+from tests.stores.support import PATIENCE, holders, limits_of
 
-PROCESS_STORE = str(Path("limits_app") / "stores" / "process")
+OURS = ("limits_app/stores", "limits_app/engine/engine")
 LIMITS = (CallLimit(10**6, 3600), RateLimit("x", 10**6, 3600), ResourceLimit("db", 2))
 
 
-@contextmanager
-def interrupted_at_line(number: int) -> Iterator[None]:
-    """In the block, raise before the line with this number, counted as lines of the process store are run."""
-    left = number
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        if PROCESS_STORE not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise Interrupted
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-def interrupted_after_call(number: int) -> AbstractContextManager[None]:
-    """In the block, raise as a signal handler would: when a function of the process store begins, or when a built-in
-    function that one has called returns.
+def interrupted(number: int) -> AbstractContextManager[None]:
+    """In the block, raise as a signal handler would: when a function of a store or of the engine begins, or when a
+    built-in function that one has called returns.
     """
     return interrupted_at_event(
         number,
-        lambda frame, event: event in {"call", "c_return"} and PROCESS_STORE in frame.f_code.co_filename,
+        lambda frame, event: event in {"call", "c_return"} and any(part in frame.f_code.co_filename for part in OURS),
     )
 
 
@@ -109,10 +86,9 @@ DEEDS: dict[str, Callable[[LimitSet], None]] = {
 }
 
 
-@pytest.mark.parametrize("interrupted", [interrupted_at_line, interrupted_after_call], ids=["lines", "calls"])
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 def test_the_store_can_be_used_after_an_interruption_at_any_point(
-    tmp_path: Path, deed: Callable[[LimitSet], None], interrupted: Callable[[int], Any]
+    tmp_path: Path, deed: Callable[[LimitSet], None]
 ) -> None:
     with closing(ProcessStore(tmp_path, map_megabytes=1)) as store, ThreadPoolExecutor(1) as executor:
         limits = limits_of(store, *LIMITS)
@@ -140,26 +116,52 @@ def is_usable(store: Store, executor: ThreadPoolExecutor) -> bool:
     return use() and executor.submit(use).result(PATIENCE) and holders(fresh) == 0
 
 
-@pytest.mark.parametrize("interrupted", [interrupted_at_line, interrupted_after_call], ids=["lines", "calls"])
-def test_a_release_that_is_interrupted_at_any_point_is_settled_exactly_once(
-    tmp_path: Path, interrupted: Callable[[int], Any]
+def test_an_interrupted_acquire_is_charged_and_counted_or_neither(store: CountingStore, clock: FakeClock) -> None:
+    limits, number, charged = counting(store, QuotaLimit("x", 10**6, "month"), ResourceLimit("db", 10)), 0, 0
+    interruptions = True
+    while interruptions:
+        number += 1
+        claim = limits.prepare({"x": 5}).claim
+        try:
+            with interrupted(number):
+                store.acquire(claim)
+            interruptions = False
+        except Interrupted:
+            pass
+        now_charged = round(limits.get_stats()["x"]["used"]) - charged
+        charged += now_charged
+        assert now_charged == 5 if claim.admitted else now_charged in {0, 5}
+        assert sum(amount for key, amount in collected(store).items() if key[-1] == "x") == now_charged * 1000
+        if claim.admitted:
+            store.settle(claim, [0, -1])
+        clock.advance(11)
+        assert limits.try_acquire({"x": 0, "db": 10}), "permits are taken after their lease"
+        clock.advance(11)
+    assert number > 10
+
+
+def test_an_interrupted_release_refunds_at_most_once_and_returns_permits_with_their_lease(
+    store: CountingStore, clock: FakeClock
 ) -> None:
-    with closing(ProcessStore(tmp_path, map_megabytes=1, clock=lambda: 10**15)) as store:
-        limits = limits_of(store, RateLimit("x", 10**6, 3600), ResourceLimit("db", 2))
-        expected = 0
-        for number in range(1, 1000):
-            acquired = limits.try_acquire({"x": 5})
-            acquired.update({"x": 2})
-            expected += 2
-            try:
-                with interrupted(number):
-                    acquired.release()
-            except Interrupted:
+    limits, number, charged = counting(store, QuotaLimit("x", 10**6, "month"), ResourceLimit("db", 1)), 0, 0
+    interruptions = True
+    while interruptions:
+        number += 1
+        acquired = limits.try_acquire({"x": 5})
+        acquired.update({"x": 2})
+        try:
+            with interrupted(number):
                 acquired.release()
-            else:
-                break
-            assert (used(limits, "x"), holders(limits)) == (expected, 0)
-        assert 10 < number < 999
+            interruptions = False
+        except Interrupted:
+            acquired.release()
+        now_charged = round(limits.get_stats()["x"]["used"]) - charged
+        charged += now_charged
+        assert now_charged in {2, 5}
+        assert sum(amount for key, amount in collected(store).items() if key[-1] == "x") == now_charged * 1000
+        clock.advance(11)
+        assert holders(limits) == 0
+    assert number > 10
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what an interruption left open

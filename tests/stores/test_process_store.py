@@ -23,6 +23,7 @@ from limits_app.stores.process import store as store_module
 from limits_app.stores.process.records import Prepared
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.waking import Waking
+from limits_app.stores.steps import Steps
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, collected, counting, taken
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
@@ -179,7 +180,8 @@ class ClosedMeanwhile(StateFile):
 
 
 def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
-    file = ClosedMeanwhile(tmp_path, 1, lambda: None, on_open=lambda: None, transfer=lambda *_: None)
+    steps = Steps(lambda claim, changes: None)
+    file = ClosedMeanwhile(tmp_path, 1, steps, lambda: None, on_open=lambda: None, transfer=lambda *_: None)
     line, waiter = Waking(file).line, ThreadWaiter()
     line.enqueue(waiter, [("scope", "key")])
     assert line.scopes() == ["scope"]

@@ -1,9 +1,10 @@
-"""Calls within a step of the same thread, as of finalizers and signal handlers, and steps that are undone."""
+"""Calls within a step of the same thread, as of finalizers and signal handlers, and steps that are interrupted."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import lmdb
 import pytest
@@ -12,14 +13,15 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import CountingStore
 from limits_app.engine import engine
-from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.errors import StoreBlocked, StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import Record
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process.files import data_file, file_numbers, set_aside
+from limits_app.stores.process.files import file_numbers, set_aside
 from limits_app.stores.process.state_file import Txn
+from limits_app.stores.resilient import ResilientStore
 from tests.stores.support import ActingClock, entries, holders, limits_of, used
 
 
@@ -219,44 +221,52 @@ def test_a_settling_that_was_undone_is_repeated_after_the_file_was_mended(
     assert used(limits, "x") == 1
 
 
-class TestDeferredCalls:
-    def test_a_call_that_fails_is_logged_and_made_once(
-        self, process_store: ProcessStore, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        calls: list[int] = []
+def test_what_is_released_within_a_step_is_settled_however_much_it_is(
+    store: CountingStore, clock: ActingClock, limits: LimitSet
+) -> None:
+    many = limits_of(store, RateLimit("x", 10_000, 86_400), ResourceLimit("db", 2_000), entity="many")
+    held = [many.try_acquire({"x": 2}) for _ in range(2_000)]
 
-        def fail() -> None:
-            calls.append(1)
-            raise ValueError("of a hook")
+    def release() -> None:
+        for acquired in held:
+            acquired.cancel()
 
-        process_store._file.do_later(fail)
-        for _ in range(2):
-            process_store.version()
-        assert calls == [1]
-        assert "of a hook" in caplog.text
-
-    @pytest.mark.parametrize("by_another_thread", [False, True])
-    def test_a_call_that_takes_steps_is_made_once(self, process_store: ProcessStore, by_another_thread: bool) -> None:
-        calls: list[int] = []
-
-        def make() -> None:
-            calls.append(process_store.version())
-            if by_another_thread:  # which has removed the call meanwhile
-                process_store._file._later.clear()
-
-        process_store._file.do_later(make)
-        process_store.version()
-        assert process_store.version() == 0
-        assert calls == [0]
+    clock.deed = release
+    assert limits.try_acquire({"x": 1})
+    assert clock.failure is None
+    assert (used(many, "x"), holders(many)) == (0, 0)
 
 
-class TestUndo:
+def test_a_release_within_a_step_that_fails_is_logged_and_the_next_one_is_settled(
+    store: CountingStore, clock: ActingClock, limits: LimitSet, acquired: Acquisition, caplog: pytest.LogCaptureFixture
+) -> None:
+    invalid = limits.try_acquire({"x": 2}).claim
+
+    def release() -> None:
+        store.settle(invalid, [])
+        acquired.release()
+
+    clock.deed = release
+    assert limits.try_acquire({"x": 1})
+    assert "a release during a step failed" in caplog.text
+    assert acquired.claim.settled
+    assert used(limits, "x") == 4
+
+
+def test_a_call_within_a_step_does_not_count_as_an_outage(
+    store: CountingStore, clock: ActingClock, limits: LimitSet
+) -> None:
+    resilient = ResilientStore("default", lambda _: store)
+    inner = limits_of(resilient, RateLimit("x", 10, 86_400))
+    clock.deed = lambda: inner.try_acquire({"x": 1})
+    assert limits.try_acquire({"x": 1})
+    assert isinstance(clock.failure, StoreBlocked)
+    assert not resilient.failing
+
+
+class TestInterruptedTransactions:
     @pytest.mark.parametrize("commits", [False, True])
-    def test_an_interrupted_step_is_undone_unless_it_was_committed(
-        self, process_store: ProcessStore, commits: bool
-    ) -> None:
-        undone: list[bytes] = []
-
+    def test_what_was_not_committed_has_no_effect(self, process_store: ProcessStore, commits: bool) -> None:
         def interrupted(txn: Txn, key: bytes) -> None:
             txn.put(key, b"value")
             if commits:
@@ -264,16 +274,27 @@ class TestUndo:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            process_store._file.transact(interrupted, b"key", undo=undone.append)
-        assert set(undone) == (set() if commits else {b"key"})
+            process_store._file.transact(interrupted, b"key")
         assert entries(process_store, b"key") == [b"key"] * commits
 
-    def test_a_step_whose_file_cannot_be_opened_is_undone(self, process_store: ProcessStore) -> None:
-        undone: list[bytes] = []
-        process_store.close()
-        data_file(process_store.directory / "state").unlink()
-        data_file(process_store.directory / "state").mkdir()
-        with pytest.raises(StoreUnavailable, match="cannot be opened"):
-            process_store._file.transact(lambda _txn, _key: None, b"key", undo=undone.append)
-        assert set(undone) == {b"key"}
-        data_file(process_store.directory / "state").rmdir()
+    @pytest.mark.parametrize("store", ["memory", "process"], indirect=True)
+    def test_a_claim_whose_step_was_interrupted_is_not_admitted(
+        self, store: CountingStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its release would refund what others have used."""
+        assert limits.try_acquire({"x": 3, "db": 0})
+        charge = engine.charge
+
+        def charge_and_raise(claim: Claim, *args: Any) -> bool:
+            assert charge(claim, *args)
+            assert claim.admitted
+            raise KeyboardInterrupt
+
+        prepared = limits.prepare({"x": 2})
+        with monkeypatch.context() as interrupting:
+            interrupting.setattr(engine, "charge", charge_and_raise)
+            with pytest.raises(KeyboardInterrupt):
+                store.acquire(prepared.claim)
+        assert prepared.claim.admitted is None
+        prepared.cancel()
+        assert used(limits, "x") in {3, 5}

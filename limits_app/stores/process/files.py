@@ -137,8 +137,8 @@ def _check_private(path: Path, *, is_state: bool) -> None:
         )
 
 
-def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
-    """Open the file of a state directory, and append the environment to `opened`, also when it is interrupted then.
+def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
+    """Open the file of a state directory. An interruption leaves no environment open: no variable here refers to it.
 
     An unreadable file is set aside with a warning. The whole map is reserved on disk before it is used, so that a full
     disk raises StoreUnavailable here and never ends the process later, when a page is written. A file that is larger
@@ -154,10 +154,10 @@ def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environm
         megabytes = max(map_megabytes, size // _MEGABYTE)
         try:
             try:
-                _open_reserved(state, megabytes, opened)
+                return _open_reserved(state, megabytes)
             except UNREADABLE as error:
                 _set_aside(state, error)
-                _open_reserved(state, megabytes, opened)
+                return _open_reserved(state, megabytes)
         except OSError as error:
             if _size(state) > size:
                 os.truncate(state / _DATA, size)
@@ -169,24 +169,22 @@ def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environm
             raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
 
 
-def _open_reserved(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
+def _open_reserved(state: Path, megabytes: int) -> lmdb.Environment:
     """Open the file with its space reserved; OSError when there is too little."""
     # Without `writemap` LMDB writes the first pages of a new file, and makes the file no larger than they are.
     lmdb.open(str(state), map_size=_MEGABYTE, mode=0o600, lock=False).close()
     _reserve(state / _DATA, megabytes * _MEGABYTE)
-    opened.append(
-        lmdb.open(
-            str(state),
-            map_size=megabytes * _MEGABYTE,
-            mode=0o600,
-            writemap=True,
-            map_async=True,
-            sync=False,
-            metasync=False,
-            meminit=False,
-            readahead=False,
-            max_readers=1024,
-        )
+    return lmdb.open(
+        str(state),
+        map_size=megabytes * _MEGABYTE,
+        mode=0o600,
+        writemap=True,
+        map_async=True,
+        sync=False,
+        metasync=False,
+        meminit=False,
+        readahead=False,
+        max_readers=1024,
     )
 
 

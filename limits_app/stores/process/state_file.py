@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
@@ -17,7 +15,7 @@ from limits_app.engine.errors import StoreFull, StoreUnavailable
 from limits_app.stores.process import files
 from limits_app.stores.process.opened_file import DeletedError, OpenedFile
 from limits_app.stores.process.presence import Presence, is_alive
-from limits_app.stores.steps import InStep, acquire_patiently
+from limits_app.stores.steps import Steps
 
 logger = logging.getLogger("limits_app")
 
@@ -40,14 +38,10 @@ _INHERITED: Final[list[object]] = []
 """The files of parent processes: to close them here would drop locks of this process."""
 
 
-def _nothing(argument: object) -> None:
-    """Undo nothing: most steps change nothing but the file."""
-
-
 class StateFile:
     """Opens the file when it is needed, and again in a child process.
 
-    Everything happens in steps: one thread at a time, each in one transaction. `on_open` is called whenever the
+    Everything happens in `steps`: one thread at a time, each in one transaction. `on_open` is called whenever the
     file was opened, since it may be another one. `make_room` is called, outside of a step, when the file is full.
     When another program has deleted the file it is written again. Where another process has made a new one meanwhile,
     `transfer` is called, with transactions of the deleted file and of the new one, to add the content of the former.
@@ -60,6 +54,7 @@ class StateFile:
         self,
         directory: Path,
         map_megabytes: int,
+        steps: Steps,
         make_room: Callable[[], None],
         *,
         on_open: Callable[[], None],
@@ -67,24 +62,21 @@ class StateFile:
     ) -> None:
         self._parent = directory
         self.directory = files.private_directory(directory)
-        self._close_data: Callable[[], object] = lambda: None
         self._map_megabytes = map_megabytes
+        self._steps = steps
         self._make_room = make_room
         self._on_open = on_open
         self._transfer = transfer
         self.environment: lmdb.Environment | None = None
-        self._opened: list[lmdb.Environment] = []
+        self._opened: lmdb.Environment | None = None
+        """The same, and one that an interrupted call has left open."""
+        self._close_data: Callable[[], object] = lambda: None
         self.presence: Presence | None = None
-        self.fork_lock = RLock()
-        """Held during every step, so that no transaction is open when the process forks; never taken twice."""
+        self.fork_lock = steps.lock
+        """Held during every step, so that no transaction is open when the process forks."""
         self._is_tight = False
         """Whether more than TIGHT was in use at the last check."""
-        self._steps: dict[int, Txn | None] = {}
-        """The threads that are in a step, and their transactions as far as they have begun."""
         self._writes = 0
-        self._later: deque[Callable[[], None]] = deque()
-        self._makes_calls = False
-        """Whether a thread is making the calls that were deferred."""
         self.open()
         around_fork(self)
 
@@ -96,21 +88,17 @@ class StateFile:
     def after_fork(self) -> None:
         """Give a child process its own identity, and no step of its parent."""
         _INHERITED.append((self.presence, self._opened))
-        self.environment = None
-        self._opened = []
-        self.presence = None
-        self.fork_lock = RLock()
-        self._steps = {}
-        self._later = deque()
-        self._makes_calls = False
+        self.environment = self._opened = self.presence = None
+        self._steps.after_fork()
+        self.fork_lock = self._steps.lock
 
     def open(self) -> lmdb.Environment:
         """The environment, opened if it is closed."""
-        return self.environment or self._alone(self._open)
+        return self.environment or self._steps.run_within(self._open)
 
     def close(self) -> None:
         """Close the file and remove the files of this process; the next step opens it again."""
-        self._alone(self._leave)
+        self._steps.run_within(self._leave)
 
     def fullness(self) -> float:
         """The share of the map that is in use."""
@@ -120,110 +108,52 @@ class StateFile:
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
-        self._alone(lambda: self._open().reader_check())
+        self._steps.run_within(lambda: self._open().reader_check())
 
     def identity(self) -> bytes:
         """The 8 bytes that name this process to others."""
-        return (self.presence or self._alone(self._show)).identity
+        return (self.presence or self._steps.run_within(self._show)).identity
 
     def listen(self, receive: Callable[[bytes], None]) -> bool:
         """See `Presence.listen`."""
-        return self._alone(lambda: (self.presence or self._show()).listen(receive))
+        return self._steps.run_within(lambda: self._show().listen(receive))
 
     def is_gone(self, process: bytes) -> bool:
         """Whether another process has ended; to be called in a step."""
         return process != self.identity() and not is_alive(self.directory, process)
 
-    def do_later(self, call: Callable[[], None]) -> None:
-        """Make a call after the current step."""
-        self._later.append(call)
+    def transact(self, step: Callable[[Txn, A], T], argument: A, *, write: bool = True, mending: bool = True) -> T:
+        """Call `step` with a transaction, which is committed when it returns, and has no effect when it raises.
 
-    def transact(
-        self,
-        step: Callable[[Txn, A], T],
-        argument: A,
-        *,
-        undo: Callable[[A], None] = _nothing,
-        write: bool = True,
-        mending: bool = True,
-    ) -> T:
-        """Call `step` with a transaction, which is committed when it returns.
-
-        When it was not committed, whatever the reason, `undo` is called with the same argument. When the file is
-        full, damaged, or was made larger by another process, it is prepared and the step is called once more.
-        Raises StoreUnavailable when that does not help, StoreFull when there is no room, and InStep in the middle of
-        another step of the same thread.
+        When the file is full, damaged, or was made larger by another process, it is prepared and the step is called
+        once more. Raises StoreUnavailable when that does not help, StoreFull when there is no room, and InStep in the
+        middle of another step of the same thread.
         """
-        thread = get_ident()
-        if thread in self._steps:
-            raise InStep
-        lock = self.fork_lock
         try:
-            self._steps[thread] = None
-            if not lock.acquire(False):
-                acquire_patiently(lock)
-            environment = self.environment or self._open()
-            self._data.check_size()
-            txn = self._steps[thread] = environment.begin(None, None, write)
+            done: T = self._steps.run(self._transact, step, argument, write)
+        except lmdb.Error as error:
+            self._mend(error, possible=mending)
+            return self.transact(step, argument, write=write, mending=False)
+        return done
+
+    def _transact(self, step: Callable[[Txn, A], T], argument: A, write: bool) -> T:
+        environment = self.environment or self._open()
+        self._data.check_size()
+        with environment.begin(None, None, write) as txn:
             self._check_place()
             done = step(txn, argument)
             self._check_growth(environment, txn, write=write)
-            txn.commit()
-            lock.release()
-            del self._steps[thread]
-        except BaseException as error:
-            self._abandon(thread, error, lambda: undo(argument))
-            if not isinstance(error, lmdb.Error):
-                raise  # calls that were deferred are made after the next step
-            self._mend(error, possible=mending)
-            return self.transact(step, argument, undo=undo, write=write, mending=False)
-        if self._later:
-            self._make_deferred_calls()
-        return done
-
-    def _abandon(self, thread: int, error: BaseException, undo: Callable[[], None]) -> None:
-        """End a step that was interrupted or has failed."""
-        try:
-            self._end(thread, error, undo)
-        finally:  # again, since the first one may be interrupted as well
-            self._end(thread, error, undo)
-
-    def _end(self, thread: int, error: BaseException, undo: Callable[[], None]) -> None:
-        if thread in self._steps:
-            txn = self._steps[thread]
-            if txn is None or isinstance(error, lmdb.Error) or not _has_ended(txn):
-                undo()
-            if txn is not None:
-                txn.abort()
-            self._steps.pop(thread, None)
-        with suppress(RuntimeError):  # the interruption may have come before the lock was ours
-            self.fork_lock.release()
-
-    def _alone(self, work: Callable[[], T]) -> T:
-        """Call `work` while no other thread takes a step, or within the step of the calling thread."""
-        thread = get_ident()
-        if thread in self._steps:
-            return work()
-        try:
-            self._steps[thread] = None
-            acquire_patiently(self.fork_lock)
-            done = work()
-            self.fork_lock.release()
-            del self._steps[thread]
-        except BaseException as error:
-            self._abandon(thread, error, lambda: None)
-            raise
         return done
 
     def _open(self) -> lmdb.Environment:
         if self.environment is None:
-            self._close()  # an environment that an interrupted call has left open
+            self._close()
             self._on_open()
             files.private_directory(self._parent)
-            files.open_environment(self.directory, self._map_megabytes, self._opened)
+            self._opened = files.open_environment(self.directory, self._map_megabytes)
             self._data = OpenedFile(self.directory)
             self._close_data = self._data.close
-            self.environment = self._opened[0]
+            self.environment = self._opened
         return self.environment
 
     def _check_place(self) -> None:
@@ -248,17 +178,15 @@ class StateFile:
         """Write the content of a deleted file into the one in the directory, which is made if there is none."""
         if not files.copy_if_missing(self.directory, deleted):
             files.drop_lock(self.directory, self._data.lock_number)
-            opened: list[lmdb.Environment] = []
             try:
-                files.open_environment(self.directory, self._map_megabytes, opened)
-                with opened[0].begin(write=True) as new:
+                with (
+                    closing(files.open_environment(self.directory, self._map_megabytes)) as environment,
+                    environment.begin(write=True) as new,
+                ):
                     self._transfer(old, new)
             except files.UNREADABLE as error:
                 files.set_aside(self.directory, error, files.file_numbers(self.directory)[0])
                 raise
-            finally:
-                for environment in opened:
-                    environment.close()
         logger.warning(
             "the files in %s were deleted while they were in use: they were written again, and no limit has changed; "
             "set LIMITS['STATE_DIR'] to a directory that nothing cleans up",
@@ -276,9 +204,9 @@ class StateFile:
     def _close(self) -> None:
         """Close the file; the next step opens it, or the one that has replaced it."""
         self.environment = None
-        for environment in self._opened:
-            environment.close()
-        self._opened.clear()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
         self._close_data()
 
     def _show(self) -> Presence:
@@ -303,17 +231,17 @@ class StateFile:
             with suppress(StoreUnavailable):
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
-            self._alone(self._close)  # another process has made it larger
+            self._steps.run_within(self._close)  # another process has made it larger
         elif possible and isinstance(error, DeletedError):
             try:
-                self._alone(self._restore)
+                self._steps.run_within(self._restore)
             except (lmdb.Error, OSError) as failure:
                 raise StoreUnavailable(
                     f"the state file {files.data_file(self.directory)} was deleted and cannot be written again "
                     f"({failure}): free some space, or set LIMITS['STATE_DIR'] to another directory"
                 ) from failure
         elif possible and isinstance(error, files.UNREADABLE):
-            self._alone(lambda: self._replace(error))
+            self._steps.run_within(lambda: self._replace(error))
         elif isinstance(error, lmdb.MapFullError):
             raise StoreFull(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
@@ -324,39 +252,8 @@ class StateFile:
                 "stop all processes that use it and delete it; counting starts again then"
             ) from error
 
-    def _make_deferred_calls(self) -> None:
-        """Make the calls that were deferred during a step; one that fails is repeated after the next step."""
-        if self._makes_calls:  # the calls take steps themselves
-            return
-        try:
-            self._makes_calls = True
-            while self._later:
-                call = self._later[0]
-                try:
-                    call()
-                except StoreUnavailable:
-                    logger.warning(
-                        "a release during a step could not be stored; it is repeated after the next step", exc_info=True
-                    )
-                    return
-                except Exception:
-                    logger.exception("a call that was deferred during a step failed")
-                with suppress(ValueError):  # another thread was faster
-                    self._later.remove(call)
-        finally:
-            self._makes_calls = False
-
 
 def _pages(stat: Mapping[str, Any]) -> int:
     """The pages that a database uses."""
     pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
     return pages
-
-
-def _has_ended(txn: Txn) -> bool:
-    """Whether a transaction was committed or aborted."""
-    try:
-        txn.id()
-    except lmdb.Error:
-        return True
-    return False

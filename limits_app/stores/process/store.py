@@ -15,7 +15,7 @@ from limits_app.engine.algorithms.window_log import Log
 from limits_app.engine.changes import ALL, Change, ChangeLog, Changes
 from limits_app.engine.clock import as_clock, lasts, system_us
 from limits_app.engine.counting import Batch
-from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.engine.keys import namespace_digest, short_key, slices_key
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import LEASE_US, Record, lease_us_of
@@ -25,7 +25,7 @@ from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records,
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
-from limits_app.stores.steps import InStep, first_admitted, open_once
+from limits_app.stores.steps import InStep, Steps, first_admitted, open_once
 
 _POLL_US: Final = (250_000, 250_000)
 _SECONDS_BETWEEN_RECLAIMS: Final = 0.1
@@ -62,9 +62,11 @@ class ProcessStore:
         self._map_megabytes = map_megabytes
         self._records = Records()
         self._usage = Usage(self._records)
+        self._steps = Steps(self.settle)
         self._file = StateFile(
             self.directory,
             map_megabytes,
+            self._steps,
             self._make_room,
             on_open=self._records.forget_definitions,
             transfer=self._transfer,
@@ -86,7 +88,11 @@ class ProcessStore:
         return f"ProcessStore({str(self.directory)!r})"
 
     def acquire(self, claim: Claim) -> bool:
-        return self._file.transact(self._acquire, claim, undo=_undecide)
+        try:
+            return self._file.transact(self._acquire, claim)
+        except BaseException:  # what it has charged, if anything, belongs to no caller
+            claim.admitted = None
+            raise
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -95,11 +101,12 @@ class ProcessStore:
             acquire, peek = partial(self._acquire, txn), partial(self._peek, txn)
             return first_admitted(claims, acquire, peek, emptiest_first=emptiest_first, failover=failover)
 
-        def undo(claims: Sequence[Claim]) -> None:
+        try:
+            return self._file.transact(acquire_first, claims)
+        except BaseException:
             for claim in claims:
-                _undecide(claim)
-
-        return self._file.transact(acquire_first, claims, undo=undo)
+                claim.admitted = None
+            raise
 
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
@@ -147,33 +154,26 @@ class ProcessStore:
         return lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH])
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        if not claim.settled:
-            try:
-                self._settle(claim, changes)
-            except InStep:
-                self._file.do_later(partial(self.settle, claim, changes))
-
-    def _settle(self, claim: Claim, changes: Amounts) -> None:
-        """`settle`; raises InStep within a step."""
+        if claim.settled:
+            return
         others: Sequence[Watcher] = ()
-        is_done, kept_leases = False, True
+        is_mine, kept_leases = False, True
 
         def step(txn: Txn, claim: Claim) -> Sequence[Watcher]:
-            nonlocal is_done, kept_leases
-            if claim.settled:
+            nonlocal is_mine, kept_leases
+            if claim.settled and not is_mine:
                 return ()
-            # First, so that a signal handler that releases the same claim within this step settles nothing.
-            is_done = claim.settled = True
+            is_mine = claim.settled = True
             kept_leases = self._change(txn, claim, changes)
             return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
-        def undo(claim: Claim) -> None:
-            nonlocal is_done
-            if is_done:
-                is_done = claim.settled = False
-
         try:
-            others = self._file.transact(step, claim, undo=undo)
+            others = self._file.transact(step, claim)
+        except InStep:
+            self._steps.settle_later(claim, changes)
+        except StoreUnavailable:  # the transaction had no effect
+            claim.settled = claim.settled and not is_mine
+            raise
         finally:  # also after an interruption, which may have come when the claim was settled
             if others or self.line.busy:
                 self._waking.notify(claim.plan.scope_keys, others)
@@ -275,10 +275,6 @@ class ProcessStore:
         """Add the content of a file that was deleted to the one that has replaced it."""
         self._records.forget_definitions()
         self._records.transfer(deleted, present, self._now())
-
-
-def _undecide(claim: Claim) -> None:
-    claim.admitted = None
 
 
 def _check_version(txn: Txn, claim: Claim) -> None:

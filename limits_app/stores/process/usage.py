@@ -17,7 +17,6 @@ from limits_app.engine import engine
 from limits_app.engine.counting import KEPT_HOURS, Batch, Count, hour_of, label_of, unsealed
 from limits_app.engine.keys import Scope, digest_in, namespace_digest, short_key, unique_name
 from limits_app.engine.record import FinishedUsage, Record
-from limits_app.stores.codecs import StoredUsage
 from limits_app.stores.process.records import Records, entries
 from limits_app.stores.process.state_file import Txn
 
@@ -42,7 +41,7 @@ class Usage:
     def keep(self, txn: Txn, scope: Scope, record: Record, now: int) -> bool:
         """Keep what a record has finished, and note when it has begun to count; returns whether there was either."""
         usage = record.usage
-        is_new = usage is not None and usage.until > 0 and not isinstance(usage, StoredUsage)
+        is_new = usage is not None and usage.until > 0 and not usage.is_noted
         has_more = is_new or bool(record.finished)
         if has_more:
             key, label = short_key(scope.key), label_of(scope)
