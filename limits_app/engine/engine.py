@@ -16,7 +16,7 @@ from limits_app.engine.algorithms import State
 from limits_app.engine.algorithms.permits import may_have_expired
 from limits_app.engine.algorithms.rule import NEVER_US, Rule, carried_parts
 from limits_app.engine.counting import HOUR_US, hour_ends, hour_of
-from limits_app.engine.plan import Claim, PlannedLimit
+from limits_app.engine.plan import Claim, PlannedLimit, PlanShape
 from limits_app.engine.record import FinishedUsage, Holder, HourlyUsage, KeptUse, Lease, Record, Schema, new_record
 
 _FULL_USAGE_PARTS: Final = 2**61
@@ -51,7 +51,7 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
             charged = rule.settle(_current(record, limit.index, now), now, amount)
         charged_states.append(charged)
     if shape.counts_usage:
-        _begin_hours(records, now)
+        _begin_hours(shape, records, amounts, now)
     for limit in shape.limits:
         record = records[limit.scope_index]
         # Without a call in between, where a signal handler could raise: what is charged is counted.
@@ -314,15 +314,16 @@ def _current(record: Record, index: int, now: int) -> State:
     return current
 
 
-def _begin_hours(records: Sequence[Record], now: int) -> None:
-    """Finish the usage of records whose hour has ended, so that amounts can be added to that of the current hour."""
-    for record in records:
+def _begin_hours(shape: PlanShape, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
+    """Finish usage of hours that have ended, or that is enormous, so that amounts can be added to the current one."""
+    for limit in shape.limits:
+        record = records[limit.scope_index]
         usage = record.usage
         if usage is None:
             continue
         if not 0 < usage.until - now <= HOUR_US:
             close_usage(record, hour_ends(now))
-        elif max(usage.amounts) > _FULL_USAGE_PARTS:
+        elif usage.amounts[limit.index] + amounts[limit.place] > _FULL_USAGE_PARTS:
             close_usage(record, usage.until)
 
 

@@ -23,7 +23,7 @@ from limits_app.engine.limits import (
 )
 from limits_app.engine.plan import Claim, Plan, ScopedLimits
 from limits_app.engine.planning import plan_for
-from limits_app.engine.record import LEASE_US, FinishedUsage, Record, new_record, schema_of
+from limits_app.engine.record import LEASE_US, FinishedUsage, Lease, LeaseId, Record, new_record, schema_of
 from tests.engine.algorithms.driven import NOW, SECOND
 
 TPM = RateLimit("tpm", 10, 10)
@@ -241,6 +241,35 @@ def test_reset_is_known_for_a_day_and_to_records_that_are_merged() -> None:
         assert ends == NOW + 1 + 86_400 * SECOND
         assert not engine.is_nearly_restored(record, ends - 1, 16)
         assert engine.is_nearly_restored(record, ends, 16)
+
+
+class RaisesOnce(Record):
+    """The record of slices, whose leases a signal handler interrupts when they are read the second time."""
+
+    reads = 0
+
+    @property
+    def leases(self) -> dict[LeaseId, Lease]:  # type: ignore[override]  # where others have a slot
+        self.reads += 1
+        if self.reads == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    @leases.setter
+    def leases(self, _: object) -> None:
+        pass
+
+
+def test_an_interrupted_reset_refunds_nothing_that_others_have_used() -> None:
+    scope = OneScope(TPM, WINDOW)
+    first = scope.charge(tpm=6, window=6)
+    slices = RaisesOnce(scope.record.schema, [], {}, None)
+    with pytest.raises(KeyboardInterrupt):
+        engine.reset(scope.record, None, NOW, slices)
+    assert scope.used() == {"tpm": 0, "window": 6}
+    scope.charge(tpm=4, window=0)
+    assert scope.settle(first, tpm=-6)
+    assert scope.used() == {"tpm": 4, "window": 6}
 
 
 @pytest.mark.parametrize(
