@@ -29,19 +29,17 @@ class OpenedFile:
         self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
         self._checked_at = monotonic()
 
-    def check_size(self) -> None:
-        """Raise CorruptedError when another program has truncated the file: the kernel ends a process that reads on."""
-        if os.lseek(self._descriptor, 0, os.SEEK_END) < self._size:
-            raise lmdb.CorruptedError("another program has truncated it")
-
-    def check_place(self) -> bool:
+    def check(self) -> bool:
         """Raise DeletedError when another program has deleted the file; returns whether a second has passed.
 
-        Once a second, also when the file was moved, or the file with the locks deleted. To be called in a transaction,
-        so that no process changes a file whose content another one has written into a new file.
+        Once a second, also when the file was moved, or the file with the locks deleted.
+        Raises CorruptedError when another program has truncated the file: the kernel ends a process that reads on.
         """
-        if self.is_deleted():
+        found = os.fstat(self._descriptor)
+        if found.st_nlink == 0:
             raise DeletedError("the state file was deleted")
+        if found.st_size < self._size:
+            raise lmdb.CorruptedError("another program has truncated it")
         now = monotonic()
         if lasts(self._checked_at, files.SECONDS_BETWEEN_CHECKS, now):
             return False

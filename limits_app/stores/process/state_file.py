@@ -138,9 +138,11 @@ class StateFile:
 
     def _transact(self, step: Callable[[Txn, A], T], argument: A, write: bool) -> T:
         environment = self.environment or self._open()
-        self._data.check_size()
+        if self._data.check() and self.presence is not None:
+            self.presence.restore()
         with environment.begin(None, None, write) as txn:
-            self._check_place()
+            if txn.get(_MOVED) is not None:
+                raise DeletedError("another process has written the content of the deleted state file into another one")
             done = step(txn, argument)
             self._check_growth(environment, txn, write=write)
         return done
@@ -155,11 +157,6 @@ class StateFile:
             self._close_data = self._data.close
             self.environment = self._opened
         return self.environment
-
-    def _check_place(self) -> None:
-        """See `OpenedFile.check_place`; when a second has passed, the files of this process are made again too."""
-        if self._data.check_place() and self.presence is not None:
-            self.presence.restore()
 
     def _restore(self) -> None:
         """Go on with the file in the directory, which gets the content of this one if that was deleted."""
