@@ -129,8 +129,9 @@ class ProcessStore:
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones or usage."""
         changed = has_more_usage = False
-        for (key, codec, scope), record in zip(plan.scopes, records, strict=True):
+        for place, record in enumerate(records):
             if record.changed:
+                key, codec, scope = plan.scopes[place]
                 changed = True
                 if record.usage is not None or record.finished:
                     has_more_usage |= self._usage.keep(txn, scope, record, now)
