@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from threading import RLock, Thread, local
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -168,18 +169,21 @@ def lock_over_forks() -> RLock:
 
 
 def _before() -> None:
-    # First, since a step may be taken while a store is opened.
-    _OPENING.acquire()
+    # Each is noted before it is acquired, so that a signal handler that raises leaves none acquired after the fork.
+    # First this one, since a step may be taken while a store is opened.
     _FORKING.acquired.append(_OPENING)
+    _OPENING.acquire()
     for guarded in _GUARDED.all():
-        guarded.before_fork()
         _FORKING.acquired.append(guarded.fork_lock)
+        guarded.before_fork()
 
 
 def _release() -> None:
-    # Empty if the fork began before this module was imported.
-    while _FORKING.acquired:
-        _FORKING.acquired.pop().release()
+    acquired = _FORKING.acquired  # empty if the fork began before this module was imported
+    while acquired:
+        with suppress(RuntimeError):  # it was not acquired
+            acquired[-1].release()
+        acquired.pop()
 
 
 def _in_child() -> None:
@@ -191,3 +195,4 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
+    os.register_at_fork(after_in_parent=_release)  # once more, after a signal handler has raised in the first call

@@ -11,8 +11,10 @@ from threading import Event, RLock
 
 import pytest
 
+from limits_app.acquiring import runtime
 from limits_app.acquiring.runtime import WeakRegistry, around_fork, lock_over_forks
 from limits_app.testing.conformance.concurrency import switching_every_microsecond
+from tests.interrupting import interrupted_at_event
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -129,6 +131,31 @@ def stepping_while_opening(pipe: Connection) -> None:
         free = child_gets(machine.fork_lock, child)
         opened.result()
     pipe.send(free and is_free(machine.fork_lock) and is_free(lock))
+
+
+def forking_with_interruptions(pipe: Connection) -> None:
+    """Fork while a signal handler raises at each point of what is done around forks; say which locks are left held."""
+    raised: list[type[BaseException] | None] = []
+    sys.unraisablehook = lambda hooked: raised.append(hooked.exc_type)
+    machine, lock, number, held = Machine(), lock_over_forks(), 0, []
+    while len(raised) == number:
+        number += 1
+        with interrupted_at_event(
+            number, lambda frame, event: event in {"call", "c_return"} and frame.f_code.co_filename == runtime.__file__
+        ):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+        os.waitpid(child, 0)
+        held += [number for one in (machine.fork_lock, lock) if not is_free(one)]
+    pipe.send((number, held))
+
+
+def test_an_exception_of_a_signal_handler_around_a_fork_leaves_no_lock_held() -> None:
+    with running(forking_with_interruptions) as process:
+        number, held = process.hear(SECONDS)  # type: ignore[misc]
+    assert number > 5
+    assert held == []
 
 
 def test_one_who_opens_something_inside_something_else_and_one_who_forks_do_not_wait_for_each_other() -> None:
