@@ -98,5 +98,7 @@ def __getattr__(name: str) -> object:
         return import_module("limits_app.services")
     for module, names in _HOMES.items():
         if name in names:
+            if module.startswith("limits_app.acquiring"):
+                import_module("limits_app.stores.modes")  # which knows the stores of limit sets
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'limits_app' has no attribute {name!r}")

@@ -12,7 +12,7 @@ from django.utils.encoding import force_bytes
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
-    from limits_app.acquiring.acquisition import Acquisition
+    from limits_app.engine.runtime import LeaseHolder
 
 
 class LimitsConfig(AppConfig):
@@ -26,7 +26,7 @@ class LimitsConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from limits_app import alerts, checks, conf, metrics, models, signals
-        from limits_app.engine.modes import HOOKS
+        from limits_app.engine.runtime import Runtime, install
         from limits_app.models import namespaces, plan, recording
         from limits_app.policies import advance_version
         from limits_app.stores import registry
@@ -41,13 +41,16 @@ class LimitsConfig(AppConfig):
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         signals.test_began.connect(_test_began, dispatch_uid="limits_app.test")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
-        HOOKS.enabled = lambda: conf.get(conf.ENABLED)
-        HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
-        HOOKS.namespace = namespaces.current_keys
-        HOOKS.process_store = registry.process_store
-        HOOKS.shared_store = registry.shared_store
-        HOOKS.secrets = lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
-        HOOKS.lease_lost.append(_lease_lost)
+        install(
+            Runtime(
+                is_enabled=lambda: conf.get(conf.ENABLED),
+                unknown_keys_raise=lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE,
+                namespace=namespaces.current_keys,
+                secrets=lambda: [force_bytes(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)],
+                lease_lost=_lease_lost,
+                open_store=registry.store_of_mode,
+            )
+        )
         alerts.connect()
         metrics.install()
 
@@ -71,7 +74,7 @@ def _test_began(**details: object) -> None:
     forget_use()
 
 
-def _lease_lost(acquisition: Acquisition) -> None:
+def _lease_lost(acquisition: LeaseHolder) -> None:
     from limits_app import signals
 
     signals.lease_lost.send_robust(sender=None, claim=acquisition)

@@ -1,29 +1,36 @@
-"""Acquisitions: amounts that a limit set hands out, held until they are settled and released exactly once."""
+"""Acquisitions: amounts that a limit set hands out, held until they are settled and released once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from threading import Lock
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self, cast
+from weakref import ref
 
-from limits_app.acquiring.extension import LimitsSource, aextend, extend
-from limits_app.acquiring.leases import enter_block, leave_block
-from limits_app.acquiring.reported import charged_for, record_usage, requested_of, shares, units_used, unreported_keys
+from limits_app.acquiring.blocks import enter_block, leave_block
+from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.runtime import PROCESS
+from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
-from limits_app.engine import mypyc_attr
-from limits_app.engine.amounts import Amount, shown
-from limits_app.engine.errors import AlreadyReleased, InvalidRequest, UsageNotReported
-from limits_app.engine.keys import IDEMPOTENCY_LEVEL
-from limits_app.engine.modes import HOOKS
-from limits_app.engine.outcome import LimitUse, Outcome, outcome_of, units_of
-from limits_app.engine.plan import Claim
-
-if TYPE_CHECKING:
-    from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.algorithms import State
+from limits_app.engine.amounts import Amount, check_amounts, from_milli, shown, to_milli
+from limits_app.engine.errors import (
+    AlreadyReleased,
+    InvalidRequest,
+    LimitExceeded,
+    NeverAdmissible,
+    StaleConfiguration,
+    UsageNotReported,
+)
+from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope
+from limits_app.engine.limits import CallLimit
+from limits_app.engine.outcome import LimitUse, Outcome
+from limits_app.engine.plan import Bucket, Claim, PlannedLimit, parts_of
+from limits_app.engine.readings import outcome_of, units_of
+from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
 
@@ -31,7 +38,45 @@ _REPORTING: Final = Lock()
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
+class LimitsSource(Protocol):
+    """Where the limits of an acquisition come from, when they are resolved from a configuration."""
+
+    def latest(self, stale: BoundLimits) -> BoundLimits:
+        """Return the limits that replace those of an acquisition, since the configuration has changed."""
+
+    async def alatest(self, stale: BoundLimits) -> BoundLimits:
+        """`latest` for asyncio."""
+
+    def report(self, extension: Acquisition, *, in_task: bool) -> None:
+        """Count and report the decision on an extension."""
+
+
+class Companion(Protocol):
+    """What is updated, extended and released together with an acquisition, and shown in its outcome."""
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether its release settles something."""
+
+    def shown_in(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of the acquisition with that of the companion."""
+
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """See `Acquisition.update`."""
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """See `Acquisition.extend`."""
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """`extend` for asyncio."""
+
+    def end(self, *, refunds_unreported: bool) -> None:
+        """Release or cancel it."""
+
+    async def aend(self, *, refunds_unreported: bool) -> None:
+        """`end` for asyncio."""
+
+
 class Acquisition:
     """Amounts that are held, or their rejection; `claim` is the request with the decision of the store.
 
@@ -44,30 +89,32 @@ class Acquisition:
 
     requested: Mapping[str, Amount] = MappingProxyType({})
     """The requested amounts by key."""
-    reports: Mapping[str, object] = MappingProxyType({})
-    """The reported use by key."""
     used: Sequence[int] = ()
     """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+    extensions: tuple[Acquisition, ...] = ()
+    """What `extend` has acquired, in the order in which it was charged."""
     is_repeated = False
     """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
-    entered = False
-    """Whether the block of the acquisition runs."""
+    is_free = False
+    """Whether it is that of a set without limits, which all callers share: it holds nothing."""
+    requires_usage: bool | None = None
+    """Whether a block must report the usage of rates; None: as the limit set says. If not, what was not reported counts
+    as used as requested."""
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
+    source: LimitsSource | None = None
+    companion: Companion | None = None
+    _reports: Mapping[str, object] = MappingProxyType({})
+    """The reported use by key, where a limit adds up the amounts of several keys."""
+    _in_block = False
+    _is_ending = False
+    """Whether a release is on its way, or was done; a release that has failed may be repeated."""
     _config: dict[str, object] | None = None
     _outcome: tuple[object, Outcome] | None = None
-    _cancelled = False
-    _releasing = False  # from the first call of a release on, even if that fails
-    _settling = False  # while a task waits for the store, which settles the claim even if the task is cancelled
 
-    def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
+    def __init__(self, limit_set: BoundLimits, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
-        self.source: LimitsSource | None = None  # not in the class: compiled code would not set it
-        self.requires_usage = limit_set.require_usage
-        """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
-        self.extensions: list[Acquisition] = []
-        """What `extend` has acquired, also while the store decides on it."""
         self._forks = PROCESS.forks
 
     def __bool__(self) -> bool:
@@ -86,12 +133,62 @@ class Acquisition:
     @property
     def is_released(self) -> bool:
         """Whether the amounts were released, or are being released, or belong to the process that forked this one."""
-        return self._releasing or self.claim.released or self._forks != PROCESS.forks
+        return self._is_ending or self.claim.released or self._forks != PROCESS.forks
+
+    @property
+    def holds_permits(self) -> bool:
+        """Whether it takes permits, which are held until it is released."""
+        return bool(self.claim.shape.permits)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether anything limits the request."""
+        return bool(self.claim.shape.limits)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a scope of the request is blocked."""
+        return self.claim.shape.is_blocked
+
+    @property
+    def must_report(self) -> frozenset[str]:
+        """The keys whose usage must be reported."""
+        return self.claim.shape.must_report
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether the limits can ever admit the amounts."""
+        return self.claim.fits
+
+    @property
+    def scopes(self) -> Sequence[Scope]:
+        """The scopes in which it is counted."""
+        return self.claim.plan.scopes
+
+    @property
+    def decided_at(self) -> int:
+        """When the store decided, in microseconds."""
+        return self.claim.decided_at
+
+    def limits(self) -> Iterator[tuple[PlannedLimit, Scope, State]]:
+        """Iterate over the limits with their scopes, and their states in the decision."""
+        for limit, _, state in self.claim.limits():
+            yield limit, self.claim.plan.scopes[limit.scope_index], state
+
+    def rejecting(self) -> set[Bucket]:
+        """Return the buckets that have rejected it; empty when it was admitted."""
+        return set() if self.claim.admitted else {*self.claim.refusal()[0]}
+
+    def load(self) -> float:
+        """Return the largest share in use of any of its limits."""
+        return self.claim.load()
 
     @property
     def must_settle(self) -> bool:
         """Whether its release settles something, or returns permits."""
-        return bool(self.claim.shape.needs_settling or self.used or self.extensions)
+        if self.claim.shape.needs_settling or self.used or self.extensions:
+            return True
+        return self.companion is not None and self.companion.must_settle
 
     @property
     def config(self) -> dict[str, object]:
@@ -106,7 +203,8 @@ class Acquisition:
         # A store decides several times on a request that waits.
         if self._outcome is None or self._outcome[0] is not self.claim.states:
             self._outcome = self.claim.states, outcome_of(self.claim)
-        return self._outcome[1]
+        outcome = self._outcome[1]
+        return outcome if self.companion is None else self.companion.shown_in(outcome)
 
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
@@ -118,13 +216,13 @@ class Acquisition:
                     continue
                 if limit.is_sum:
                     for key in limit.keys:
-                        used = self.reports.get(key) if self.successful else None
-                        use = LimitUse(requested_of(self, limit, key), used)  # type: ignore[arg-type]  # a number
+                        reported = self._reports.get(key) if self.successful else None
+                        use = LimitUse(requested_of(self.parts(), limit, key), reported)  # type: ignore[arg-type]  # a number
                         uses.setdefault(key, use)
                 else:
-                    uses[limit.key] = LimitUse(
-                        units_of(limit.rule, charged_for(self, part, limit)), units_used(part, limit)
-                    )
+                    used = part.used[limit.place] if part.used and part.successful else -1
+                    requested = units_of(limit.rule, charged_for(self.parts(), part, limit))
+                    uses[limit.key] = LimitUse(requested, None if used < 0 else units_of(limit.rule, used))
         return uses
 
     @property
@@ -136,26 +234,8 @@ class Acquisition:
         return {limit.key: state[2] for limit, _, state in held if limit.rule.is_permit}
 
     def parts(self) -> Sequence[Acquisition]:
-        """Return this acquisition and its extensions that were admitted, in the order in which they were charged."""
-        if not self.extensions:
-            return (self,)
-        return (self, *[one for one in self.extensions if one.claim.admitted and one.used])
-
-    def extend(self, requested: Mapping[str, Amount]) -> None:
-        """Take more of the named limits, all or nothing, without waiting: for streams and agents.
-
-        The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
-        `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
-        member serves the extension. What is not named is not charged.
-        Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
-        than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
-        StoreUnavailable while the store that admitted the first amounts is unavailable.
-        """
-        extend(self, requested)
-
-    async def aextend(self, requested: Mapping[str, Amount]) -> None:
-        """`extend` for asyncio."""
-        await aextend(self, requested)
+        """Return this acquisition and its extensions, in the order in which they were charged."""
+        return (self, *self.extensions) if self.extensions else (self,)
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Report the amounts that were used, by key; the last report of a key counts.
@@ -169,7 +249,48 @@ class Acquisition:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
-        record_usage(self, usage)
+        if self.is_free:
+            check_amounts("usage", usage)
+            return
+        self._record(self._beyond_first_request(usage) if self.is_repeated else usage)
+        if self.companion is not None:
+            self.companion.update(usage)
+
+    def extend(self, requested: Mapping[str, Amount]) -> None:
+        """Take more of the named limits, all or nothing, without waiting: for streams and agents.
+
+        The amounts belong to this acquisition: `update` reports the use of all of them together, and `release` and
+        `cancel` settle all of them. More permits are renewed and returned with the first ones. In a pool, the same
+        member serves the extension. What is not named is not charged.
+        Raises LimitExceeded with the outcome when a limit rejects it (nothing is charged), NeverAdmissible for more
+        than a limit can ever admit, AlreadyReleased after release, InvalidRequest for invalid amounts, and
+        StoreUnavailable while the store that admitted the first amounts is unavailable.
+        """
+        if self.is_free:
+            self._skip_all(requested)
+            return
+        limits = self.limit_set
+        while (extension := self._extended(limits, requested)) is None:
+            limits = cast("LimitsSource", self.source).latest(limits)
+        if self.is_released:  # by another thread, which may not have seen the extension
+            extension.give_up()
+        self._report_extension(extension, in_task=False)
+        if self.companion is not None:
+            self.companion.extend(requested)
+
+    async def aextend(self, requested: Mapping[str, Amount]) -> None:
+        """`extend` for asyncio."""
+        if self.is_free:
+            self._skip_all(requested)
+            return
+        limits = self.limit_set
+        while (extension := await self._aextended(limits, requested)) is None:
+            limits = await cast("LimitsSource", self.source).alatest(limits)
+        if self.is_released:  # by another task, which may not have seen the extension
+            await extension._asettle((), refunds_unreported=True, refunds_all=True)
+        self._report_extension(extension, in_task=True)
+        if self.companion is not None:
+            await self.companion.aextend(requested)
 
     def release(self) -> None:
         """Settle the reported usage and return permits; later calls do nothing. Amounts not reported stay spent."""
@@ -181,7 +302,7 @@ class Acquisition:
         Amounts are refunded where the algorithm can; single calls stay charged. No usage has to be reported.
         """
         self._release(refunds_unreported=True)
-        self._cancelled = True
+        self.requires_usage = False
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
@@ -190,18 +311,20 @@ class Acquisition:
     async def acancel(self) -> None:
         """`cancel` for asyncio."""
         await self._arelease(refunds_unreported=True)
-        self._cancelled = True
+        self.requires_usage = False
 
     def __enter__(self) -> Self:
-        self.entered = True
-        if self.claim.shape.permits:
-            enter_block(self.claim)
+        self._in_block = True
+        if self.claim.shape.permits or self.extensions:
+            self.enter_block()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_block()
+        self._in_block = False
+        if self.claim.shape.permits or self.extensions:
+            self.leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
@@ -217,7 +340,7 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_block()
+        self.leave_block()
         try:
             await self._arelease(refunds_unreported=kind is not None)
         except Exception:
@@ -227,98 +350,280 @@ class Acquisition:
         if kind is None and (self.claim.shape.must_report or self.extensions):
             self._check_reported()
 
+    def enter_block(self, *, elsewhere: bool = False) -> None:
+        """Begin a block: the running thread or task does not take the permits again.
+
+        `elsewhere` is for a block that may run in another thread or task, as a view does after its middleware.
+        """
+        self._in_block = True
+        for part in self.parts():
+            if part.claim.shape.permits:
+                enter_block(part.claim, part.limit_set, elsewhere=elsewhere)
+
+    def leave_block(self) -> None:
+        """End the block."""
+        self._in_block = False
+        for part in self.parts():
+            if part.claim.shape.permits:
+                leave_block(part.claim)
+
+    def check_fits(self) -> None:
+        """Raise NeverAdmissible for amounts that the limits can never admit."""
+        if not self.claim.fits:
+            self.limit_set.store.peek(self.claim)
+            raise NeverAdmissible.of(self)
+
+    async def acheck_fits(self) -> None:
+        """`check_fits` for asyncio."""
+        store, claim = self.limit_set.store, self.claim
+        if not claim.fits:
+            await store.apeek(claim) if is_remote(store) else store.peek(claim)
+            raise NeverAdmissible.of(self)
+
     def track(self) -> None:
         """Renew the permits that the store has just leased, if any, until they are returned."""
         if self.claim.shape.permits:
             self.limit_set.store.renewer.add(self.claim)
 
+    def give_up(self) -> None:
+        """Refund all amounts as well as possible, which no caller uses; errors of the store are logged."""
+        try:
+            self._settle((), refunds_unreported=True, refunds_all=True)
+        except Exception:
+            logger.warning("an acquisition could not be refunded after it was interrupted", exc_info=True)
+
     def on_lease_lost(self) -> None:
-        """Warn once that a lease ran out while it was held, and call the hooks."""
+        """Warn once that a lease ran out while it was held, and notify the surrounding program."""
         with _REPORTING:
             if self.lost_lease:
                 return
             self.lost_lease = True
         keys = ", ".join(sorted({key for part in self.parts() for key in part.claim.shape.permit_keys}))
         logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
-        for hook in HOOKS.lease_lost:
-            try:
-                hook(self)
-            except Exception:
-                logger.exception("a lease_lost hook failed")
+        try:
+            present().lease_lost(self)
+        except Exception:
+            logger.exception("the notification of a lost lease failed")
 
     def _release(self, *, refunds_unreported: bool) -> None:
         if not self.must_settle:
-            self.claim.settled = True
+            self.claim.settled = not self.is_free
             return
-        self._releasing = True
-        if not self.extensions:
-            self._settle(self.used, refunds_unreported)
+        if self._is_ending:
             return
-        with ExitStack() as stack:  # all parts are settled, also when one of them raises
-            for part, used in reversed(shares(self)):
-                stack.callback(part._settle, used, refunds_unreported)
+        self._is_ending = True
+        try:
+            if not self.extensions and self.companion is None:
+                self._settle(self.used, refunds_unreported=refunds_unreported)
+                return
+            with ExitStack() as stack:  # everything is settled, also when one part of it fails
+                if self.companion is not None:
+                    stack.callback(self.companion.end, refunds_unreported=refunds_unreported)
+                for part, used in reversed(shares(self.parts())):
+                    stack.callback(part._settle, used, refunds_unreported=refunds_unreported)
+        except BaseException:
+            self._is_ending = False
+            raise
 
     async def _arelease(self, *, refunds_unreported: bool) -> None:
-        self._releasing = True
-        if not self.extensions:
-            await self._asettle(self.used, refunds_unreported)
+        if not self.must_settle:
+            self.claim.settled = not self.is_free
             return
-        async with AsyncExitStack() as stack:
-            for part, used in reversed(shares(self)):
-                stack.push_async_callback(part._asettle, used, refunds_unreported)
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            async with AsyncExitStack() as stack:
+                if self.companion is not None:
+                    stack.push_async_callback(self.companion.aend, refunds_unreported=refunds_unreported)
+                for part, used in reversed(shares(self.parts())):
+                    stack.push_async_callback(part._asettle, used, refunds_unreported=refunds_unreported)
+        except Exception:  # a store settles all the same for a task that is cancelled
+            self._is_ending = False
+            raise
 
-    def _settle(self, used: Sequence[int], refunds_unreported: bool) -> None:
+    def _settle(self, used: Sequence[int], *, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """Settle this part of the acquisition, of which so much was used, and return its permits."""
-        changes = self._changes(used, refunds_unreported)
+        changes = self._changes(used, refunds_unreported, refunds_all)
         if changes is not None:
             self.limit_set.store.settle(self.claim, changes)
 
-    async def _asettle(self, used: Sequence[int], refunds_unreported: bool) -> None:
+    async def _asettle(self, used: Sequence[int], *, refunds_unreported: bool, refunds_all: bool = False) -> None:
         """`_settle` for asyncio."""
-        store = self.limit_set.store
-        if not is_remote(store):
-            self._settle(used, refunds_unreported)
-            return
-        changes = self._changes(used, refunds_unreported)
+        changes, store = self._changes(used, refunds_unreported, refunds_all), self.limit_set.store
         if changes is not None:
-            self._settling = True
-            try:
-                await store.asettle(self.claim, changes)
-            except Exception:
-                self._settling = False
-                raise
-            self._settling = False
+            await store.asettle(self.claim, changes) if is_remote(store) else store.settle(self.claim, changes)
 
-    def _changes(self, used: Sequence[int], refunds_unreported: bool) -> Sequence[int] | None:
-        """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on.
+    def _changes(self, used: Sequence[int], refunds_unreported: bool, refunds_all: bool) -> Sequence[int] | None:
+        """End renewal, and return the changes to settle; None where there is nothing to do.
 
         A forked child has nothing to do: its parent holds the amounts and releases them.
         """
         claim = self.claim
-        if claim.released or self._settling:
+        if claim.released:
             return None
         if claim.admitted and self._forks == PROCESS.forks:
             shape = claim.shape
-            changes = shape.changes(
-                used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=bool(self.extensions)
-            )
             if shape.permits:
                 self.limit_set.store.renewer.discard(claim)
-                return changes
-            if any(changes):
+            if refunds_all:
+                return [-amount for amount in claim.amounts]
+            is_extended = bool(self.extensions)
+            changes = shape.changes(used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=is_extended)
+            if shape.permits or any(changes):
                 return changes
         claim.settled = True
         return None
 
-    def _leave_block(self) -> None:
-        self.entered = False
-        for part in self.parts():
-            if part.claim.shape.permits:
-                leave_block(part.claim)
-
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
-        if self.claim.admitted and self.requires_usage and not self._cancelled:
-            missing = unreported_keys(self)
+        is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
+        if self.claim.admitted and is_required:
+            missing = {key for part in self.parts() for key in self._unreported(part)}
             if missing:
-                raise UsageNotReported(missing)
+                raise UsageNotReported(sorted(missing))
+
+    def _unreported(self, part: Acquisition) -> Iterator[str]:
+        """Iterate over the keys of a part whose usage must be reported and was not."""
+        for limit in part.claim.shape.limits:
+            if not limit.is_sum:
+                if limit.must_report and not (part.used and part.used[limit.place] >= 0):
+                    yield limit.key
+            else:
+                yield from [key for key in limit.keys if key not in self._reports]
+
+    def _record(self, usage: Mapping[str, Amount]) -> None:
+        """Check all keys of a report, and record it in each part that has charged the key."""
+        parts, reports, by_key = self.parts(), self._reports, self.claim.shape.by_key
+        if self.extensions or self.claim.shape.has_sums:
+            reports = {**reports, **usage}
+        recorded = [self._used_with(part, usage, reports) for part in parts]
+        for key in usage:
+            if key not in by_key and not any(key in part.claim.shape.by_key for part in self.extensions):
+                check_amounts("usage", {key: usage[key]})
+                self.limit_set.skip_unknown(key, reported=True)
+        for part, used in zip(parts, recorded, strict=True):
+            part.used = used
+        self._reports = reports
+
+    def _used_with(self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]) -> list[int]:
+        """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
+        charged, by_key = part.claim.amounts, part.claim.shape.by_key
+        used = [*part.used] or [-1] * len(charged)
+        for key, amount in usage.items():
+            for limit in by_key.get(key, ()):
+                parts = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
+                used[limit.place] = parts
+                if parts > charged[limit.place]:
+                    self._check_overuse(part, limit, key, parts, used=amount)
+        return used
+
+    def _check_overuse(self, part: Acquisition, limit: PlannedLimit, key: str, parts: int, *, used: object) -> None:
+        """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""
+        first = next(one for one in self.parts() if key in one.claim.shape.by_key)
+        amount = charged_for(self.parts(), part, limit)
+        if part is not first or parts <= amount:
+            return
+        requested = units_of(limit.rule, amount)
+        if isinstance(limit.rule.limit, CallLimit):
+            raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
+        if self.successful:
+            effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
+            logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
+
+    def _beyond_first_request(self, usage: Mapping[str, Amount]) -> Mapping[str, Amount]:
+        """Return the reported use of extensions of a repeated request: the first request reports its own amounts."""
+        check_amounts("usage", usage)
+        extended = {key for part in self.extensions for key in part.claim.shape.by_key}
+        more = {
+            key: to_milli(used, decimals=True) - to_milli(self.requested.get(key, 0), decimals=True)
+            for key, used in usage.items()
+            if key in extended
+        }
+        return {key: from_milli(max(milli, 0)) for key, milli in more.items()}
+
+    # Extensions.
+
+    def _check_held(self) -> None:
+        """Raise LimitExceeded where it was rejected, and AlreadyReleased where it was released."""
+        if not self.successful:
+            raise LimitExceeded.of(self)
+        if self.is_released:
+            raise AlreadyReleased("the acquisition was released: extend it before that")
+
+    def _extended(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition | None:
+        """Charge an extension; None where a source has other limits by now."""
+        extension = self._extension(limits, requested)
+        try:
+            extension.check_fits()
+            if limits.store.acquire(extension.claim):
+                self._take_in(extension)
+        except StaleConfiguration:
+            if self.source is None:
+                raise
+            return None
+        except BaseException:
+            self._drop(extension)
+            raise
+        return extension
+
+    async def _aextended(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition | None:
+        """`_extended` for asyncio."""
+        extension, store = self._extension(limits, requested), limits.store
+        try:
+            await extension.acheck_fits()
+            if await store.aacquire(extension.claim) if is_remote(store) else store.acquire(extension.claim):
+                self._take_in(extension)
+        except StaleConfiguration:
+            if self.source is None:
+                raise
+            return None
+        except BaseException:
+            if not store.remote:  # a remote store refunds by itself what a cancelled task was charged
+                self._drop(extension)
+            raise
+        return extension
+
+    def _extension(self, limits: BoundLimits, requested: Mapping[str, Amount]) -> Acquisition:
+        """Return the request for an extension, undecided."""
+        self._check_held()
+        extension = Acquisition(limits, limits.extension_of(requested))
+        extension.requested = requested
+        if extension.claim.shape.permits:
+            extension.claim.owner = ref(self)
+        return extension
+
+    def _skip_all(self, requested: Mapping[str, Amount]) -> None:
+        """Take nothing, since nothing limits it; InvalidRequest for invalid amounts."""
+        check_amounts("requested", requested)
+        keys: Iterable[object] = requested
+        for key in keys:
+            self.limit_set.skip_unknown(key)
+
+    def _take_in(self, extension: Acquisition) -> None:
+        """Make an extension that was admitted a part with the usage that was reported before, and renew its permits."""
+        extension.used = used_before(self.parts(), extension)
+        self.extensions = (*self.extensions, extension)
+        if extension.claim.shape.permits:
+            if self._in_block:
+                enter_block(extension.claim, extension.limit_set)
+            extension.track()
+
+    def _drop(self, extension: Acquisition) -> None:
+        """Refund an extension that was interrupted."""
+        extension.give_up()
+        self.extensions = tuple([part for part in self.extensions if part is not extension])
+
+    def _report_extension(self, extension: Acquisition, *, in_task: bool) -> None:
+        """Report the decision on an extension; raise where it was rejected, or came too late."""
+        if self.source is not None:
+            self.source.report(extension, in_task=in_task)
+        if not extension.successful:
+            raise LimitExceeded.of(extension)
+        self._check_held()
+
+
+def rejected_acquisition(error: BaseException) -> Acquisition | None:
+    """Return the acquisition whose rejection an error reports; None where it is not known, as in another process."""
+    refused = error.refused if isinstance(error, LimitExceeded) else None
+    return refused if isinstance(refused, Acquisition) else None

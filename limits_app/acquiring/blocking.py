@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import random
 from time import monotonic_ns
 from typing import Final, SupportsFloat
 
 from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.alternatives import Alternatives, Procedure, enqueue, run, run_in_task, sleep
-from limits_app.acquiring.extension import cancel_all
+from limits_app.acquiring.choice import Choice
 from limits_app.acquiring.store import Store
-from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter, Waiter
+from limits_app.acquiring.waiting import TaskWaiter, ThreadWaiter
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import shown
 from limits_app.engine.clock import Clock
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitTimeout
-from limits_app.engine.limits import Blocked
 from limits_app.engine.plan import Bucket
 
 logger = logging.getLogger("limits_app")
@@ -61,120 +59,165 @@ def must_wait(acquisition: Acquisition) -> bool:
     return line.has_competitors(buckets, now)
 
 
-def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:
+def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
     """Wait until one acquisition is admitted and return it, for at most `timeout` seconds.
 
     Raises LimitTimeout when the time is up, and LimitExceeded immediately where waiting cannot help.
-    When it raises, or a signal handler does, the waiter has left all queues and nothing stays charged.
+    However it ends, the waiter has left all queues; the caller refunds what was admitted when it raises.
     """
-    waiter, stores = ThreadWaiter(), alternatives.stores()
+    if _is_hopeless(choice):
+        raise LimitExceeded.of(choice.rejected())
+    waiter = ThreadWaiter()
+    wait = _Wait(choice, waiter, timeout)
     try:
-        admitted = run(_wait(alternatives, waiter, timeout))
-        _leave(stores, waiter)
-    except BaseException:
-        waiter.active = False
         try:
-            _leave(stores, waiter)
+            while True:
+                # Queued before the store is asked, so that every later release wakes this waiter.
+                for store, buckets in wait.begin():
+                    store.line.enqueue(waiter, buckets)
+                free = wait.free()
+                admitted = choice.acquire(free) if free else None
+                if admitted is not None:
+                    return admitted
+                if wait.is_last:
+                    raise LimitTimeout.of(choice.rejected())
+                for store, buckets in wait.go_on():
+                    store.line.enqueue(waiter, buckets)
+                waiter.sleep(wait.pause_seconds())
         finally:
-            cancel_all(alternatives.acquisitions)
+            wait.leave()
+    except BaseException:
+        wait.leave()  # again, since the first time may have been interrupted
         raise
-    return admitted
 
 
-async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acquisition:
+async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
     """`wait_in_thread` for asyncio, without blocking the event loop.
 
     Nothing is awaited after the admission, so that a cancelled task never keeps a charge.
     """
-    waiter, stores = TaskWaiter(), alternatives.stores()
+    if _is_hopeless(choice):
+        raise LimitExceeded.of(await choice.arejected())
+    waiter = TaskWaiter()
+    wait = _Wait(choice, waiter, timeout)
     try:
-        admitted = await run_in_task(_wait(alternatives, waiter, timeout))
-        _leave(stores, waiter)
-    except BaseException:
-        waiter.active = False
         try:
-            _leave(stores, waiter)
+            while True:
+                for store, buckets in wait.begin():
+                    await _aenqueue(store, waiter, buckets)
+                free = wait.free()
+                admitted = await choice.aacquire(free) if free else None
+                if admitted is not None:
+                    return admitted
+                if wait.is_last:
+                    raise LimitTimeout.of(await choice.arejected())
+                for store, buckets in wait.go_on():
+                    await _aenqueue(store, waiter, buckets)
+                await waiter.sleep(wait.pause_seconds())
         finally:
-            # A remote store refunds by itself what a cancelled task was charged.
-            cancel_all([one for one in alternatives.acquisitions if not one.limit_set.store.remote])
+            wait.leave()
+    except BaseException:
+        wait.leave()  # again, since the first time may have been interrupted
         raise
-    return admitted
 
 
-def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
-    """Leave all queues; fast, since it also runs in event loops."""
-    for store in stores:
-        store.line.leave(waiter)
+async def _aenqueue(store: Store, waiter: TaskWaiter, buckets: Sequence[Bucket]) -> None:
+    """Queue for these buckets of a store and for no others; the line may have to reach a remote store."""
+    if store.remote:
+        import asyncio  # only programs that use it pay for its import
+
+        await asyncio.to_thread(store.line.enqueue, waiter, buckets)
+    else:
+        store.line.enqueue(waiter, buckets)
 
 
-def _wait(
-    alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None
-) -> Procedure[Acquisition]:
-    """The procedure of a wait: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
-    if all(_is_hopeless(one) for one in alternatives.acquisitions):
-        raise LimitExceeded.of((yield from alternatives.refused()))
-    stores = alternatives.stores()
-    clock = stores[0].clock
-    time_left_us, polls = _deadline(clock, waiter, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
-    while True:
-        left_us = time_left_us()
-        is_last = left_us is not None and left_us <= 0
-        available, cooling_us = alternatives.available()
-        # Queued before the store is asked, so that every later release wakes this waiter.
-        yield from _enqueue(stores, waiter, [(one, one.claim.plan.buckets) for one in available])
-        queues: dict[Acquisition, Sequence[Bucket]] = {
-            one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available
-        }
-        first = {one: 0 if is_last else polls[one].early_us() for one in available if not queues[one]}
-        free = [one for one, early_us in first.items() if not early_us]
-        admitted = (yield from alternatives.acquire(free)) if free else None
-        if admitted is not None:
-            return admitted
-        if is_last:
-            raise LimitTimeout.of((yield from alternatives.refused()))
-        pauses_us = [left_us, cooling_us]
-        for one, early_us in first.items():
-            queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls[one].next_try()
-            pauses_us.append(pause_us)
-        yield from _enqueue(stores, waiter, queues.items())
-        yield sleep(waiter, _seconds(pauses_us) if clock.moves_by_itself else None)
+Queues = list[tuple[Store, list[Bucket]]]
+"""For which buckets of each store a waiter queues."""
 
 
-def _enqueue(
-    stores: Iterable[Store], waiter: Waiter, wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]
-) -> Procedure[None]:
-    """Queue for the buckets of each acquisition, and for no others."""
-    for store in stores:
-        mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
-        yield enqueue(store, waiter, mine)
+class _Wait:
+    """A wait turn by turn: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
+
+    is_last = False
+    """Whether the time is up, so that this turn is the last one."""
+
+    def __init__(self, choice: Choice, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> None:
+        self._choice = choice
+        self._waiter = waiter
+        self._timeout_us = None if timeout is None else round(timeout * _SECOND)
+        self._stores = choice.stores()
+        self._clock = self._stores[0].clock
+        self._start_us = _local_us(self._clock)
+        self._polls = {one: _Poll(one) for one in choice.acquisitions}
+        self._available: Sequence[Acquisition] = ()
+        self._early_us: dict[Acquisition, int] = {}
+        self._queues: dict[Acquisition, Sequence[Bucket]] = {}
+        self._pauses_us: list[int | None] = []
+
+    def begin(self) -> Queues:
+        """Begin a turn: return for what to queue before acquisitions are tried."""
+        left_us = self._left_us()
+        self.is_last = left_us is not None and left_us <= 0
+        self._available, cooling_us = self._choice.available()
+        self._pauses_us = [left_us, cooling_us]
+        self._queues = {one: one.claim.plan.buckets for one in self._available}
+        return self._queued()
+
+    def free(self) -> list[Acquisition]:
+        """Return the acquisitions that may be tried now: no other waiter is ahead, and it is not too early."""
+        for one in self._available:
+            self._queues[one] = one.limit_set.store.line.ahead(self._waiter, one.claim.plan.buckets)
+        first = [one for one in self._available if not self._queues[one]]
+        self._early_us = {one: 0 if self.is_last else self._polls[one].early_us() for one in first}
+        return [one for one, early_us in self._early_us.items() if not early_us]
+
+    def go_on(self) -> Queues:
+        """Return for what to queue after nothing was admitted."""
+        for one, early_us in self._early_us.items():
+            self._queues[one], pause_us = (
+                (one.claim.plan.buckets, early_us) if early_us else self._polls[one].next_try()
+            )
+            self._pauses_us.append(pause_us)
+        return self._queued()
+
+    def pause_seconds(self) -> float | None:
+        """Return how long to sleep until the next turn; None: until woken."""
+        return _seconds(self._pauses_us) if self._clock.moves_by_itself else None
+
+    def leave(self) -> None:
+        """End the wait: leave all queues; fast, since it also runs in event loops."""
+        self._waiter.active = False
+        for store in self._stores:
+            store.line.leave(self._waiter)
+
+    def _queued(self) -> Queues:
+        queues = []
+        for store in self._stores:
+            buckets = [bucket for one, some in self._queues.items() if one.limit_set.store is store for bucket in some]
+            queues.append((store, buckets))
+        return queues
+
+    def _left_us(self) -> int | None:
+        """Return the rest of the timeout, None without one.
+
+        A clock of the store that is set makes no timeout longer or shorter, and clocks that a test has frozen end it
+        too.
+        """
+        if self._timeout_us is None:
+            return None
+        passed_us = _local_us(self._clock) - self._start_us
+        return self._timeout_us - max(passed_us, round(self._waiter.slept_seconds * _SECOND))
 
 
-def _is_hopeless(acquisition: Acquisition) -> bool:
-    """Whether waiting cannot help: it is blocked, and no date is known at which that may change."""
-    if acquisition.limit_set.changes_at is not None:
-        return False
-    return any(isinstance(limit.rule.limit, Blocked) for limit in acquisition.claim.shape.limits)
+def _is_hopeless(choice: Choice) -> bool:
+    """Whether waiting cannot help: all are blocked, and no date is known at which that may change."""
+    return all(one.is_blocked and one.limit_set.changes_at is None for one in choice.acquisitions)
 
 
 def _seconds(pauses_us: Iterable[int | None]) -> float | None:
     """The shortest of the pauses in seconds; None where all are None."""
     shortest = min([pause_us for pause_us in pauses_us if pause_us is not None], default=None)
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
-
-
-def _deadline(clock: Clock, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Callable[[], int | None]:
-    """Start a timeout; return a function for the microseconds that are left, None without a timeout.
-
-    A clock of the store that is set makes no timeout longer or shorter, and clocks that a test has frozen end it too.
-    """
-    start_us = _local_us(clock)
-
-    def left_us() -> int | None:
-        if timeout is None:
-            return None
-        return round(timeout * _SECOND) - max(_local_us(clock) - start_us, round(waiter.slept_seconds * _SECOND))
-
-    return left_us
 
 
 class _Poll:

@@ -1,4 +1,4 @@
-"""Leases of permits: renewed while their holder lives, and not taken again by nested requests.
+"""Leases of permits, renewed while their holder exists.
 
 One thread for each store and process renews all leases in one call every third of a lease, and when a holder reaches
 the longest time that its limit allows. The holder of permits is their acquisition: when it is not referenced any more,
@@ -8,21 +8,15 @@ its permits run out.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from threading import Lock, get_ident
+from threading import Lock
 from time import sleep
-from typing import TYPE_CHECKING, Final
-from weakref import ref
+from typing import Final
 
 from limits_app.acquiring.runtime import on_fork, start_thread
 from limits_app.engine.clock import Clock, lasts
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.plan import Bucket, Claim
-
-if TYPE_CHECKING:
-    from limits_app.acquiring.limit_set import LimitSet
+from limits_app.engine.plan import Claim
 
 logger = logging.getLogger("limits_app")
 
@@ -127,76 +121,3 @@ class Renewer:
             self.running = False
             self.running = bool(self.held())
             return not self.running
-
-
-_BLOCKS: Final[ContextVar[tuple[Claim, ...]]] = ContextVar("limits_app_blocks", default=())
-"""The claims of the `with` blocks around the running code."""
-
-FIRST_TO_ASK: Final = "first"
-"""The owner of a block that may run in another thread or task than the one that has entered it, as a view does after
-its middleware: the first one that asks for what is held becomes the owner."""
-
-
-def enter_block(claim: Claim, *, elsewhere: bool = False) -> None:
-    """Count the permits of a claim as held by the running thread or task, until `leave_block`.
-
-    `elsewhere` is for a block that may run in another one, within the same context.
-    """
-    blocks = _BLOCKS.get()
-    if blocks:
-        blocks = _without(blocks, claim)
-    claim.block_owner = FIRST_TO_ASK if elsewhere else _running()
-    _BLOCKS.set((*blocks, claim))
-
-
-def leave_block(claim: Claim) -> None:
-    """End a block; it may have been entered elsewhere."""
-    blocks = _BLOCKS.get()
-    if blocks:
-        _BLOCKS.set(_without(blocks, claim))
-
-
-def _without(blocks: tuple[Claim, ...], claim: Claim) -> tuple[Claim, ...]:
-    """Return blocks without that of a claim, and without those that have ended in another thread or task."""
-    if blocks[-1] is claim:
-        return blocks[:-1]
-    return tuple([block for block in blocks if block is not claim and not block.released])
-
-
-def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
-    """Return the buckets of which the running thread or task holds permits of the same limit set in a block.
-
-    A nested request does not take these again, since it would wait for itself. Permits that were held for the longest
-    time that their limit allows do not count: other holders may have them.
-    """
-    blocks = _BLOCKS.get()
-    if not blocks:
-        return frozenset()
-    held: set[Bucket] = set()
-    running = _running()
-    for claim in blocks:
-        # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        # In a forked child, the claims of its parent have no owner.
-        is_of_others = claim.block_owner not in (running, FIRST_TO_ASK)
-        acquisition = None if claim.owner is None or is_of_others else claim.owner()
-        if acquisition is None or acquisition.lost_lease or not acquisition.limit_set.is_same(limit_set):
-            continue
-        claim.block_owner = running
-        if claim.admitted and not claim.released:
-            now = limit_set.store.clock()
-            lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
-            held.update([claim.plan.buckets[limit.place] for limit in lasting])
-    return frozenset(held)
-
-
-def _running() -> object:
-    """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
-    # An event loop sets these hooks of the thread that it runs in.
-    if sys.get_asyncgen_hooks().firstiter is None:
-        return get_ident()
-    try:
-        task = sys.modules["asyncio"].current_task()
-    except (KeyError, RuntimeError):  # the loop is not one of asyncio
-        return get_ident()
-    # In a callback of the event loop there is no task: a new object equals no owner.
-    return object() if task is None else ref(task)

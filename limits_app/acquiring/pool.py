@@ -7,18 +7,19 @@ from functools import partial
 from typing import Final, NamedTuple, Self, overload
 
 from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.alternatives import (
-    Alternatives,
-    Procedure,
-    admissible,
-    closest_to_admission,
-    refused_shortest,
-    run,
-    run_in_task,
-    sorted_by_load,
-)
 from limits_app.acquiring.balancing import Balancer, Candidates, Cooling, EligibleSets, balancer_named, checked_weights
 from limits_app.acquiring.blocking import Timeout, checked_timeout, wait_in_task, wait_in_thread
+from limits_app.acquiring.bound_limits import BoundLimits
+from limits_app.acquiring.choice import (
+    Choice,
+    aadmissible,
+    admissible,
+    asorted_by_load,
+    closest_to_admission,
+    peek,
+    rejected_shortest,
+    sorted_by_load,
+)
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.amounts import Requested, shown
 from limits_app.engine.errors import InvalidRequest, LimitTimeout, NeverAdmissible
@@ -44,7 +45,7 @@ class Foreseen(NamedTuple):
         """The outcome of the chosen acquisition, else of the shortest refusal, else of the closest to admission."""
         chosen = self.chosen
         if chosen is None:
-            chosen = refused_shortest(self.tried) if self.tried else closest_to_admission(self.eligible)
+            chosen = rejected_shortest(self.tried) if self.tried else closest_to_admission(self.eligible)
         return chosen.outcome
 
 
@@ -109,7 +110,7 @@ class LimitPool:
         self.load_balancing = balancer.load_balancing
         self.worker_index = balancer.worker_index
         self.weights = balancer.weights
-        self._names = dict(zip(self._sets, names, strict=True))
+        self._names: dict[BoundLimits, Hashable] = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(LimitPool, weights=self.weights, failover=self.failover)
@@ -162,8 +163,14 @@ class LimitPool:
             refused = self._try(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        admitted = wait_in_thread(run(self._alternatives(requested, order, refused)), seconds)
-        admitted.track()
+        choice = Choice(())
+        try:
+            choice = self._choice(requested, order, refused)
+            admitted = wait_in_thread(choice, seconds)
+            admitted.track()
+        except BaseException:
+            _give_up(choice)
+            raise
         return admitted
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
@@ -177,8 +184,14 @@ class LimitPool:
             refused = await self._atry(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        admitted = await wait_in_task(await run_in_task(self._alternatives(requested, order, refused)), seconds)
-        admitted.track()
+        choice = Choice(())
+        try:
+            choice = await self._achoice(requested, order, refused)
+            admitted = await wait_in_task(choice, seconds)
+            admitted.track()
+        except BaseException:
+            _give_up(choice, in_task=True)
+            raise
         return admitted
 
     @property
@@ -228,8 +241,8 @@ class LimitPool:
         wanted = self._prepare(requested, self._balancer.preview(in_use))
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
         for one in [*wanted, *others]:
-            one.limit_set.store.peek(one.claim)
-        tried = [one for one in wanted if one.claim.can_fit()]
+            peek(one)
+        tried = [one for one in wanted if one.claim.fits]
         if self._balancer.emptiest_first:
             tried.sort(key=lambda one: one.claim.load())
         return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
@@ -243,54 +256,71 @@ class LimitPool:
         }
 
     def _try(self, requested: Requested, order: Candidates) -> Acquisition:
-        if not self._first_alone:
-            return run(self._trying(requested, order))
         first = None
-        try:
-            first = self._sets[order[0]].try_acquire(requested)
-        except NeverAdmissible:
-            if len(order) == 1:
-                raise
-        else:
-            if first.claim.admitted or not self.failover or len(order) == 1:
+        if self._first_alone:
+            try:
+                first = self._sets[order[0]].try_acquire(requested)
+            except NeverAdmissible:
+                if len(order) == 1:
+                    raise
+            if first is not None and (first.claim.admitted or not self.failover or len(order) == 1):
                 return first
-        return run(self._trying(requested, order if first is None else order[1:], first))
-
-    async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
-        if self._remote:
-            return await run_in_task(self._trying(requested, order))
-        return self._try(requested, order)
-
-    def _trying(
-        self, requested: Requested, order: Candidates, first: Acquisition | None = None
-    ) -> Procedure[Acquisition]:
-        """Try sets in that order, after one that refused; return the admitted acquisition or the shortest refusal."""
-        wanted = self._prepare(requested, order)
-        refused = [] if first is None else [first]
-        if first is None or any(one.claim.can_fit() for one in wanted):
-            wanted = yield from admissible(wanted)
-            alternatives = Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
-            admitted = yield from alternatives.acquire(wanted)
+        wanted = self._prepare(requested, order if first is None else order[1:])
+        if first is not None and not any(one.claim.fits for one in wanted):
+            return first
+        choice = self._one_of(admissible(wanted))
+        try:
+            admitted = choice.acquire(choice.acquisitions)
             if admitted is not None:
                 admitted.track()
-                return admitted
-            refused += [one for one in wanted if one.claim.admitted is False]
-        return refused_shortest(refused)
+        except BaseException:
+            _give_up(choice)
+            raise
+        return _rejected(first, wanted) if admitted is None else admitted
 
-    def _alternatives(
-        self, requested: Requested, order: Candidates, refused: Acquisition | None
-    ) -> Procedure[Alternatives]:
+    async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
+        if not self._remote:
+            return self._try(requested, order)
+        wanted = self._prepare(requested, order)
+        choice = self._one_of(await aadmissible(wanted))
+        try:
+            admitted = await choice.aacquire(choice.acquisitions)
+            if admitted is not None:
+                admitted.track()
+        except BaseException:
+            _give_up(choice, in_task=True)
+            raise
+        return _rejected(None, wanted) if admitted is None else admitted
+
+    def _one_of(self, acquisitions: Sequence[Acquisition]) -> Choice:
+        return Choice(acquisitions, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
+
+    def _choice(self, requested: Requested, order: Candidates, rejected: Acquisition | None) -> Choice:
         """What to wait for: any eligible set, also those that cool down, or without failover the chosen one."""
-        if not self.failover and refused is not None:
-            return Alternatives([refused.limit_set.prepare(requested, checks=False)])
-        eligible = self._eligible.find(requested) if self.failover else ()
-        others = [index for index in eligible if index not in order]
-        wanted = yield from admissible(self._prepare(requested, [*order, *others]))
+        wanted = self._waited_for(requested, order, rejected)
+        if rejected is None or self.failover:
+            wanted = admissible(wanted)
         if self.failover:
-            return Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
-        if self._balancer.emptiest_first:
-            wanted = yield from sorted_by_load(wanted)
-        return Alternatives(wanted[:1])
+            return Choice(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
+        return Choice((sorted_by_load(wanted) if self._balancer.emptiest_first else wanted)[:1])
+
+    async def _achoice(self, requested: Requested, order: Candidates, rejected: Acquisition | None) -> Choice:
+        """`_choice` for asyncio."""
+        wanted = self._waited_for(requested, order, rejected)
+        if rejected is None or self.failover:
+            wanted = await aadmissible(wanted)
+        if self.failover:
+            return Choice(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
+        return Choice((await asorted_by_load(wanted) if self._balancer.emptiest_first else wanted)[:1])
+
+    def _waited_for(
+        self, requested: Requested, order: Candidates, rejected: Acquisition | None
+    ) -> Sequence[Acquisition]:
+        if not self.failover and rejected is not None:
+            index = next(index for index in order if self._sets[index] is rejected.limit_set)
+            return self._prepare(requested, [index])
+        eligible = self._eligible.find(requested) if self.failover else ()
+        return self._prepare(requested, [*order, *[index for index in eligible if index not in order]])
 
     def _set_at(self, index: int) -> LimitSet:
         try:
@@ -312,7 +342,7 @@ class LimitPool:
         in_use = [index for index in eligible if not self.cooling_seconds(index)]
         if len(in_use) == len(eligible):
             return eligible
-        fits = any(one.claim.can_fit() for one in self._prepare(requested, in_use))
+        fits = any(one.claim.fits for one in self._prepare(requested, in_use))
         return in_use if fits else eligible
 
     def _cooling_us(self, acquisition: Acquisition) -> int:
@@ -350,3 +380,19 @@ def _admitted(acquisition: Acquisition) -> Acquisition:
     if not acquisition:
         raise LimitTimeout.of(acquisition)
     return acquisition
+
+
+def _rejected(first: Acquisition | None, others: Sequence[Acquisition]) -> Acquisition:
+    """The rejection that ends first, of the one that was tried first and those of the others that were tried."""
+    rejected = [] if first is None else [first]
+    return rejected_shortest([*rejected, *[one for one in others if one.claim.admitted is False]])
+
+
+def _give_up(choice: Choice, *, in_task: bool = False) -> None:
+    """Refund what was charged when the choice was interrupted.
+
+    A remote store refunds by itself what a cancelled task was charged.
+    """
+    for one in choice.acquisitions:
+        if one.claim.admitted and not (in_task and one.limit_set.store.remote):
+            one.give_up()

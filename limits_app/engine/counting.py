@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limits_app.engine.keys import Scope
-from limits_app.engine.modes import HOOKS
+from limits_app.engine.runtime import present
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
@@ -81,7 +81,7 @@ def seal(name: str | None) -> str | None:
     """Return a name as a text that only a process with the same secret can read."""
     if name is None:
         return None
-    return _cipher(HOOKS.secrets()[0]).encrypt(name.encode("utf-8", "surrogatepass"), None).hex()
+    return _cipher(present().secrets()[0]).encrypt(name.encode("utf-8", "surrogatepass"), None).hex()
 
 
 def unseal(sealed: str | None) -> str | None:
@@ -91,7 +91,7 @@ def unseal(sealed: str | None) -> str | None:
     from cryptography.exceptions import InvalidTag
 
     stored = bytes.fromhex(sealed)
-    for secret in HOOKS.secrets():
+    for secret in present().secrets():
         try:
             return _cipher(secret).decrypt(stored, None).decode("utf-8", "surrogatepass")
         except InvalidTag:

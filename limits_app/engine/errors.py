@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable
+from typing import Protocol, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from limits_app.acquiring.acquisition import Acquisition
-    from limits_app.engine.outcome import Outcome
+from limits_app.engine.outcome import Outcome
 
 
 class LimitsError(Exception):
@@ -27,21 +24,29 @@ class InvalidRequest(LimitsError, ValueError):
     """A request with invalid amounts or keys; nothing was charged."""
 
 
+class Decided(Protocol):
+    """A request on which a store has decided."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """The decision and its reasons."""
+
+
 class LimitExceeded(LimitsError):
     """The request was rejected, by default without a wait; `outcome` has the limits and when to retry.
 
     `refused` is the acquisition that was rejected; None where it is not known, as in another process.
     """
 
-    refused: Acquisition | None = None
+    refused: Decided | None = None
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
 
     @classmethod
-    def of(cls, refused: Acquisition) -> Self:
-        """Return the error for an acquisition that a store has rejected."""
+    def of(cls, refused: Decided) -> Self:
+        """Return the error for a request that a store has rejected."""
         error = cls(refused.outcome)
         error.refused = refused
         return error

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from limits_app.engine.amounts import shown, to_milli
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitsError
-from limits_app.engine.modes import HOOKS
+from limits_app.engine.runtime import present
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
@@ -50,7 +50,7 @@ class Scope:
 
 def _head() -> str:
     """What keys in the present namespace begin with."""
-    namespace = HOOKS.namespace().counters
+    namespace = present().namespace().counters
     return f"@{namespace_digest(namespace).hex()}/v1:" if namespace else "v1:"
 
 

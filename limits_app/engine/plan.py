@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import ref
 
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.amounts import MAX_AMOUNT, MILLI, checked_amount
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, Scope, digest_in, short_key
 from limits_app.engine.limits import CallLimit, MeteredLimit, RateLimit
-from limits_app.engine.modes import HOOKS
 from limits_app.engine.record import Holder, Schema
-
-if TYPE_CHECKING:
-    from limits_app.acquiring.acquisition import Acquisition
+from limits_app.engine.runtime import LeaseHolder
 
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
@@ -147,6 +144,7 @@ class PlanShape:
       resource limits, `by_key` those with a key.
     - `scopes` are the scopes with limits in it, `schemas` their schemas, and `positions` their places among the scopes
       of the set.
+    - `has_sums` says whether the amounts of several keys are added up for a limit.
     - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
       call is requested. `needs_settling` is True where each release settles.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
@@ -187,6 +185,7 @@ class PlanShape:
         for limit in limits:
             limit.must_report = limit.key in self.must_report
         self.needs_settling = bool(self.permits or self.must_report)
+        self.has_sums = any(limit.is_sum for limit in limits)
         self.by_key: dict[str, tuple[PlannedLimit, ...]] = {}
         for limit in limits:
             for key in limit.keys:
@@ -271,17 +270,17 @@ class PlanShape:
 class Plan:
     """A shape that is bound to the scopes of a client: binding compiles nothing.
 
-    `namespace` is that of the configuration, by whose version claims are current; by default the present one.
+    `namespace` is that of the configuration, by whose version claims are current.
     `scopes` are in the order of those of the shape, `scope_keys` are their keys, and `schemas` the keys with the
-    schemas. `store_cache` is for values that a
-    store computes for the plan once; those that depend on no scope are kept with the shape.
+    schemas. `store_cache` is for values that a store computes for the plan once; those that depend on no scope are kept
+    with the shape.
     """
 
     __slots__ = ("_buckets", "_short_keys", "namespace", "schemas", "scope_keys", "scopes", "shape", "store_cache")
 
-    def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...], namespace: str | None = None) -> None:
+    def __init__(self, shape: PlanShape, scopes: tuple[Scope, ...], namespace: str) -> None:
         self.shape = shape
-        self.namespace = HOOKS.namespace().configuration if namespace is None else namespace
+        self.namespace = namespace
         self.scopes = scopes
         self.scope_keys = tuple([scope.key for scope in scopes])
         self.schemas = tuple(zip(self.scope_keys, shape.schemas, strict=True))
@@ -325,58 +324,43 @@ class Plan:
 class Claim:
     """The amounts of one request, in the order of the limits of its plan, and the decision of a store.
 
-    `version` is that of the configuration that its limits come from, None for limits that never change.
+    `version` is that of the configuration that its limits come from, None for limits that never change. `fits` is
+    False where the limits can never admit the amounts.
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
     `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
-    answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process
-    (0 for others); `holder` identifies it in leases, and stores that several processes share
-    replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
-    thread or task that runs its block. `taken_from` is the slice of this process that admitted it, None for a store.
+    answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
+    others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no other
+    process uses. `owner` is what holds its permits. `taken_from` is the slice of this process that admitted it, None for
+    a store.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
     `held_anew` is when the longest holds of its permits began anew, by their places: at a renewal after the clock was
     set back; None where none did.
     """
 
-    __slots__ = (
-        "admitted",
-        "amounts",
-        "block_owner",
-        "decided_at",
-        "held_anew",
-        "holder",
-        "number",
-        "owner",
-        "plan",
-        "put_off",
-        "repeated_us",
-        "settled",
-        "shape",
-        "states",
-        "taken_from",
-        "unanswered",
-        "version",
-    )
+    # Most of them stay as they are, so most are in the class: a request makes a claim.
+    admitted: bool | None = None
+    fits = True
+    settled = False
+    put_off = False
+    unanswered = False
+    decided_at = 0
+    repeated_us: int | None = None
+    states: Sequence[State] = ()
+    held_anew: dict[int, int] | None = None
+    number = 0
+    holder: Holder = 0
+    owner: ref[LeaseHolder] | None = None
+    taken_from: object = None
 
     def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None) -> None:
         self.plan = plan
         self.shape = shape = plan.shape
         self.amounts = amounts
         self.version = version
-        self.admitted: bool | None = None
-        self.settled = False
-        self.put_off = False
-        self.unanswered = False
-        self.decided_at = 0
-        self.repeated_us: int | None = None
-        self.states: Sequence[State] = ()
-        self.held_anew: dict[int, int] | None = None
-        self.number = _next_number() if shape.permits else 0
-        self.holder: Holder = self.number
-        self.owner: ref[Acquisition] | None = None
-        self.block_owner: object = None
-        self.taken_from: object = None
+        if shape.permits:
+            self.number = self.holder = _next_number()
 
     @property
     def released(self) -> bool:
@@ -406,10 +390,6 @@ class Claim:
         """Iterate over the limits with their amounts and the states of the decision."""
         for limit in self.shape.limits:
             yield limit, self.amounts[limit.place], self.states[limit.place]
-
-    def can_fit(self) -> bool:
-        """Return whether the limits can ever admit the amounts."""
-        return all(self.amounts[limit.place] <= limit.rule.most_parts for limit in self.shape.limits)
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""

@@ -10,8 +10,8 @@ from limits_app.engine.amounts import MILLI, PermitsOnly, check_amounts, shown, 
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
 from limits_app.engine.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.engine.modes import HOOKS
 from limits_app.engine.plan import MOST_SHAPES, Plan, PlannedLimit, PlannedScope, PlanShape, ScopedLimits
+from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
 
@@ -34,12 +34,12 @@ class UnknownKeys:
         self._warned: set[object] = set()
 
     def report(self, key: object, resource: str | None, *, reported: bool) -> None:
-        """Warn of a requested key, or raise InvalidRequest where the settings say so.
+        """Warn of a requested key, or raise InvalidRequest where the runtime says so.
 
         A key that is `reported` is one of a usage report, and has its own warning. That is never an error, since it
         would discard amounts that were really used.
         """
-        raises = not reported and HOOKS.unknown_keys_raise()
+        raises = not reported and present().unknown_keys_raise()
         if reported and key in self._known:
             message = f"key {shown(key)} was not requested: its usage is not recorded"
         else:
@@ -192,7 +192,8 @@ def plan_for(
     """
     given = list(scoped)
     shape = _shape(given, named, left_out=left_out, is_credit=is_credit)
-    return Plan(shape, tuple([given[position].scope for position in shape.positions]))
+    scopes = tuple([given[position].scope for position in shape.positions])
+    return Plan(shape, scopes, present().namespace().configuration)
 
 
 def _shape(

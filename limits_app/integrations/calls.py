@@ -24,7 +24,6 @@ from django.views import View
 
 from limits_app import services
 from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.leases import leave_block
 from limits_app.engine.amounts import Amount
 from limits_app.engine.keys import EntityName
 from limits_app.integrations.charges import Charge, one_of_each
@@ -125,7 +124,7 @@ class LimitedCall:
             acquisition = stack.enter_context(self.acquire())
             result = self.call()
             if isawaitable(result):
-                leave_block(acquisition.claim)  # the block goes on where it is awaited
+                acquisition.leave_block()  # the block goes on where it is awaited
                 stack.pop_all()
                 return self._awaited(acquisition, result)
             self.rule.report.update(result, Charge((acquisition,)))

@@ -20,7 +20,6 @@ from limits_app.policies import Limits
 from limits_app.services import Share, try_acquire_all
 from limits_app.services.amounts import RequestedAmounts
 from limits_app.services.several import prefixes_of
-from limits_app.services.shadow import ShadowedAcquisition
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits
@@ -48,7 +47,7 @@ class Charge(NamedTuple):
     def is_held(self) -> bool:
         """Whether it took something, also for policies in shadow mode, and was not released."""
         return not self.acquisitions[-1].claim.released and any(
-            one.claim.shape.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
+            one.has_limits or one.companion is not None for one in self.acquisitions
         )
 
     def uses(self, acquisition: Acquisition) -> dict[str, LimitUse]:

@@ -180,7 +180,7 @@ def _acquire_all(shares: Sequence[Share], source: Source) -> Sequence[Acquisitio
 
 def _acquired(shares: Sequence[Share], source: Source) -> Acquisition:
     acquisition = try_acquire_all(shares, source)
-    if not acquisition.claim.admitted:
+    if not acquisition.successful:
         raise LimitExceeded.of(acquisition)
     return acquisition
 

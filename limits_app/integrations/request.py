@@ -23,8 +23,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 
 from limits_app import conf, services
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.leases import enter_block
+from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
 from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.engine.outcome import Outcome
@@ -300,8 +299,8 @@ class RequestLimits:
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        if acquisition.claim.shape.permits:
-            enter_block(acquisition.claim)  # nested requests do not take permits again
+        if acquisition.holds_permits:
+            acquisition.enter_block()  # nested requests do not take permits again
         self.acquired.append(acquisition)
         names = (resource,) if isinstance(resource, str) else resource
         self._acquired_by_name += [(name, acquisition) for name in names]
@@ -400,12 +399,12 @@ class RequestLimits:
 
         `charged` has each of these with the amounts that it names, and the prefix of its keys in the acquisition.
         """
-        if not acquisition.claim.admitted:
+        if not acquisition.successful:
             self.refused = (acquisition,)
             raise LimitExceeded.of(acquisition)
-        if acquisition.claim.shape.permits:
+        if acquisition.holds_permits:
             # The view may run in another thread or task than the middleware that charges its request.
-            enter_block(acquisition.claim, elsewhere=True)
+            acquisition.enter_block(elsewhere=True)
         self.acquired.append(acquisition)
         for key, named, prefix in charged:
             earlier = self.charges.held(key) if self.charges else None
@@ -419,7 +418,7 @@ class RequestLimits:
 
     def refuse(self, error: Exception) -> Sequence[Acquisition]:
         """Note a rejection; return what rejected the request."""
-        refused = error.refused if isinstance(error, LimitExceeded) else None
+        refused = rejected_acquisition(error)
         self.refused = (self.refused or ()) if refused is None else (refused,)
         return self.refused
 

@@ -72,7 +72,7 @@ def acquire(
     """
     request = _request(resource, entity, requested, default_limits, idempotency_key, plan, require_usage)
     acquisition = request.acquire(timeout)
-    if not acquisition.claim.admitted:
+    if not acquisition.successful:
         raise LimitExceeded.of(acquisition)
     return acquisition
 
@@ -85,7 +85,7 @@ async def atry_acquire(resource: Resources, **options: Unpack[TryOptions]) -> Ac
 async def aacquire(resource: Resources, *, timeout: float | None = 0, **options: Unpack[TryOptions]) -> Acquisition:
     """`acquire` for asyncio: by default this does not wait; waits and queries do not block the event loop."""
     acquisition = await _request(resource, **options).aacquire(timeout)
-    if not acquisition.claim.admitted:
+    if not acquisition.successful:
         raise LimitExceeded.of(acquisition)
     return acquisition
 

@@ -90,14 +90,14 @@ def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float
         return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)
     outcome = claim.outcome
     shown = outcome
-    if whole and len(claim.limit_set.rates) > len(claim.claim.shape.must_report):  # with rates that no other member has
+    if whole and len(claim.limit_set.rates) > len(claim.must_report):  # with rates that no other member has
         shown = claim.limit_set.peek(dict.fromkeys(claim.limit_set.rates, 0))
     return ExplainedMember(
         member.name,
         member.weight,
         _standing(claim, outcome, foreseen, cooling_seconds),
         tuple(status for status in (*shown.violations, *shown.passed) if status.member == member.name),
-        round(claim.claim.load(), 3),
+        round(claim.load(), 3),
         outcome.retry_after,
         cooling_seconds,
     )

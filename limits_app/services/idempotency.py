@@ -110,7 +110,7 @@ class IdempotentRequest(Request):
         Raises InvalidRequest where another request was admitted with the key. A block applies to repetitions too.
         """
         self._is_repeated = False
-        if acquisition.successful or acquisition.claim.shape.is_blocked:
+        if acquisition.successful or acquisition.is_blocked:
             return False
         charged = self._charged_scopes(acquisition)
         if self._key_scope.key in charged and self._same_scope.key not in charged:
@@ -130,12 +130,11 @@ class IdempotentRequest(Request):
 
     def _charged_scopes(self, acquisition: Acquisition) -> set[str]:
         """The scopes of the key in which a request was charged before, at the time of the decision."""
-        claim = acquisition.claim
         return {
-            claim.plan.scope_keys[limit.scope_index]
-            for limit, _, state in claim.limits()
+            scope.key
+            for limit, scope, state in acquisition.limits()
             if limit.level == IDEMPOTENCY_LEVEL
-            and limit.rule.charged(state, claim.decided_at, limit.rule.parts_per_unit) is None
+            and limit.rule.charged(state, acquisition.decided_at, limit.rule.parts_per_unit) is None
         }
 
     def _finish(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:

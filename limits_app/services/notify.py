@@ -102,7 +102,7 @@ def _report_wait(started: float) -> None:
 
 def _resources(acquisition: Acquisition, resource: str) -> Collection[str]:
     """The resources of a request, without the pools that serve them."""
-    scopes = acquisition.claim.plan.scopes
+    scopes = acquisition.scopes
     if len(scopes) == 1:
         return (resource,)
     return {scope.resource or resource for scope in scopes if scope.member is None} or (resource,)
@@ -148,24 +148,21 @@ class Thresholds:
 
     def crossings(self, acquisition: Acquisition) -> list[Crossing]:
         """The limits of an acquisition beyond a threshold, each with the highest one."""
-        return [] if acquisition.claim.shape.is_degraded else list(self._crossings(acquisition))
+        return [] if acquisition.outcome.degraded else list(self._crossings(acquisition))
 
     def clear(self) -> None:
         """Forget which signals were sent."""
         self._sent_until.clear()
 
     def _crossings(self, acquisition: Acquisition) -> Iterator[Crossing]:
-        levels, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.claim.decided_at
-        for limit, _, state in acquisition.claim.limits():
+        levels, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.decided_at
+        for limit, scope, state in acquisition.limits():
             used = limit.rule.used(state, now) / limit.rule.ceiling_parts
             crossed = [level for level in levels if used >= level]
             if not crossed or limit.level == IDEMPOTENCY_LEVEL:
                 continue
-            scope, key = acquisition.claim.plan.buckets[limit.place]
-            seconds, name = (
-                _window_seconds(limit.rule.limit),
-                f"{scope}!{key}!{crossed[-1]}!{_window_end(limit, state)}",
-            )
+            seconds = _window_seconds(limit.rule.limit)
+            name = f"{scope.key}!{limit.rule.key}!{crossed[-1]}!{_window_end(limit, state)}"
             if self._sent_until.get(name, 0) <= now:
                 self._remember(name, now + round(seconds * _SECOND))
                 window = _window_end(limit, state) or str(now // round(seconds * _SECOND))

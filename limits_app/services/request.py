@@ -10,8 +10,9 @@ from typing import Final, Protocol, TypeVar, cast
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
 from limits_app.acquiring.blocking import checked_timeout
+from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.amounts import Requested
 from limits_app.engine.errors import (
@@ -106,13 +107,13 @@ class Request:
         """Return the acquisition that `acquire` would ask a store for; of a pool one with the limits of all members."""
         return self._use(lambda limits, amounts: limits.prepare(amounts, checks=False))
 
-    def latest(self, stale: LimitSet) -> LimitSet:
+    def latest(self, stale: BoundLimits) -> LimitSet:
         """See `LimitsSource.latest`; an extension is charged by the present limits of the same namespace."""
         with entered(self._namespace):
             self._recover(StaleConfiguration())  # the limits that were resolved before are outdated
             return _of_same_member(self._use(lambda limits, _: limits), stale)
 
-    async def alatest(self, stale: LimitSet) -> LimitSet:
+    async def alatest(self, stale: BoundLimits) -> LimitSet:
         """See `LimitsSource.alatest`."""
         if is_of_thread() or current_namespace() != self._namespace:
             return await sync_to_async(self.latest)(stale)
@@ -126,7 +127,7 @@ class Request:
     def report(self, extension: Acquisition, *, in_task: bool) -> None:
         """See `LimitsSource.report`."""
         with entered(self._namespace):
-            if extension.claim.admitted:
+            if extension.successful:
                 notify.admitted(self._key[0], extension, in_task=in_task)
             else:
                 notify.rejected(extension.outcome)
@@ -185,8 +186,8 @@ class Request:
         elif isinstance(error, LimitExceeded):
             if fallback is not None and self._resolved is not None:
                 check_exceeds_limits(error, self._resolved)
-            elif self._resolved is not None and error.refused is not None:
-                count(self._resolved, error.refused, self._key[1])
+            elif self._resolved is not None and (rejected := rejected_acquisition(error)) is not None:
+                count(self._resolved, rejected, self._key[1])
             notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
             raise error
         elif fallback is not None:
@@ -229,7 +230,7 @@ class Request:
         """Count and notify of a decision; return the acquisition that the caller receives."""
         if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
             count(self._resolved, acquisition, self._key[1])
-        if not acquisition.claim.admitted:
+        if not acquisition.successful:
             notify.rejected(acquisition.outcome)
             return acquisition
         notify.admitted(self._key[0], acquisition, in_task=in_task)
@@ -263,7 +264,7 @@ def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | No
         raise
 
 
-def _of_same_member(limits: LimitSet, stale: LimitSet) -> LimitSet:
+def _of_same_member(limits: LimitSet, stale: BoundLimits) -> LimitSet:
     """The limits for the member of a pool that served a request before; StaleConfiguration where it does not any more.
 
     Limits without a pool are returned as they are.

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final, cast
-from weakref import ref
 
 from limits_app import signals
-from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
+from limits_app.acquiring.bound_limits import BoundLimits
 from limits_app.acquiring.limit_set import LimitSet
-from limits_app.acquiring.special_acquisitions import TrackedAcquisition
 from limits_app.engine.amounts import Amount, PermitsOnly
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.engine.limits import Blocked
@@ -44,41 +43,43 @@ def forget_shadow_refusals() -> None:
 
 def count(resolved: ResolvedSet, acquisition: Acquisition, entity: str | None = None) -> None:
     """Count a decision on a request of an entity, for the policies whose decisions are counted."""
-    claim = acquisition.claim
-    rejecting = () if claim.admitted else {*claim.refusal()[0]}
-    found = [(bucket, resolved.evaluated[bucket]) for bucket in claim.plan.buckets if bucket in resolved.evaluated]
+    buckets = [(scope.key, limit.rule.key) for limit, scope, _ in acquisition.limits()]
+    rejecting = acquisition.rejecting()
+    found = [(bucket, resolved.evaluated[bucket]) for bucket in buckets if bucket in resolved.evaluated]
     if found:
         evaluations.note(((policy, bucket[1], bucket in rejecting) for bucket, policy in found), entity)
 
 
 def follow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:
-    """Try the limits in shadow mode too, and count their decision; returns the acquisition for the caller.
+    """Try the limits in shadow mode too, and count their decision; returns the acquisition, which they accompany.
 
     Their permits are released immediately if the request was rejected.
     """
     shadow = cast("LimitSet", resolved.shadow)
-    followed = ShadowedAcquisition(acquisition)
-    with followed.trying(resolved):
-        followed.tried = shadow.try_acquire(_requested_of(shadow, requested))
+    trial = Trial(is_admitted=acquisition.successful)
+    with trial.trying(resolved):
+        trial.tried = shadow.try_acquire(_requested_of(shadow, requested))
     if acquisition.successful:
-        return followed
-    followed.end_trial(refunds_unreported=False)
+        acquisition.companion = trial
+    else:
+        trial.end(refunds_unreported=False)
     return acquisition
 
 
 async def afollow(acquisition: Acquisition, resolved: ResolvedSet, requested: RequestedAmounts) -> Acquisition:
     """`follow` for asyncio."""
     shadow = cast("LimitSet", resolved.shadow)
-    followed = ShadowedAcquisition(acquisition)
+    trial = Trial(is_admitted=acquisition.successful)
     try:
-        with followed.trying(resolved):
-            followed.tried = await shadow.atry_acquire(_requested_of(shadow, requested))
+        with trial.trying(resolved):
+            trial.tried = await shadow.atry_acquire(_requested_of(shadow, requested))
     except BaseException:  # cancelled: the caller never receives the acquisition, so it is refunded here
         await acquisition.acancel()
         raise
     if acquisition.successful:
-        return followed
-    await followed.aend_trial(refunds_unreported=False)
+        acquisition.companion = trial
+    else:
+        await trial.aend(refunds_unreported=False)
     return acquisition
 
 
@@ -95,27 +96,22 @@ def with_shadow(outcome: Outcome, shadow: LimitSet | None, requested: RequestedA
     return replace(outcome, shadowed=tried.violations)
 
 
-class ShadowedAcquisition(TrackedAcquisition):
-    """An acquisition, and the one in shadow mode that is updated and released with it.
+class Trial:
+    """The acquisition in shadow mode that accompanies an enforced one: it is updated and released with it.
 
-    It takes the place of the `enforced` acquisition. The one in shadow mode never raises an error, and is visible in
-    `outcome.shadowed` only.
+    It never raises an error of the package, and is visible in `outcome.shadowed` only.
     """
 
     tried: Acquisition | None = None
 
-    def __init__(self, enforced: Acquisition) -> None:
-        super().__init__(enforced.limit_set, enforced.claim)
-        self.requested, self.source, self.requires_usage = enforced.requested, enforced.source, enforced.requires_usage
-        self.is_repeated = enforced.is_repeated
-        if enforced.claim.owner is not None:
-            enforced.claim.owner = ref(self)
+    def __init__(self, *, is_admitted: bool) -> None:
+        self._is_admitted = is_admitted
         self._would_refuse: tuple[LimitStatus, ...] = ()
 
     @property
     def must_settle(self) -> bool:
-        """See `Acquisition.must_settle`."""
-        return super().must_settle or (self.tried is not None and self.tried.must_settle)
+        """See `Companion.must_settle`."""
+        return self.tried is not None and self.tried.must_settle
 
     @contextmanager
     def trying(self, resolved: ResolvedSet | None = None) -> Iterator[None]:
@@ -124,67 +120,50 @@ class ShadowedAcquisition(TrackedAcquisition):
             yield
             decided = self.tried
         except LimitsError as error:
-            decided = error.refused if isinstance(error, LimitExceeded) else None
+            decided = rejected_acquisition(error)
             if decided is None:  # such as limits that have just changed, or an invalid amount
                 logger.debug("a policy in shadow mode could not be tried", exc_info=True)
         if decided is None:
             return
         if resolved is not None:
             count(resolved, decided)
-        if self.successful and not decided.successful:
+        if self._is_admitted and not decided.successful:
             self._would_refuse = decided.outcome.violations
             note_shadowed(_without_counted(decided.outcome))
 
-    @property
-    def outcome(self) -> Outcome:
-        """The decision, with the limits in shadow mode that would have rejected the request in `shadowed`."""
-        return replace(super().outcome, shadowed=self._would_refuse)
+    def shown_in(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with the limits in shadow mode that would have rejected the request in `shadowed`."""
+        return replace(outcome, shadowed=self._would_refuse)
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """See `Acquisition.update`."""
-        super().update(usage)
         if self.tried is not None:
             with suppress(LimitsError):
-                keys = {key for part in self.tried.parts() for key in part.claim.shape.by_key}
-                self.tried.update({key: usage[key] for key in keys if key in usage})
+                self.tried.update({key: usage[key] for key in self.tried.acquisitions if key in usage})
 
     def extend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.extend`."""
-        super().extend(requested)
         if self.tried and (known := _known(self.tried.limit_set, requested)):
             with self.trying():
                 self.tried.extend(known)
 
     async def aextend(self, requested: Mapping[str, Amount]) -> None:
         """See `Acquisition.aextend`."""
-        await super().aextend(requested)
         if self.tried and (known := _known(self.tried.limit_set, requested)):
             with self.trying():
                 await self.tried.aextend(known)
 
-    def end_trial(self, *, refunds_unreported: bool) -> None:
+    def end(self, *, refunds_unreported: bool) -> None:
         """Release the acquisition in shadow mode."""
         if self.tried is not None:
             with suppress(LimitsError):
                 (self.tried.cancel if refunds_unreported else self.tried.release)()
 
-    async def aend_trial(self, *, refunds_unreported: bool) -> None:
-        """`end_trial` for asyncio."""
+    async def aend(self, *, refunds_unreported: bool) -> None:
+        """`end` for asyncio."""
         if self.tried is not None:
             with suppress(LimitsError):
                 await (self.tried.acancel if refunds_unreported else self.tried.arelease)()
-
-    def _release(self, *, refunds_unreported: bool) -> None:
-        try:
-            super()._release(refunds_unreported=refunds_unreported)
-        finally:
-            self.end_trial(refunds_unreported=refunds_unreported)
-
-    async def _arelease(self, *, refunds_unreported: bool) -> None:
-        try:
-            await super()._arelease(refunds_unreported=refunds_unreported)
-        finally:
-            await self.aend_trial(refunds_unreported=refunds_unreported)
 
 
 def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
@@ -192,7 +171,7 @@ def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str,
     return _known(shadow, amounts_for(shadow, requested) or {})
 
 
-def _known(shadow: LimitSet, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
+def _known(shadow: BoundLimits, amounts: Mapping[str, Amount]) -> Mapping[str, Amount]:
     known = {key: amount for key, amount in amounts.items() if key in shadow}
     return PermitsOnly(known) if isinstance(amounts, PermitsOnly) else known
 

@@ -13,13 +13,15 @@ from django.utils import timezone
 
 from limits_app.acquiring.breaker import BreakerState
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.survey import survey
 from limits_app.conf import OnUnavailable
 from limits_app.engine.amounts import MILLI, Amount, from_milli
 from limits_app.engine.errors import LimitsError, StaleConfiguration
 from limits_app.engine.keys import EntityName, check_resource
 from limits_app.engine.limits import Blocked
-from limits_app.engine.outcome import TOTAL_PREFIX, Stats, survey, units_of
+from limits_app.engine.outcome import TOTAL_PREFIX, Stats
 from limits_app.engine.plan import ScopedLimits
+from limits_app.engine.readings import units_of
 from limits_app.models import Entity, PolicyEffect, Resource
 from limits_app.models.patterns import patterns_in
 from limits_app.models.users import entity_name

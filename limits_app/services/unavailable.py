@@ -6,7 +6,7 @@ process. Entities that are blocked or unlimited stay so, since that needs no sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -17,10 +17,10 @@ from limits_app.conf import OnUnavailable, OnUnresolved
 from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, Unresolved
 from limits_app.engine.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.policies import ResolvedSet
-from limits_app.stores.memory import MemoryStore
+from limits_app.stores.allowing import AllowingStore
 from limits_app.stores.registry import resilient_store
 
 
@@ -57,26 +57,7 @@ def without_limits(error: Unresolved) -> LimitSet:
     return UNLIMITED
 
 
-class _AllowingStore(MemoryStore):
-    """Decides as if nothing had been used, and stores nothing."""
-
-    def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
-        self.peek(claim)
-        rejecting, _ = claim.refusal()
-        claim.admitted = not rejecting
-        return claim.admitted
-
-    def settle(self, claim: Claim, changes: Amounts) -> None:  # noqa: ARG002 - as `Store` has it
-        """See `Store.settle`."""
-        claim.settled = True
-
-    def renew(self, claims: Sequence[Claim]) -> list[Claim]:  # noqa: ARG002 - as `Store` has it
-        """See `Store.renew`."""
-        return []
-
-
-_ALLOWING: Final = _AllowingStore()
+_ALLOWING: Final = AllowingStore()
 UNLIMITED: Final = Unlimited()
 """No limits: every request is allowed, and charged nothing."""
 

@@ -15,10 +15,12 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.module_loading import import_string
 
 from limits_app import conf
+from limits_app.acquiring.modes import Mode
 from limits_app.acquiring.runtime import lock_over_forks
 from limits_app.acquiring.store import Store
 from limits_app.conf import StoreKind, StoreSettings, test_runner
 from limits_app.engine.errors import StoreUnavailable
+from limits_app.stores import modes
 from limits_app.stores.in_tests import test_stores
 from limits_app.stores.resilient import ResilientStore
 
@@ -113,6 +115,13 @@ def shared_store() -> Store:
     if test_runner.current_test() is not None:
         return test_stores.store(kind)
     return _KINDS[kind](StoreSettings(kind))
+
+
+def store_of_mode(mode: str) -> Store:
+    """The store that limit sets of a mode use on this site."""
+    if mode in modes.IN_MEMORY:
+        return modes.open_store(mode)
+    return process_store() if mode == Mode.PROCESS else shared_store()
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {

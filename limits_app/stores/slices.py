@@ -336,7 +336,7 @@ def recorded(plan: Plan) -> Plan:
     shape, records = plan.shape, [replace(scope, key=slices_key(scope.key)) for scope in plan.scopes]
     if shape.in_slices is None:
         shape.in_slices = _recorded(shape)
-    return Plan(shape.in_slices, (*plan.scopes, *records))
+    return Plan(shape.in_slices, (*plan.scopes, *records), plan.namespace)
 
 
 def _recorded(shape: PlanShape) -> PlanShape:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
+from limits_app.acquiring.modes import Mode
 from limits_app.acquiring.pool import LimitPool
 from limits_app.engine.amounts import Amount
 from limits_app.engine.limits import AnyLimit, Limit
-from limits_app.engine.modes import HOOKS, Mode
-
-_IN_THIS_PROCESS: Final = {Mode.SYNC, Mode.THREAD, Mode.ASYNCIO}
+from limits_app.engine.runtime import present
+from limits_app.stores.modes import IN_MEMORY
 
 
 @runtime_checkable
@@ -78,7 +78,7 @@ class WorkerLimits:
     def of(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
         """Return the option checked, without limits where they are disabled; raises ValueError for other values."""
         found = cls._checked(limits)
-        return found if HOOKS.enabled() else found._without_limits()
+        return found if present().is_enabled() else found._without_limits()
 
     @classmethod
     def _checked(cls, limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> WorkerLimits:
@@ -114,7 +114,7 @@ class WorkerLimits:
 
     def check_mode(self, mode: str) -> None:
         """Raise ValueError for workers in threads of this process, and a limit set that is made for mode `process`."""
-        if mode in _IN_THIS_PROCESS and any(one.mode is Mode.PROCESS for one in self._given_sets()):
+        if mode in IN_MEMORY and any(one.mode is Mode.PROCESS for one in self._given_sets()):
             raise ValueError(
                 f"mode {mode!r} has workers in this process, but the limit set has mode='process': use "
                 f"LimitSet(..., shared=True, mode={mode!r}), or store=open_process_store(...) to share with others"

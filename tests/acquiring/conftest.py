@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
+from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, settings
 
-from limits_app.engine.modes import HOOKS, Hooks
+from limits_app.engine.runtime import install, installed, present
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.acquiring.sets import ChangeRuntime
 
 # A mutant only has to fail: no shrinking, and the same examples for every mutant.
 settings.register_profile(
@@ -29,8 +30,7 @@ def store(clock: FakeClock) -> MemoryStore:
 
 
 @pytest.fixture
-def hooks() -> Iterator[Hooks]:
-    """The hooks; restored after the test."""
-    before = {name: copy(value) for name, value in vars(HOOKS).items()}
-    yield HOOKS
-    vars(HOOKS).update(before)
+def change_runtime() -> Iterator[ChangeRuntime]:
+    """Changes fields of the runtime until the test ends."""
+    with installed(present()):
+        yield lambda **changes: install(replace(present(), **changes))

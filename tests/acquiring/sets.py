@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+
+ChangeRuntime = Callable[..., None]
+"""Changes fields of the runtime until the test ends."""
 
 TPM = RateLimit("tpm", 100, 60)
 RPM = RateLimit("rpm", 10, 60)

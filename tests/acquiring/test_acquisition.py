@@ -16,12 +16,11 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
 from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.modes import Hooks
 from limits_app.engine.outcome import LimitUse
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.acquiring.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, limit_set, used
+from tests.acquiring.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, ChangeRuntime, limit_set, used
 from tests.acquiring.test_remote_stores import FarStore
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
@@ -198,9 +197,11 @@ def test_the_errors_of_a_mapping_are_its_own(store: MemoryStore) -> None:
         limit_set(store, TPM).try_acquire({"tpm": 1}).update(Broken(tpm=1))
 
 
-def test_unknown_usage_is_never_an_error(store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_usage_is_never_an_error(
+    store: MemoryStore, change_runtime: ChangeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     acquisition = limit_set(store).try_acquire({"tpm": 5})
-    hooks.unknown_keys_raise = lambda: True
+    change_runtime(unknown_keys_raise=lambda: True)
     acquisition.update({"tpm": 3, "typo": 5})
     acquisition.update({"tpm": 3, "rpm": 5})
     assert acquisition.acquisitions["tpm"] == LimitUse(5, 3)

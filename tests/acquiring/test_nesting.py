@@ -154,8 +154,9 @@ def test_of_several_scopes_only_those_whose_permits_are_held_are_left_out(store:
     one, two = [ScopedLimits(scope_of("nesting", who), schema_of((ResourceLimit("db", 9),))) for who in "ab"]
 
     class Same(LimitSet):
-        def is_same(self, other: LimitSet) -> bool:
-            return isinstance(other, Same)
+        @property
+        def nesting_key(self) -> str:
+            return "same"
 
     with Same.composed([one], store).acquire(), Same.composed([one, two], store).acquire():
         assert [used(LimitSet.composed([part], store)) for part in (one, two)] == [{"db": 1}, {"db": 1}]

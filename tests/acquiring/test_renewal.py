@@ -17,11 +17,10 @@ from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.clock import as_clock
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import AnyLimit, RateLimit, ResourceLimit
-from limits_app.engine.modes import Hooks
 from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.acquiring.sets import DB, limit_set
+from tests.acquiring.sets import DB, ChangeRuntime, limit_set
 from tests.acquiring.watched import PATIENCE_SECONDS, Caller, WatchedStore
 from tests.forking import exit_code_of_child
 from tests.stores.support import until
@@ -32,10 +31,10 @@ HOUR = 3600
 
 
 @pytest.fixture
-def lost(hooks: Hooks) -> list[Acquisition]:
+def lost(change_runtime: ChangeRuntime) -> list[Acquisition]:
     """The acquisitions whose lease was lost."""
     lost: list[Acquisition] = []
-    hooks.lease_lost.append(lost.append)
+    change_runtime(lease_lost=lost.append)
     return lost
 
 
@@ -160,9 +159,9 @@ def test_a_permit_that_is_released_during_a_renewal_is_not_lost(
     assert caplog.messages == []
 
 
-def test_the_end_of_max_hold_is_reported_at_that_time(clock: FakeClock, hooks: Hooks) -> None:
+def test_the_end_of_max_hold_is_reported_at_that_time(clock: FakeClock, change_runtime: ChangeRuntime) -> None:
     lost: list[tuple[Acquisition, int]] = []
-    hooks.lease_lost.append(lambda held: lost.append((held, clock())))
+    change_runtime(lease_lost=lambda held: lost.append((held, clock())))
     store, start = Counting(clock=clock, lease_seconds=30), clock()
     limits = limit_set(store, ResourceLimit("db", 2, max_hold_seconds=13))
     first = limits.acquire()
@@ -238,10 +237,10 @@ def test_a_short_outage_loses_no_lease(
 
 
 def test_a_listener_that_fails_ends_no_renewal(
-    store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
+    store: MemoryStore, clock: FakeClock, change_runtime: ChangeRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[Acquisition] = []
-    hooks.lease_lost.extend([lambda claim: 1 / 0, told.append])
+    change_runtime(lease_lost=lambda claim: told.append(claim) or 1 / 0)
     short, long = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5)), limit_set(store, ONE)
     first, kept = short.acquire(), long.acquire()
     clock.advance(20)
@@ -269,9 +268,9 @@ def test_a_thread_that_begins_at_once_renews_nothing_before_its_time(monkeypatch
         assert pauses == [pytest.approx(HOUR / 3 * 1e6, rel=0.01)]
 
 
-def test_the_end_of_max_hold_is_reported_in_real_time(hooks: Hooks) -> None:
+def test_the_end_of_max_hold_is_reported_in_real_time(change_runtime: ChangeRuntime) -> None:
     told = threading.Event()
-    hooks.lease_lost.append(lambda claim: told.set())
+    change_runtime(lease_lost=lambda claim: told.set())
     limits = limit_set(MemoryStore(lease_seconds=3600), ResourceLimit("db", 1, max_hold_seconds=0.05))
     with limits.acquire():
         assert told.wait(PATIENCE_SECONDS)

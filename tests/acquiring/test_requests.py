@@ -16,10 +16,9 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet, Unlimited
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitExceeded, NeverAdmissible
 from limits_app.engine.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.modes import Hooks
 from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
-from tests.acquiring.sets import CALLS, DB, RPM, TPM, limit_set, used
+from tests.acquiring.sets import CALLS, DB, RPM, TPM, ChangeRuntime, limit_set, used
 from tests.engine.test_definitions import BAD_FRACTIONS, BAD_NUMBERS
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
@@ -183,10 +182,12 @@ def test_warnings_of_unknown_keys_are_bounded(store: MemoryStore, caplog: pytest
     assert len(caplog.messages) <= 256
 
 
-def test_an_unknown_key_can_be_an_error(store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_key_can_be_an_error(
+    store: MemoryStore, change_runtime: ChangeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = limit_set(store)
     assert limits.try_acquire({"tpm": 1, "typo": 5})
-    hooks.unknown_keys_raise = lambda: True
+    change_runtime(unknown_keys_raise=lambda: True)
     said = "^key 'typo' is not one of the limits of this request; the set has: "
     for _ in range(2):
         with pytest.raises(InvalidRequest, match=said):
@@ -277,12 +278,14 @@ def test_an_empty_set_rejects_invalid_requests_and_usage(amounts: Any, rule: str
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_to_an_empty_set_every_key_is_unknown(verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+def test_to_an_empty_set_every_key_is_unknown(
+    verb: Verb, change_runtime: ChangeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = LimitSet(store=Untouchable())
     for _ in range(3):
         assert verb(limits, {"tpm": 5})
     assert caplog.messages == ["key 'tpm' is not one of the limits of this request and is skipped; the set has: none"]
-    hooks.unknown_keys_raise = lambda: True
+    change_runtime(unknown_keys_raise=lambda: True)
     with pytest.raises(InvalidRequest, match="key 'tpm' is not one of the limits of this request"):
         verb(limits, {"tpm": 5})
     assert verb(limits, {})
@@ -290,8 +293,10 @@ def test_to_an_empty_set_every_key_is_unknown(verb: Verb, hooks: Hooks, caplog: 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_without_limits_no_key_is_unknown(verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
-    hooks.unknown_keys_raise = lambda: True
+def test_without_limits_no_key_is_unknown(
+    verb: Verb, change_runtime: ChangeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    change_runtime(unknown_keys_raise=lambda: True)
     assert verb(Unlimited(), {"tpm": 5})
     with pytest.raises(InvalidRequest, match="must not be negative"):
         verb(Unlimited(), {"tpm": -5})

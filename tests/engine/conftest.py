@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import copy
-
 import pytest
 from hypothesis import Phase, settings
 
-from limits_app.engine.modes import HOOKS, Hooks
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
@@ -26,11 +22,3 @@ def clock() -> FakeClock:
 @pytest.fixture
 def store(clock: FakeClock) -> MemoryStore:
     return MemoryStore(clock=clock)
-
-
-@pytest.fixture
-def hooks() -> Iterator[Hooks]:
-    """The hooks; restored after the test."""
-    before = {name: copy(value) for name, value in vars(HOOKS).items()}
-    yield HOOKS
-    vars(HOOKS).update(before)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.survey import survey
 from limits_app.engine.errors import (
     LimitExceeded,
     LimitsError,
@@ -31,7 +32,7 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.outcome import LimitStatus, Outcome, Stats, survey
+from limits_app.engine.outcome import LimitStatus, Outcome, Stats
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore

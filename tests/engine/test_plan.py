@@ -18,7 +18,7 @@ from limits_app.engine.planning import plan_for
 from limits_app.engine.record import LEASE_US, lease_us_of, schema_of
 from limits_app.stores.memory import MemoryStore
 from tests.acquiring.sets import limit_set, used
-from tests.engine.test_modes import EVERYWHERE
+from tests.acquiring.test_modes import EVERYWHERE
 
 TPM = RateLimit("tpm", 100, 60)
 LOG = RateLimit("log", 100, 60, RateLimitAlgorithm.SLIDING_WINDOW)

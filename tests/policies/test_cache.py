@@ -29,7 +29,6 @@ from limits_app.policies.kept import KeyLocks
 from limits_app.policies.resolution import read_policies
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import default_process_store
 from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 from tests.forking import exit_code_of_child
@@ -151,7 +150,7 @@ def test_the_state_of_entities_with_limits_of_their_own_lasts() -> None:
 def test_sets_of_mode_process_use_the_store_of_the_site(settings: Settings, tmp_path: Path) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}
     gate = LimitSet([CallLimit(1, 60)], shared=True, mode="process")
-    assert gate.store is default_process_store()
+    assert gate.store is registry.process_store()
     assert [bool(gate.try_acquire()) for _ in range(2)] == [True, False]
     gate.store.close()
 

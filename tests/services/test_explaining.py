@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
-from limits_app.engine.outcome import survey
+from limits_app.acquiring.survey import survey
 from limits_app.engine.plan import ScopedLimits
 from limits_app.models import Entity
 from limits_app.policies import resolver

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from time import monotonic
 
@@ -13,7 +14,7 @@ import pytest
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.acquiring.store import Store
 from limits_app.engine.limits import ResourceLimit
-from limits_app.engine.modes import HOOKS
+from limits_app.engine.runtime import install, present
 from tests.stores.support import PATIENCE, Running, holders, limits_of, running
 
 __all__ = ["DB", "LEASE", "Holders", "signalled"]
@@ -24,7 +25,7 @@ DB = ResourceLimit("db", 1)
 
 def _hold(pipe: Connection, open_there: Callable[[], Store]) -> None:
     """Hold a permit until told to give it back; tell when it was lost, too."""
-    HOOKS.lease_lost.append(lambda claim: pipe.send("lost"))
+    install(replace(present(), lease_lost=lambda claim: pipe.send("lost")))
     held = limits_of(open_there(), DB).acquire(timeout=PATIENCE)
     pipe.send("holds")
     pipe.recv()

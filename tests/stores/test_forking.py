@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,8 +19,7 @@ from django.test import override_settings
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.modes import HOOKS
-from limits_app.engine.plan import Claim
+from limits_app.engine.runtime import LeaseHolder, install, present
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
@@ -61,8 +61,8 @@ def looking(pipe: Connection, limits: LimitSet) -> None:
 
 def releasing(pipe: Connection, limits: LimitSet, held: Acquisition) -> None:
     """Release what the parent holds, and let go of it; says who holds something, and how much was lost."""
-    lost: list[Claim] = []
-    HOOKS.lease_lost.append(lost.append)
+    lost: list[LeaseHolder] = []
+    install(replace(present(), lease_lost=lost.append))
     held.release()
     del held
     gc.collect()

@@ -211,7 +211,7 @@ def test_the_default_directory_has_the_name_of_a_user_without_a_number(monkeypat
 
 @pytest.mark.parametrize(
     "module",
-    ["acquiring.limit_set", "engine.engine", "engine.modes", "acquiring.pool", "acquiring.store", "stores.memory"],
+    ["acquiring.limit_set", "engine.engine", "acquiring.modes", "acquiring.pool", "acquiring.store", "stores.memory"],
 )
 def test_who_does_not_use_the_store_needs_no_lmdb(module: str) -> None:
     code = f"import sys; sys.modules['lmdb'] = None; import limits_app.{module}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from redis import Redis
 from limits_app.acquiring.store import CountingStore
 from limits_app.engine.counting import seal, unseal
 from limits_app.engine.limits import CallLimit, QuotaLimit
-from limits_app.engine.modes import HOOKS
+from limits_app.engine.runtime import installed, present
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
@@ -83,16 +84,16 @@ def test_what_is_sealed_can_be_read_again(name: str | None) -> None:
     assert unseal(sealed) == name
 
 
-def test_names_are_read_with_a_former_secret_and_stay_unreadable_with_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HOOKS, "secrets", lambda: [b"old"])
-    sealed = seal(ENTITY)
-    monkeypatch.setattr(HOOKS, "secrets", lambda: [b"new", b"old"])
-    assert unseal(sealed) == ENTITY
-    assert seal(ENTITY) != sealed
-    monkeypatch.setattr(HOOKS, "secrets", lambda: [b"new"])
-    assert unseal(sealed) == f"unreadable:{sealed[:32]}" if sealed else False
+def test_names_are_read_with_a_former_secret_and_stay_unreadable_with_another() -> None:
+    with installed(replace(present(), secrets=lambda: [b"old"])):
+        sealed = seal(ENTITY)
+    with installed(replace(present(), secrets=lambda: [b"new", b"old"])):
+        assert unseal(sealed) == ENTITY
+        assert seal(ENTITY) != sealed
+    with installed(replace(present(), secrets=lambda: [b"new"])):
+        assert unseal(sealed) == f"unreadable:{sealed[:32]}" if sealed else False
 
 
 def test_the_secrets_are_those_of_the_site() -> None:
     with override_settings(SECRET_KEY="one", SECRET_KEY_FALLBACKS=["two"]):
-        assert HOOKS.secrets() == [b"one", b"two"]
+        assert present().secrets() == [b"one", b"two"]

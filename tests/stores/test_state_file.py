@@ -23,7 +23,8 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.engine.plan import Claim
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import ProcessStore, default_process_store
+from limits_app.stores.modes import open_store
+from limits_app.stores.process import ProcessStore
 from limits_app.stores.process import files as files_module
 from limits_app.stores.process.files import default_directory, is_temporary
 from limits_app.stores.process.state_file import Txn
@@ -402,8 +403,8 @@ class TestTheDirectory:
         directory = default_directory()
         assert directory.parent == tmp_path
         assert str(os.geteuid()) in directory.name
-        store = default_process_store()
-        assert default_process_store() is store
+        store = open_store("process")
+        assert open_store("process") is store
         assert isinstance(store, ProcessStore)
         store.close()
 

@@ -58,7 +58,7 @@ class Waiting:
         with suppress(StoreUnavailable):
             # Members of a pool replace each other, so that none is waited for.
             demands = [one for one in _demands(prepared) if one.scope.member is None]
-            if not demands or not prepared.claim.can_fit():
+            if not demands or not prepared.can_fit:
                 return 0
             self._lines = read_lines([one.line for one in demands], prepared.limit_set.store)
             for demand in demands:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -22,8 +23,8 @@ from limits_app.engine.keys import (
     total_scope,
 )
 from limits_app.engine.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.engine.modes import HOOKS
 from limits_app.engine.namespaces import Namespace
+from limits_app.engine.runtime import installed, present
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,
@@ -47,12 +48,8 @@ NAMES: Final = ("", "a", "A", "a b:{c}#\U0001f9c0", "x" * 1000)
 @contextmanager
 def in_namespace(name: str) -> Iterator[None]:
     """Make limits in a namespace in the block."""
-    before = HOOKS.namespace
-    HOOKS.namespace = partial(Namespace, name, name)
-    try:
+    with installed(replace(present(), namespace=partial(Namespace, name, name))):
         yield
-    finally:
-        HOOKS.namespace = before
 
 
 def in_each(store: Store, *limits: RateLimit | CallLimit | ResourceLimit, version: int | None = None) -> list[LimitSet]:
@@ -127,11 +124,10 @@ class Namespaces(Contract):
             limits.try_acquire()
 
     def test_counters_may_be_apart_where_the_configuration_is_one(self, store: Store) -> None:
-        version, before, sets = store.advance_version(), HOOKS.namespace, []
+        version, sets = store.advance_version(), []
         for name in ("a", "b"):
-            HOOKS.namespace = partial(Namespace, "", name)
-            sets.append(limits_of(store, CallLimit(1, HOUR), version=version))
-        HOOKS.namespace = before
+            with installed(replace(present(), namespace=partial(Namespace, "", name))):
+                sets.append(limits_of(store, CallLimit(1, HOUR), version=version))
         assert [admissions(limits, 2) for limits in sets] == [[True, False]] * 2
         store.advance_version()
         for limits in sets:

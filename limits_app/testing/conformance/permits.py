@@ -6,13 +6,14 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.store import Store
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.modes import HOOKS
+from limits_app.engine.runtime import LeaseHolder, installed, present
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     HOUR,
@@ -209,15 +210,14 @@ class Leases(Contract):
         assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
 
     @pytest.fixture
-    def lost(self) -> Iterator[list[Acquisition]]:
+    def lost(self) -> Iterator[list[LeaseHolder]]:
         """The acquisitions whose holders are notified of a lost lease."""
-        lost = list[Acquisition]()
-        HOOKS.lease_lost.append(lost.append)
-        yield lost
-        HOOKS.lease_lost.remove(lost.append)
+        lost = list[LeaseHolder]()
+        with installed(replace(present(), lease_lost=lost.append)):
+            yield lost
 
     def test_a_lost_lease_is_reported_once(
-        self, store: Store, clock: FakeClock, lost: list[Acquisition], caplog: pytest.LogCaptureFixture
+        self, store: Store, clock: FakeClock, lost: list[LeaseHolder], caplog: pytest.LogCaptureFixture
     ) -> None:
         limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
         held = limits.try_acquire()
@@ -236,7 +236,7 @@ class Leases(Contract):
         self,
         store: Store,
         clock: FakeClock,
-        lost: list[Acquisition],
+        lost: list[LeaseHolder],
         caplog: pytest.LogCaptureFixture,
         release: Callable[[Acquisition], None],
     ) -> None:
@@ -260,21 +260,18 @@ class Leases(Contract):
     def test_the_callback_of_a_lost_lease_may_use_the_store(self, store: Store, clock: FakeClock) -> None:
         limits, seen = limits_of(store, ResourceLimit("db", 1)), list[object]()
 
-        def look(_: Acquisition) -> None:
+        def look(_: LeaseHolder) -> None:
             seen.extend([holders(limits), bool(limits.try_acquire({"db": 1}))])
 
         held = limits.try_acquire()
         _freeze(store, clock)
         assert taken(limits).admitted
-        HOOKS.lease_lost.append(look)
-        try:
+        with installed(replace(present(), lease_lost=look)):
             held.release()
-        finally:
-            HOOKS.lease_lost.remove(look)
         assert seen == [1, False]
 
     def test_several_lost_leases_of_an_acquisition_are_reported_once(
-        self, store: Store, clock: FakeClock, lost: list[Acquisition]
+        self, store: Store, clock: FakeClock, lost: list[LeaseHolder]
     ) -> None:
         names = [f"{number}" for number in range(4)]
         parts = [scoped(store, ResourceLimit("db", 1), RateLimit("tokens", 9, 60), entity=name) for name in names]
@@ -292,7 +289,7 @@ class Leases(Contract):
         assert [available(limits_in(store, part), "tokens") for part in parts] == [9] * 4
 
     def test_a_lost_lease_is_reported_under_changed_limits(
-        self, store: Store, clock: FakeClock, lost: list[Acquisition]
+        self, store: Store, clock: FakeClock, lost: list[LeaseHolder]
     ) -> None:
         before, after = [limits_of(store, ResourceLimit("db", capacity)) for capacity in (1, 2)]
         held = before.try_acquire()

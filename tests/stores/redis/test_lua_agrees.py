@@ -21,8 +21,8 @@ from limits_app.engine.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.engine.outcome import outcome_of
 from limits_app.engine.plan import Claim, ScopedLimits
+from limits_app.engine.readings import outcome_of
 from limits_app.engine.record import Schema, schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -18,8 +19,8 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.engine.modes import HOOKS
-from limits_app.stores import default_shared_store, registry
+from limits_app.engine.runtime import installed, present
+from limits_app.stores import modes, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
@@ -157,10 +158,10 @@ def test_a_client_of_somebody_else_will_do(client: Redis) -> None:
     store.close()
 
 
-def test_the_modes_of_several_machines_use_the_sites_store(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HOOKS, "shared_store", lambda: store)
-    assert LimitSet([CALLS], shared=True, mode="celery").store is store
-    assert LimitSet([CALLS], shared=True, mode="distributed").store is store
+def test_the_modes_of_several_machines_use_the_sites_store(store: RedisStore) -> None:
+    with installed(replace(present(), open_store=lambda mode: store)):
+        assert LimitSet([CALLS], shared=True, mode="celery").store is store
+        assert LimitSet([CALLS], shared=True, mode="distributed").store is store
 
 
 def test_a_distributed_set_without_django_names_the_store_to_pass() -> None:
@@ -181,10 +182,9 @@ def caches(server: RedisServer) -> dict[str, object]:
     return {name: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url} for name in ("default", "big")}
 
 
-def test_the_connection_of_a_cache_is_used(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HOOKS, "shared_store", lambda: None)
+def test_the_connection_of_a_cache_is_used(redis: RedisServer) -> None:
     with override_settings(CACHES=caches(redis)):
-        store = default_shared_store()
+        store = modes.open_store("distributed")
         assert store is open_redis_store("default")
         assert limits_of(store, CALLS, entity=prefix()).try_acquire()
         assert pickle.loads(pickle.dumps(store)) is store

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from limits_app.acquiring.limit_set import LimitSet
+from limits_app.acquiring.modes import Mode
 from limits_app.engine.errors import InvalidRequest, NotShareable
 from limits_app.engine.keys import scope_of
 from limits_app.engine.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.engine.modes import Hooks
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
+from limits_app.engine.runtime import Runtime
 from limits_app.stores.memory import MemoryStore
-from tests.acquiring.sets import DB, RPM, TPM, limit_set, used
+from tests.acquiring.sets import DB, RPM, TPM, ChangeRuntime, limit_set, used
 
 
 @pytest.mark.parametrize(("mode", "shared"), [("sync", False), ("sync", True), ("thread", True), ("asyncio", True)])
@@ -34,16 +35,16 @@ def test_a_set_is_private_unless_it_says_otherwise(store: MemoryStore) -> None:
     assert used(other) == {"tpm": 0}
 
 
-def test_the_mode_process_uses_the_store_of_the_machine(hooks: Hooks) -> None:
+def test_the_mode_process_uses_the_store_of_the_machine(change_runtime: ChangeRuntime) -> None:
     of_the_machine = MemoryStore()
-    hooks.process_store = lambda: of_the_machine
+    change_runtime(open_store={Mode.PROCESS: of_the_machine}.get)
     assert LimitSet([TPM], shared=True, mode="process").store is of_the_machine
 
 
 @pytest.mark.parametrize("mode", ["celery", "distributed", "ray"])
-def test_the_modes_of_several_machines_use_the_store_that_they_share(mode: str, hooks: Hooks) -> None:
+def test_the_modes_of_several_machines_use_the_store_that_they_share(mode: str, change_runtime: ChangeRuntime) -> None:
     of_all = MemoryStore()
-    hooks.shared_store = lambda: of_all
+    change_runtime(open_store={mode: of_all}.get)
     assert LimitSet([TPM], shared=True, mode=mode).store is of_all
 
 
@@ -146,9 +147,9 @@ def test_an_empty_set_arrives_empty() -> None:
     assert pickle.loads(pickle.dumps(LimitSet(store=EVERYWHERE))).try_acquire()
 
 
-def test_without_a_surrounding_program_unknown_keys_warn_and_modes_choose_default_stores() -> None:
-    hooks = Hooks()
-    assert hooks.unknown_keys_raise() is False
-    assert hooks.process_store() is None
-    assert hooks.shared_store() is None
-    assert hooks.lease_lost == []
+def test_without_a_surrounding_program_unknown_keys_warn_and_a_store_must_be_known() -> None:
+    runtime = Runtime()
+    assert runtime.is_enabled()
+    assert not runtime.unknown_keys_raise()
+    with pytest.raises(LookupError, match="import LimitSet from limits_app, or pass store="):
+        runtime.open_store("thread")

@@ -1,0 +1,236 @@
+"""Bound limits: the limits of a set, compiled, with the scopes of a client and their store; and claims for requests."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from limits_app.acquiring.blocks import held_here
+from limits_app.acquiring.store import Store
+from limits_app.engine import mypyc_attr
+from limits_app.engine.amounts import Amount, shown
+from limits_app.engine.errors import InvalidRequest, NeverAdmissible
+from limits_app.engine.keys import Scope, digest_in
+from limits_app.engine.limits import AnyLimit
+from limits_app.engine.outcome import Outcome, Stats
+from limits_app.engine.plan import MOST_SHAPES, Bucket, Claim, Plan, PlanShape, ScopedLimits
+from limits_app.engine.planning import Shapes
+from limits_app.engine.readings import outcome_of, stats_of
+from limits_app.engine.runtime import present
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BoundLimits:
+    """Limits that are acquired together, with the claims for requests of them; `LimitSet` has the verbs.
+
+    `version` is the configuration that they come from, None for limits that never change. `changes_at` is the next time
+    at which a date or an hour may change them, in seconds of the system's clock; None for never. `resource` names
+    limits without scopes; others have the name in their scopes.
+    """
+
+    require_usage = True
+    """Whether a block must report the usage of rates; if not, what was not reported counts as used as requested."""
+    accepts_all = False
+    """Whether requests may name any key, since nothing is limited."""
+
+    def _compose(
+        self,
+        scoped: Iterable[ScopedLimits],
+        store: Store,
+        config: Mapping[str, object] | None,
+        *,
+        version: int | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        """Compile limits; both ways to make a set call it."""
+        self.store = store
+        self.namespace = present().namespace().configuration if namespace is None else namespace
+        """That of the configuration, in which stores keep the version."""
+        compiled = tuple(scoped)
+        self._compiled = compiled
+        self.scopes: tuple[Scope, ...] = tuple([one.scope for one in compiled])
+        """The scopes of its limits."""
+        self.version = version
+        self.changes_at: float | None = None
+        self.resource: str | None = None
+        self.identity: Hashable = None
+        self._config: dict[str, object] = {} if config is None else _copied_config(config)
+        self._shapes = Shapes(compiled, self.skip_unknown)
+        self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
+        """A request for 1 of every limit, not to be changed; None where there are no rates."""
+        self._by_shape: dict[PlanShape, Plan] = {}
+        self._by_keys: dict[tuple[str, ...] | None, Plan] = {}
+
+    def bound(self, scopes: Sequence[Scope], *, version: int | None, identity: Hashable = None) -> Self:
+        """Return the same limits for another client; nothing is compiled.
+
+        `scopes` take the places of those of this set, in their order; `EntityScopes` makes them. `version` is the
+        configuration. Sets of one store with the same `identity` are one set to a nested acquire.
+        """
+        bound = self.__class__.__new__(self.__class__)
+        bound.store, bound.version, bound.identity = self.store, version, identity
+        bound.namespace = self.namespace
+        bound.changes_at, bound.resource = self.changes_at, self.resource
+        bound.require_usage, bound.accepts_all = self.require_usage, self.accepts_all
+        bound._compiled, bound._shapes = self._compiled, self._shapes
+        bound._config, bound.ones = self._config, self.ones
+        if scopes is self.scopes:
+            bound.scopes, bound._by_shape, bound._by_keys = self.scopes, self._by_shape, self._by_keys
+        else:
+            bound.scopes, bound._by_shape, bound._by_keys = _checked_scopes(scopes, self.scopes), {}, {}
+        return bound
+
+    def at_version(self, version: int) -> Self:
+        """Return the same limits for another version of the configuration, which has left them as they are."""
+        return self.bound(self.scopes, version=version, identity=self.identity)
+
+    @property
+    def scoped(self) -> tuple[ScopedLimits, ...]:
+        """Its limits, scope by scope."""
+        placed = zip(self._compiled, self.scopes, strict=True)
+        return tuple([one if one.scope is scope else replace(one, scope=scope) for one, scope in placed])
+
+    def __getitem__(self, key: str) -> AnyLimit:
+        try:
+            return self._shapes.limits[key]
+        except KeyError:
+            known = ", ".join(self._shapes.limits) or "none"
+            raise KeyError(f"the set has no limit {shown(key)}, only: {known}") from None
+
+    def __iter__(self) -> Iterator[AnyLimit]:
+        return iter(self._shapes.limits.values())
+
+    def __contains__(self, limit: object) -> bool:
+        """Whether a limit, or a limit with that key, is in the set."""
+        limits = self._shapes.limits
+        return limit in limits if isinstance(limit, str) else limit in limits.values()
+
+    def __len__(self) -> int:
+        return len(self._shapes.limits)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that a request may name."""
+        return list(self._shapes.limits)
+
+    @property
+    def rates(self) -> list[str]:
+        """The keys whose amounts a request must name."""
+        return list(self.ones or ())
+
+    @property
+    def config(self) -> dict[str, object]:
+        """A copy of the configuration with its dicts and lists; other objects in it are not copied."""
+        return _copied_config(self._config)
+
+    @property
+    def nesting_key(self) -> Hashable:
+        """Equal for sets whose permits need not be taken again from each other."""
+        if self.identity is not None:
+            return self.store, self.identity, frozenset([digest_in(scope.key) for scope in self.scopes])
+        # Only copies of a set with private scopes have the same ones.
+        is_private = all(scope.resource is None for scope in self.scopes)
+        return (self.store, self.scopes) if is_private else id(self)
+
+    def get_stats(self) -> dict[str, Stats]:
+        """Return the live state by key, consistent over all keys; changes nothing. `stats_of` lists the fields."""
+        claim = self.claim_of_nothing()
+        self.store.peek(claim)
+        return stats_of(claim)
+
+    def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
+        """Return what would be decided on a request now; charges nothing.
+
+        Raises NeverAdmissible for more than a limit can ever admit.
+        """
+        claim = self.claim_of(requested)
+        self.store.peek(claim)
+        if not claim.fits:
+            raise NeverAdmissible(outcome_of(claim))
+        return outcome_of(claim)
+
+    def claim_of_nothing(self) -> Claim:
+        """Return a claim with all limits that requests 0 of each, to read their states."""
+        shape = self._shapes.all()
+        return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
+
+    def claim_of(self, requested: Mapping[str, Amount] | None) -> Claim:
+        """Return the claim of a request, undecided; raises InvalidRequest for invalid amounts.
+
+        Unnamed permits that the running thread or task holds in a block are not taken again.
+        """
+        plan: Plan | None
+        if requested is None:
+            plan = self._by_keys.get(None)
+        else:
+            plan = self._by_keys.get(tuple(requested)) if type(requested) is dict else None
+        if plan is None or plan.shape.permits:
+            held = held_here(self)
+            if plan is None or held:
+                plan = self._find(requested, held)
+        return self._claim(plan, requested)
+
+    def extension_of(self, requested: Mapping[str, Amount]) -> Claim:
+        """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
+        return self._claim(self._plan(self._shapes.extension(requested)), requested)
+
+    def _claim(self, plan: Plan, requested: Mapping[str, Amount] | None) -> Claim:
+        shape = plan.shape
+        amounts, fits = shape.fixed_amounts, shape.fits
+        if amounts is None:
+            amounts, fits = shape.amounts(requested or {})
+        claim = Claim(plan, amounts, self.version)
+        if not fits:
+            claim.fits = False
+        return claim
+
+    def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
+        """Return the plan of a request; permits that are `held` are not taken again, unless they are named."""
+        keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
+        shape = None if held else self._shapes.by_keys.get(keys)
+        if shape is None:
+            positions = enumerate(self.scopes)
+            places = [(at, key) for at, scope in positions for scope_key, key in held if scope_key == scope.key]
+            shape = self._shapes.find(requested, frozenset(places))
+        plan = self._plan(shape)
+        if self._shapes.by_keys.get(keys) is shape:
+            self._by_keys[keys] = plan
+        return plan
+
+    def _plan(self, shape: PlanShape) -> Plan:
+        """Return a shape that is bound to the scopes of this set; it is bound once."""
+        plan = self._by_shape.get(shape)
+        if plan is None:
+            if len(self._by_shape) >= MOST_SHAPES:
+                self._by_shape.clear()
+                self._by_keys.clear()
+            scopes = tuple([self.scopes[at] for at in shape.positions])
+            plan = self._by_shape[shape] = Plan(shape, scopes, self.namespace)
+        return plan
+
+    def skip_unknown(self, key: object, *, reported: bool = False) -> None:
+        """Warn once that a key is not one of the request's limits; InvalidRequest where the settings say so."""
+        if not self.accepts_all:
+            name = next((scope.resource for scope in self.scopes if scope.resource), self.resource)
+            self._shapes.unknown_keys.report(key, name, reported=reported)
+
+
+def _checked_scopes(scopes: Sequence[Scope], others: Sequence[Scope]) -> tuple[Scope, ...]:
+    checked = tuple(scopes)
+    if len(checked) != len(others):
+        raise InvalidRequest(f"scopes must be one for each of the {len(others)} scopes of the set, not {len(checked)}")
+    return checked
+
+
+def _copied_config(config: Mapping[str, object]) -> dict[str, object]:
+    if not isinstance(config, Mapping):
+        raise InvalidRequest(f"config must map names to values, as in config={{'region': 'eu'}}, not {shown(config)}")
+    return {name: _copied(value) for name, value in config.items()}
+
+
+def _copied(value: object) -> object:
+    """Copy plain data; other objects, such as clients, may be impossible to copy."""
+    if type(value) is dict:
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if type(value) is list else value

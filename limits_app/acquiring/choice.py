@@ -1,0 +1,170 @@
+"""Choosing one of several acquisitions, of one store or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.store import Store, is_remote
+from limits_app.engine.errors import NeverAdmissible
+from limits_app.engine.plan import Claim
+
+
+def _never_cooling(acquisition: Acquisition) -> int:  # noqa: ARG001 - the signature of `cooling_us`
+    return 0
+
+
+class Choice:
+    """Acquisitions of which one is wanted, in the order in which the stores try them.
+
+    `emptiest_first` and `failover` are those of `Store.acquire_first`, which chooses and charges in one operation.
+    Acquisitions of several stores are tried one after the other.
+    `cooling_us` returns for how many microseconds the set of an acquisition still cools down.
+    """
+
+    def __init__(
+        self,
+        acquisitions: Sequence[Acquisition],
+        *,
+        emptiest_first: bool = False,
+        failover: bool = True,
+        cooling_us: Callable[[Acquisition], int] = _never_cooling,
+    ) -> None:
+        self.acquisitions = acquisitions
+        self.emptiest_first = emptiest_first
+        self.failover = failover
+        self._cooling_us = cooling_us
+
+    def stores(self) -> list[Store]:
+        """The stores of the acquisitions."""
+        return list(dict.fromkeys([one.limit_set.store for one in self.acquisitions]))
+
+    def available(self) -> tuple[Sequence[Acquisition], int | None]:
+        """The acquisitions that do not cool down, or all where each of them does; and after how many microseconds the
+        next one has cooled down.
+        """
+        cooling = [self._cooling_us(one) for one in self.acquisitions]
+        available = [one for one, left_us in zip(self.acquisitions, cooling, strict=True) if not left_us]
+        return available or self.acquisitions, min([left_us for left_us in cooling if left_us], default=None)
+
+    def acquire(self, candidates: Sequence[Acquisition]) -> Acquisition | None:
+        """Charge the first of some of the acquisitions that fits; returns it, or None."""
+        store = _common_store(candidates)
+        if store is not None:
+            if len(candidates) == 1:
+                return candidates[0] if store.acquire(candidates[0].claim) else None
+            claims = [one.claim for one in candidates]
+            admitted = store.acquire_first(claims, emptiest_first=self.emptiest_first, failover=self.failover)
+            return _of_claim(candidates, admitted)
+        ordered = sorted_by_load(candidates) if self.emptiest_first else candidates
+        for one in ordered if self.failover else ordered[:1]:
+            if one.limit_set.store.acquire(one.claim):
+                return one
+        return None
+
+    async def aacquire(self, candidates: Sequence[Acquisition]) -> Acquisition | None:
+        """`acquire` for asyncio."""
+        store = _common_store(candidates)
+        if store is not None and not is_remote(store):
+            return self.acquire(candidates)
+        if store is not None and len(candidates) > 1:
+            claims = [one.claim for one in candidates]
+            admitted = await store.aacquire_first(claims, emptiest_first=self.emptiest_first, failover=self.failover)
+            return _of_claim(candidates, admitted)
+        ordered = await asorted_by_load(candidates) if self.emptiest_first and store is None else candidates
+        for one in ordered if self.failover else ordered[:1]:
+            own = one.limit_set.store
+            if await own.aacquire(one.claim) if is_remote(own) else own.acquire(one.claim):
+                return one
+        return None
+
+    def rejected(self) -> Acquisition:
+        """The rejection that ends first; where no store was asked yet, the state of the first acquisition."""
+        decided = [one for one in self.acquisitions if one.claim.admitted is False]
+        if decided:
+            return rejected_shortest(decided)
+        peek(self.acquisitions[0])
+        return self.acquisitions[0]
+
+    async def arejected(self) -> Acquisition:
+        """`rejected` for asyncio."""
+        decided = [one for one in self.acquisitions if one.claim.admitted is False]
+        if decided:
+            return rejected_shortest(decided)
+        await apeek(self.acquisitions[0])
+        return self.acquisitions[0]
+
+
+def _common_store(acquisitions: Sequence[Acquisition]) -> Store | None:
+    store: Store = acquisitions[0].limit_set.store
+    return store if all(one.limit_set.store is store for one in acquisitions) else None
+
+
+def _of_claim(acquisitions: Sequence[Acquisition], claim: Claim | None) -> Acquisition | None:
+    return next((one for one in acquisitions if one.claim is claim), None)
+
+
+def peek(acquisition: Acquisition) -> None:
+    """Fill in the current states of an acquisition."""
+    acquisition.limit_set.store.peek(acquisition.claim)
+
+
+async def apeek(acquisition: Acquisition) -> None:
+    """`peek` for asyncio."""
+    store = acquisition.limit_set.store
+    await store.apeek(acquisition.claim) if is_remote(store) else store.peek(acquisition.claim)
+
+
+def admissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
+    """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
+    fitting = [one for one in acquisitions if one.claim.fits]
+    if not fitting:
+        best = closest_to_admission(acquisitions)
+        peek(best)
+        raise NeverAdmissible.of(best)
+    return fitting
+
+
+async def aadmissible(acquisitions: Sequence[Acquisition]) -> Sequence[Acquisition]:
+    """`admissible` for asyncio."""
+    fitting = [one for one in acquisitions if one.claim.fits]
+    if not fitting:
+        best = closest_to_admission(acquisitions)
+        await apeek(best)
+        raise NeverAdmissible.of(best)
+    return fitting
+
+
+def sorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisition]:
+    """The acquisitions by rising load at this time; equal ones keep their order."""
+    for one in acquisitions:
+        peek(one)
+    return sorted(acquisitions, key=_load)
+
+
+async def asorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisition]:
+    """`sorted_by_load` for asyncio."""
+    for one in acquisitions:
+        await apeek(one)
+    return sorted(acquisitions, key=_load)
+
+
+def _load(acquisition: Acquisition) -> float:
+    return acquisition.claim.load()
+
+
+def rejected_shortest(rejected: Sequence[Acquisition]) -> Acquisition:
+    """The rejection that ends first."""
+    return rejected[0] if len(rejected) == 1 else min(rejected, key=lambda one: one.claim.refusal()[1])
+
+
+def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:
+    """Of acquisitions that can never be admitted, the one whose limits can admit the largest share of its amounts."""
+    return max(acquisitions, key=_largest_share)
+
+
+def _largest_share(acquisition: Acquisition) -> float:
+    limits = zip(acquisition.claim.shape.limits, acquisition.claim.amounts, strict=True)
+    return min(
+        [limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0
+    )

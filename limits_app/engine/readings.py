@@ -1,0 +1,142 @@
+"""Readings: the outcome and the statistics of claims whose states a store has filled in."""
+
+from __future__ import annotations
+
+from limits_app.engine.algorithms import Rule, State
+from limits_app.engine.algorithms.rule import NEVER_US
+from limits_app.engine.amounts import Amount
+from limits_app.engine.keys import Scope
+from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
+from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
+from limits_app.engine.plan import Claim, PlannedLimit
+
+_SECOND = 1_000_000
+
+
+def outcome_of(claim: Claim) -> Outcome:
+    """Return the outcome of a claim on which a store has decided, or whose states were read."""
+    violations: list[LimitStatus] = []
+    passed: list[LimitStatus] = []
+    for limit in claim.shape.limits:
+        amount, state = claim.amounts[limit.place], claim.states[limit.place]
+        rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
+        status = _status(claim, limit, amount, state, rejected=rejected)
+        (violations if rejected else passed).append(status)
+    return Outcome(not violations, tuple(violations), tuple(passed), claim.shape.is_degraded)
+
+
+def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
+    rule, now, scope = limit.rule, claim.decided_at, claim.plan.scopes[limit.scope_index]
+    never = amount > rule.most_parts
+    retry_after: float | None = 0.0
+    if never or (rejected and rule.is_permit):
+        retry_after = None
+    elif rejected:
+        wait_us = claim.wait_us(limit)
+        retry_after = None if wait_us == NEVER_US else wait_us / _SECOND
+    return LimitStatus(
+        key=rule.key,
+        resource=scope.resource,
+        entity=scope.entity,
+        level=limit.level,
+        capacity=rule.limit.ceiling,
+        requested=units_of(rule, amount),
+        remaining=remaining(rule, state, now),
+        retry_after=retry_after,
+        reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
+        never=never,
+        overdrawn=_overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
+        member=scope.member,
+        shared=scope.shared,
+        total=scope.total,
+    )
+
+
+def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:
+    """Return the use of a soft limit beyond its capacity once a request was charged."""
+    now = claim.decided_at
+    charged = None if claim.admitted else rule.charged(state, now, amount)
+    used = rule.used(state if charged is None else charged, now)
+    return units_of(rule, max(used - rule.ceiling_parts, 0))
+
+
+def remaining(rule: Rule, state: State, now: int) -> Amount:
+    """Return how much a limit would admit now, in units, rounded down to thousandths."""
+    if isinstance(rule.limit, Blocked):
+        return 0
+    return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
+
+
+def units_of(rule: Rule, parts: int) -> Amount:
+    """Return parts of a rule in units, rounded down to thousandths."""
+    units, rest = divmod(parts, rule.parts_per_unit)
+    if not rest:
+        return units
+    milli = parts * 1000 // rule.parts_per_unit
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+def stats_of(claim: Claim) -> dict[str, Stats]:
+    """Return the statistics of a claim over all limits, whose states a store has filled in, by limit key.
+
+    Fields: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
+    `utilization` (0 to 1, above 1 in debt), for resources `holders`, the number of current holders,
+    and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
+    A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
+    Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
+    which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
+    Keys of totals over all resources begin with `total:`, which no key of a limit does.
+    """
+    buckets: dict[str, list[tuple[PlannedLimit, Scope, Stats]]] = {}
+    scopes = claim.plan.scopes
+    for limit, _, state in claim.limits():
+        found = _stats(limit, state, claim.decided_at)
+        key = TOTAL_PREFIX + limit.rule.key if scopes[limit.scope_index].total else limit.key
+        buckets.setdefault(key, []).append((limit, scopes[limit.scope_index], found))
+    return {key: _binding(same) for key, same in buckets.items()}
+
+
+def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
+    """Return the statistics of a claim, whose states a store has filled in, by key of the scope and of the limit."""
+    stats: dict[str, dict[str, Stats]] = {}
+    for limit, _, state in claim.limits():
+        scope_key = claim.plan.scope_keys[limit.scope_index]
+        stats.setdefault(scope_key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
+    return stats
+
+
+def _binding(same: list[tuple[PlannedLimit, Scope, Stats]]) -> Stats:
+    """Return the fields of the bucket that has the least available, and all buckets where there are several."""
+    binding = min([found for _, _, found in same], key=lambda found: found["available"])
+    if len(same) == 1:
+        return binding
+    listed = []
+    for limit, scope, found in same:
+        listed.append(Stats(**found, resource=scope.resource, entity=scope.entity, level=limit.level))
+    return Stats(**binding, buckets=listed)
+
+
+def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
+    rule, definition = limit.rule, limit.rule.limit
+    used = rule.used(state, now)
+    stats = Stats(
+        type="blocked",
+        algorithm=None,
+        window_seconds=None,
+        capacity=definition.capacity,
+        available=remaining(rule, state, now),
+        used=units_of(rule, used),
+        utilization=used / rule.ceiling_parts,
+    )
+    if isinstance(definition, ResourceLimit):
+        stats["type"], stats["holders"] = "resource", state[1]
+    elif isinstance(definition, QuotaLimit):
+        stats["type"], stats["window_seconds"] = "quota", definition.session_seconds
+        stats["period"] = definition.period
+        stats["time_zone"] = definition.time_zone if definition.period else None
+    elif not isinstance(definition, Blocked):
+        stats["type"] = "call" if isinstance(definition, CallLimit) else "rate"
+        stats["algorithm"], stats["window_seconds"] = str(definition.algorithm), definition.window_seconds
+        if definition.burst is not None:
+            stats["burst"] = definition.burst
+    return stats
