@@ -245,7 +245,8 @@ class Acquisition:
         rejected request nothing is recorded.
         Raises InvalidRequest (a ValueError) for an invalid amount, and AlreadyReleased (a RuntimeError) after release.
         """
-        if self.claim.released:
+        claim = self.claim
+        if claim.settled or claim.put_off:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
@@ -315,16 +316,14 @@ class Acquisition:
 
     def __enter__(self) -> Self:
         self._in_block = True
-        if self.claim.shape.permits or self.extensions:
-            self.enter_block()
+        if self.claim.shape.permits:
+            enter_block(self.claim, self.limit_set)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._in_block = False
-        if self.claim.shape.permits or self.extensions:
-            self.leave_block()
+        self.leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
@@ -363,7 +362,9 @@ class Acquisition:
     def leave_block(self) -> None:
         """End the block."""
         self._in_block = False
-        for part in self.parts():
+        if self.claim.shape.permits:
+            leave_block(self.claim)
+        for part in self.extensions:
             if part.claim.shape.permits:
                 leave_block(part.claim)
 
@@ -406,7 +407,8 @@ class Acquisition:
             logger.exception("the notification of a lost lease failed")
 
     def _release(self, *, refunds_unreported: bool) -> None:
-        if not self.must_settle:
+        shape = self.claim.shape
+        if not shape.needs_settling and not self.used and not self.extensions and self.companion is None:
             self.claim.settled = not self.is_free
             return
         if self._is_ending:
@@ -414,7 +416,9 @@ class Acquisition:
         self._is_ending = True
         try:
             if not self.extensions and self.companion is None:
-                self._settle(self.used, refunds_unreported=refunds_unreported)
+                changes = self._changes(self.used, refunds_unreported)
+                if changes is not None:
+                    self.limit_set.store.settle(self.claim, changes)
                 return
             with ExitStack() as stack:  # everything is settled, also when one part of it fails
                 if self.companion is not None:
@@ -426,7 +430,8 @@ class Acquisition:
             raise
 
     async def _arelease(self, *, refunds_unreported: bool) -> None:
-        if not self.must_settle:
+        shape = self.claim.shape
+        if not shape.needs_settling and not self.used and not self.extensions and self.companion is None:
             self.claim.settled = not self.is_free
             return
         if self._is_ending:
@@ -454,7 +459,9 @@ class Acquisition:
         if changes is not None:
             await store.asettle(self.claim, changes) if is_remote(store) else store.settle(self.claim, changes)
 
-    def _changes(self, used: Sequence[int], refunds_unreported: bool, refunds_all: bool) -> Sequence[int] | None:
+    def _changes(
+        self, used: Sequence[int], refunds_unreported: bool, refunds_all: bool = False
+    ) -> Sequence[int] | None:
         """End renewal, and return the changes to settle; None where there is nothing to do.
 
         A forked child has nothing to do: its parent holds the amounts and releases them.
@@ -479,43 +486,35 @@ class Acquisition:
         """Raise UsageNotReported where usage had to be reported and was not."""
         is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
         if self.claim.admitted and is_required:
-            missing = {key for part in self.parts() for key in self._unreported(part)}
+            missing = [key for part in self.parts() for key in part.claim.shape.unreported(part.used, self._reports)]
             if missing:
-                raise UsageNotReported(sorted(missing))
-
-    def _unreported(self, part: Acquisition) -> Iterator[str]:
-        """Iterate over the keys of a part whose usage must be reported and was not."""
-        for limit in part.claim.shape.limits:
-            if not limit.is_sum:
-                if limit.must_report and not (part.used and part.used[limit.place] >= 0):
-                    yield limit.key
-            else:
-                yield from [key for key in limit.keys if key not in self._reports]
+                raise UsageNotReported(sorted(set(missing)))
 
     def _record(self, usage: Mapping[str, Amount]) -> None:
         """Check all keys of a report, and record it in each part that has charged the key."""
-        parts, reports, by_key = self.parts(), self._reports, self.claim.shape.by_key
+        reports, by_key = self._reports, self.claim.shape.by_key
         if self.extensions or self.claim.shape.has_sums:
             reports = {**reports, **usage}
-        recorded = [self._used_with(part, usage, reports) for part in parts]
+        used = self._used_with(self, usage, reports)
+        extended = [(part, self._used_with(part, usage, reports)) for part in self.extensions]
         for key in usage:
             if key not in by_key and not any(key in part.claim.shape.by_key for part in self.extensions):
                 check_amounts("usage", {key: usage[key]})
                 self.limit_set.skip_unknown(key, reported=True)
-        for part, used in zip(parts, recorded, strict=True):
-            part.used = used
-        self._reports = reports
+        self.used, self._reports = used, reports
+        for part, of_part in extended:
+            part.used = of_part
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]) -> list[int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
         charged, by_key = part.claim.amounts, part.claim.shape.by_key
-        used = [*part.used] or [-1] * len(charged)
+        used = [*part.used] if part.used else [-1] * len(charged)
         for key, amount in usage.items():
             for limit in by_key.get(key, ()):
-                parts = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
-                used[limit.place] = parts
-                if parts > charged[limit.place]:
-                    self._check_overuse(part, limit, key, parts, used=amount)
+                place = limit.place
+                used[place] = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
+                if used[place] > charged[place]:
+                    self._check_overuse(part, limit, key, used[place], used=amount)
         return used
 
     def _check_overuse(self, part: Acquisition, limit: PlannedLimit, key: str, parts: int, *, used: object) -> None:

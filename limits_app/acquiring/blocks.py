@@ -12,10 +12,6 @@ from weakref import ref
 from limits_app.acquiring.store import Store
 from limits_app.engine.plan import Bucket, Claim
 
-FIRST_TO_ASK: Final = "first"
-"""The runner of a block that may run in another thread or task than the one that has entered it, as a view does after
-its middleware: the first one that asks for what is held becomes the runner."""
-
 NOTHING_HELD: Final[frozenset[Bucket]] = frozenset()
 
 
@@ -29,27 +25,16 @@ class Nestable(Protocol):
         """Equal for limits whose permits need not be taken again from each other."""
 
 
-class Block:
-    """A `with` block that holds the permits of a claim; `runner` is the thread or task that runs it."""
+class FirstToAsk:
+    """The runner of a block that may run in another thread or task than the one that has entered it, as a view does
+    after its middleware: the first one that asks for what is held becomes the runner.
+    """
 
-    __slots__ = ("claim", "limits", "runner")
+    runner: object = None
 
-    def __init__(self, claim: Claim, limits: Nestable, runner: object) -> None:
-        self.claim = claim
-        self.limits = limits
-        self.runner = runner
 
-    def is_of(self, limits: Nestable, running: object) -> bool:
-        """Return whether the running thread or task holds permits of these limits in the block."""
-        # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        if self.runner not in (running, FIRST_TO_ASK):
-            return False
-        # In a forked child, the claims of its parent have no owner.
-        owner = None if self.claim.owner is None else self.claim.owner()
-        if owner is None or owner.lost_lease:
-            return False
-        return self.limits is limits or self.limits.nesting_key == limits.nesting_key
-
+Block = tuple[Claim, Nestable, object]
+"""The claim whose permits a `with` block holds, its limits, and the thread or task that runs the block."""
 
 _BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", default=())
 """The blocks around the running code that hold permits."""
@@ -60,8 +45,7 @@ def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> N
 
     `elsewhere` is for a block that may run in another one, within the same context.
     """
-    block = Block(claim, limits, FIRST_TO_ASK if elsewhere else _running())
-    blocks = _BLOCKS.get()
+    blocks, block = _BLOCKS.get(), (claim, limits, FirstToAsk() if elsewhere else _running())
     _BLOCKS.set((*_without(blocks, claim), block) if blocks else (block,))
 
 
@@ -69,14 +53,12 @@ def leave_block(claim: Claim) -> None:
     """End a block; it may have been entered elsewhere."""
     blocks = _BLOCKS.get()
     if blocks:
-        _BLOCKS.set(_without(blocks, claim))
+        _BLOCKS.set(blocks[:-1] if blocks[-1][0] is claim else _without(blocks, claim))
 
 
 def _without(blocks: tuple[Block, ...], claim: Claim) -> tuple[Block, ...]:
     """Return blocks without that of a claim, and without those that have ended in another thread or task."""
-    if blocks[-1].claim is claim:
-        return blocks[:-1]
-    return tuple([block for block in blocks if block.claim is not claim and not block.claim.released])
+    return tuple([block for block in blocks if block[0] is not claim and not block[0].released])
 
 
 def held_here(limits: Nestable) -> frozenset[Bucket]:
@@ -90,15 +72,28 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
         return NOTHING_HELD
     held: set[Bucket] = set()
     running = _running()
-    for block in blocks:
-        if not block.is_of(limits, running):
-            continue
-        block.runner, claim = running, block.claim
-        if claim.admitted and not claim.released:
+    for claim, of_block, runner in blocks:
+        if claim.admitted and not claim.released and _is_run_here(runner, running) and _are_same(of_block, limits):
+            owner = None if claim.owner is None else claim.owner()
+            if owner is None or owner.lost_lease:  # in a forked child, the claims of its parent have no owner
+                continue
+            if isinstance(runner, FirstToAsk):
+                runner.runner = running
             now = limits.store.clock()
             lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
             held.update([claim.plan.buckets[limit.place] for limit in lasting])
     return frozenset(held)
+
+
+def _is_run_here(runner: object, running: object) -> bool:
+    # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
+    if isinstance(runner, FirstToAsk):
+        return runner.runner is None or runner.runner == running
+    return runner == running
+
+
+def _are_same(limits: Nestable, others: Nestable) -> bool:
+    return limits is others or limits.nesting_key == others.nesting_key
 
 
 def _running() -> object:

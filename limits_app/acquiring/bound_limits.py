@@ -155,11 +155,27 @@ class BoundLimits:
         shape = self._shapes.all()
         return Claim(self._plan(shape), [0] * len(shape.limits), self.version)
 
-    def claim_of(self, requested: Mapping[str, Amount] | None) -> Claim:
+    def claim_of(self, requested: Mapping[str, Amount] | None, plan: Plan | None = None) -> Claim:
         """Return the claim of a request, undecided; raises InvalidRequest for invalid amounts.
 
-        Unnamed permits that the running thread or task holds in a block are not taken again.
+        Unnamed permits that the running thread or task holds in a block are not taken again, unless a plan is given.
         """
+        if plan is None:
+            plan = self._plan_of(requested)
+        shape = plan.shape
+        amounts, fits = shape.fixed_amounts, shape.fits
+        if amounts is None:
+            amounts, fits = shape.amounts(requested or {})
+        claim = Claim(plan, amounts, self.version)
+        if not fits:
+            claim.fits = False
+        return claim
+
+    def extension_of(self, requested: Mapping[str, Amount]) -> Claim:
+        """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
+        return self.claim_of(requested, self._plan(self._shapes.extension(requested)))
+
+    def _plan_of(self, requested: Mapping[str, Amount] | None) -> Plan:
         plan: Plan | None
         if requested is None:
             plan = self._by_keys.get(None)
@@ -169,21 +185,7 @@ class BoundLimits:
             held = held_here(self)
             if plan is None or held:
                 plan = self._find(requested, held)
-        return self._claim(plan, requested)
-
-    def extension_of(self, requested: Mapping[str, Amount]) -> Claim:
-        """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
-        return self._claim(self._plan(self._shapes.extension(requested)), requested)
-
-    def _claim(self, plan: Plan, requested: Mapping[str, Amount] | None) -> Claim:
-        shape = plan.shape
-        amounts, fits = shape.fixed_amounts, shape.fits
-        if amounts is None:
-            amounts, fits = shape.amounts(requested or {})
-        claim = Claim(plan, amounts, self.version)
-        if not fits:
-            claim.fits = False
-        return claim
+        return plan
 
     def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
         """Return the plan of a request; permits that are `held` are not taken again, unless they are named."""

@@ -121,9 +121,10 @@ class LimitSet(BoundLimits):
         if self._free is not None:
             return self._acquire_free(self._free, requested)
         acquisition = self.prepare(requested)
+        claim = acquisition.claim
         try:
-            if self.store.acquire(acquisition.claim):
-                acquisition.track()
+            if self.store.acquire(claim) and claim.shape.permits:
+                self.store.renewer.add(claim)
         except BaseException:  # for instance of a signal handler, after the store has admitted the request
             acquisition.give_up()
             raise

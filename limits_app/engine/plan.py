@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
@@ -146,7 +146,7 @@ class PlanShape:
       of the set.
     - `has_sums` says whether the amounts of several keys are added up for a limit.
     - `must_report` are the keys whose usage must be reported: those of rates, and `many_calls`, of which more than one
-      call is requested. `needs_settling` is True where each release settles.
+      call is requested; `reporting` are their limits. `needs_settling` is True where each release settles.
     - `fixed_amounts` are the amounts where none depends on the request. `fits` is False when an amount that is not
       named exceeds what its limit can ever admit.
     - A plan that `is_blocked` is always rejected. One that `is_degraded` is decided without its store, which is
@@ -169,8 +169,7 @@ class PlanShape:
         recorded_us: int = 0,
     ) -> None:
         self.limits = tuple(limits)
-        self.scopes = tuple(scopes)
-        self.positions = tuple(positions)
+        self.scopes, self.positions = tuple(scopes), tuple(positions)
         self.schemas = tuple([scope.schema for scope in scopes])
         self.is_credit, self.recorded_us = is_credit, recorded_us
         self.is_blocked = any(schema.is_blocked for schema in self.schemas)
@@ -184,6 +183,7 @@ class PlanShape:
         )
         for limit in limits:
             limit.must_report = limit.key in self.must_report
+        self.reporting = tuple([limit for limit in limits if limit.must_report])
         self.needs_settling = bool(self.permits or self.must_report)
         self.has_sums = any(limit.is_sum for limit in limits)
         self.by_key: dict[str, tuple[PlannedLimit, ...]] = {}
@@ -238,6 +238,19 @@ class PlanShape:
                 amounts[limit.place] = parts
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
+
+    def unreported(self, used: Sequence[int], reports: Container[str]) -> list[str]:
+        """Return the keys whose usage must be reported and was not.
+
+        `used` is that of `changes`. `reports` are the reported keys, for limits that add up the amounts of several.
+        """
+        missing = []
+        for limit in self.reporting:
+            if limit.is_sum:
+                missing += [key for key in limit.keys if key in self.must_report and key not in reports]
+            elif not used or used[limit.place] < 0:
+                missing.append(limit.key)
+        return missing
 
     def changes(
         self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False, is_extended: bool = False
