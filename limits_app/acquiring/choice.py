@@ -149,13 +149,17 @@ async def asorted_by_load(acquisitions: Sequence[Acquisition]) -> list[Acquisiti
     return sorted(acquisitions, key=_load)
 
 
+def _retry_us(acquisition: Acquisition) -> int:
+    return acquisition.claim.retry_us()
+
+
 def _load(acquisition: Acquisition) -> float:
     return acquisition.claim.load()
 
 
 def rejected_shortest(rejected: Sequence[Acquisition]) -> Acquisition:
     """The rejection that ends first."""
-    return rejected[0] if len(rejected) == 1 else min(rejected, key=lambda one: one.claim.refusal()[1])
+    return rejected[0] if len(rejected) == 1 else min(rejected, key=_retry_us)
 
 
 def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:

@@ -420,6 +420,14 @@ class Claim:
         wait = limit.rule.wait(self.states[limit.place], self.decided_at, self.amounts[limit.place])
         return wait if self.repeated_us is None else min(wait, self.repeated_us)
 
+    def retry_us(self) -> int:
+        """Return after how many microseconds all limits would admit."""
+        wait = 0
+        for limit in self.shape.limits:
+            if not limit.rule.is_soft:
+                wait = max(wait, self.wait_us(limit))
+        return wait
+
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""
         buckets, wait = [], 0

@@ -10,13 +10,12 @@ from django.db import router, transaction
 from django.utils import timezone
 
 from limits_app import audit, conf
-from limits_app.acquiring.store import Store
+from limits_app.acquiring.credit import credit, credited_parts
 from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.keys import EntityName, check_idempotency_key, scope_of, total_scope
 from limits_app.engine.limits import CallLimit, MeteredLimit
-from limits_app.engine.plan import Claim, Plan, ScopedLimits, parts_of
-from limits_app.engine.planning import plan_for
+from limits_app.engine.plan import ScopedLimits
 from limits_app.models import AuditEvent, Entity, Verb, changes, write_alias
 from limits_app.policies import check_names, resolver, total_scopes
 from limits_app.services.amounts import not_limited, one_client
@@ -222,19 +221,7 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest for an invalid amount or kind of limit."""
     if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
-    parts = parts_of(_plan(scoped, key).shape.limits[0], amount)
+    parts = credited_parts(scoped, key, amount)
     if not parts:
         raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
     return parts
-
-
-def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
-    """Reduce the recorded use of a limit by so many parts, at most to 0."""
-    claim = Claim(_plan(scoped, key), [0])
-    store.peek(claim)  # raises StoreUnavailable; `settle` would wait for the store instead
-    store.settle(claim, [-parts])
-
-
-def _plan(scoped: ScopedLimits, key: str) -> Plan:
-    """The plan that credits this limit and no other."""
-    return plan_for([scoped], {key}, left_out=scoped.schema.index, is_credit=True)

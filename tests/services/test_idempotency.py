@@ -501,7 +501,7 @@ def test_repetition_takes_permits_in_shadow_mode() -> None:
         for _ in range(3)
     ]
     assert [[status.key for status in one.outcome.shadowed] for one in running] == [[], [], ["slots"]]
-    assert [one.tried.acquisitions.keys() for one in running[:2]] == [{"tpm", "slots"}, {"slots"}]
+    assert [one.companion.tried.acquisitions.keys() for one in running[:2]] == [{"tpm", "slots"}, {"slots"}]
     assert stats("bytes") == 8
 
 
