@@ -11,11 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, sleep
+from types import ModuleType
 from typing import Any, Final
 
 import django
@@ -205,10 +206,16 @@ def change() -> None:
         print("done", flush=True)
 
 
-def _acquire(user: int) -> None:
+@cache
+def _limits() -> ModuleType:
+    """The service, which a site imports once."""
     from limits_app import limits
 
-    with limits.acquire(RESOURCE, entity=f"user:{user}"):
+    return limits
+
+
+def _acquire(user: int) -> None:
+    with _limits().acquire(RESOURCE, entity=f"user:{user}"):
         pass
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Protocol
@@ -101,18 +101,19 @@ def shadow_scope(scope: Scope) -> Scope:
 
 
 class EntityScopes:
-    """The scopes of limits of one entity, from which those of any other entity are made; shared ones stay as they are.
+    """The scopes of limits of one entity, from which those of any other entity are made.
 
-    Raises ValueError where one is the scope of another entity: the limits of a chain of entities are those of this
-    chain alone, in which one scope may be that of several.
+    Shared ones stay as they are, and so do those of the entities `above`. Raises ValueError for that of another entity.
     """
 
-    def __init__(self, scopes: Iterable[Scope], entity: str | None) -> None:
+    def __init__(
+        self, scopes: Iterable[Scope], entity: str | None, above: Collection[str | None] = frozenset()
+    ) -> None:
         name = _entity_part(entity)
         self._scopes: list[tuple[Scope, str, str]] = []
         for scope in scopes:
             before, after = "", ""
-            if not scope.shared:
+            if not (scope.shared or scope.entity in above):
                 version, resource, rest = scope.key.split(":", 2)
                 if scope.entity != entity or not rest.startswith(name):
                     raise ValueError(f"{scope!r} is not a scope of the entity {shown(entity)}")

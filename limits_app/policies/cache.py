@@ -31,26 +31,24 @@ from limits_app.models.namespaces import (
     sources,
 )
 from limits_app.policies.balancing import balancers
-from limits_app.policies.chain import PolicyChain, Subject
+from limits_app.policies.chain import StoredChain, Subject
 from limits_app.policies.identifiers import KnownIdentifiers, identifiers_read
 from limits_app.policies.kept import Age, Aged, Kept, KeyLocks
 from limits_app.policies.pools import PooledSet, pool_cache
-from limits_app.policies.query import can_be_stored
+from limits_app.policies.query import can_be_stored, stored_chains
 from limits_app.policies.reading import IdentifierReader, entities, members_of_groups
 from limits_app.policies.resolution import (
     BATCH,
     Limits,
-    Reading,
     check_names,
     check_plan,
     checked_defaults,
     policy_source,
     read_policies,
-    read_policies_of_each,
     resolution_of,
     resolve_pool,
 )
-from limits_app.policies.resolved_set import Resolution, ResolvedSet
+from limits_app.policies.resolved_set import ResolvedSet
 from limits_app.policies.stores import DISABLED, StoreVersions
 from limits_app.policies.sync import Seen, Sync
 from limits_app.policies.template import Template, Templates, is_of_no_client
@@ -64,6 +62,10 @@ Key = tuple[str, str | None, Limits, str | None]
 General = tuple[str, tuple[str, ...], Limits, str | None]
 """What the limits of a client without rows depend on: the key with the patterns that match it instead of its name."""
 
+Alike = tuple[str, Limits, Hashable]
+"""What the limits of a client with rows depend on: a resource, the `default_limits` of the call, and the content of
+its rows."""
+
 _DATABASE_RETRY_SECONDS: Final = 1.0
 """How long expired limits are used again after the database failed."""
 _VERSION_SECONDS: Final = 1.0
@@ -72,6 +74,8 @@ _MOST_BOUND: Final = 256
 """How many clients without rows are kept by name, for those that send several requests in a row."""
 _GENERATIONS: Final = count(1)
 """Of all namespaces, so that what was read in one is never taken for that of another one."""
+_MOST_ALIKE: Final = 1024
+"""How many templates of clients with rows are kept; others who have the same rows need not be compiled."""
 _MOST_TOUCHED: Final = 4096
 """How many changed clients are known by name in one generation."""
 _MOST_NOTED: Final = 1000
@@ -84,6 +88,14 @@ class ResolverInfo(NamedTuple):
     hits: int
     misses: int
     size: int
+
+
+class _Before(NamedTuple):
+    """What was read before a query: the versions, the generation, and the time."""
+
+    seen: Seen
+    generation: int
+    at: datetime
 
 
 class _VersionOfNamespace(NamedTuple):
@@ -111,6 +123,8 @@ class KeptConfiguration:
         self.known = KnownIdentifiers(entities, members_of_groups)
         self.clients: Kept[Key, ResolvedSet] = Kept()
         self.templates: Kept[General, Templates] = Kept()
+        self.alike: Kept[Alike, Templates] = Kept()
+        """The templates of clients with rows, which a change of a client leaves as they are."""
         self.pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
         """The limits of pools, with the generation that each was read in."""
         self.noted: set[tuple[str, Limits]] = set()
@@ -247,6 +261,7 @@ class KeptConfiguration:
         self._begin_generation()
         self.clients.clear()
         self.templates.clear()
+        self.alike.clear()
         self._bound = {}
         pool_cache.clear()
 
@@ -353,13 +368,14 @@ class _Source(ABC):
         key = self._checked(key)
         configuration = self.configuration
         configuration.refresh()
-        with self._locks.locked((configuration, self._shared(key))):
+        shared = self._shared(key)
+        with self._locks.locked((configuration, shared)):
             if balancers.are_used:
                 self._read_cool_downs(key)
-            found = self.cached(key)  # another thread may have resolved them in the meantime
+            found = self._cached(key, shared)  # another thread may have resolved them in the meantime
             if found is not None:
                 return found
-            found, uses_code = self._resolved(key)
+            found, uses_code = self._resolved(key, shared)
         if uses_code:
             self._note(key)  # without the lock: it writes, and may wait for a transaction that waits for the lock
         return found
@@ -383,10 +399,10 @@ class _Source(ABC):
         if last is not None and last[0].members is not None:
             balancers.read_cool_downs(last[0].members.name)
 
-    def _resolved(self, key: Key) -> tuple[ResolvedSet, bool]:
+    def _resolved(self, key: Key, shared: Hashable) -> tuple[ResolvedSet, bool]:
         self._misses += 1
         try:
-            return self._read(key, self.configuration.sync.seen)
+            return self._read(key, shared, self.configuration.sync.seen)
         except Unresolved:
             last = self._last(key)
             if last is None:
@@ -424,18 +440,23 @@ class _Source(ABC):
     def _checked(self, key: Key) -> Key:
         """The key as it is kept; InvalidLimit for an invalid one."""
 
+    def _cached(self, key: Key, shared: Hashable) -> ResolvedSet | None:  # noqa: ARG002 - other sources need it
+        """`cached` for a key of which it is known what it shares."""
+        return self.cached(key)
+
     @abstractmethod
     def _shared(self, key: Key) -> Hashable:
-        """What is the same for all keys whose limits are read together."""
+        """What is the same for all keys whose limits are read together; the key itself where that is no other one."""
 
     @abstractmethod
     def _last(self, key: Key) -> tuple[ResolvedSet, Age] | None:
         """The limits of a key that were kept last, even if they are outdated."""
 
     @abstractmethod
-    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
+    def _read(self, key: Key, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
         """Read the limits of a key, and keep them for the versions that were seen before.
 
+        `shared` is that of `_shared`, and was looked up before the versions.
         Also returns whether they are those of the call, for `_note`.
         """
 
@@ -453,6 +474,9 @@ class Resolver(_Source):
 
     def cached(self, key: Key) -> ResolvedSet | None:
         """See `_Source.cached`."""
+        return self._cached(key, None)
+
+    def _cached(self, key: Key, shared: Hashable) -> ResolvedSet | None:
         configuration = self._configurations.current()
         seen = configuration.sync.seen  # before anything is looked up
         if monotonic() >= configuration.due_at:
@@ -462,7 +486,7 @@ class Resolver(_Source):
         except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
         if aged is None:
-            return self._of_template(configuration, key, seen)
+            return None if shared is key else self._of_template(configuration, key, seen)
         version = self._usable_version(aged.value, aged, seen)
         if version is None:
             return None
@@ -495,16 +519,15 @@ class Resolver(_Source):
         missing = [key for key in map(self._checked, keys) if self.cached(key) is None]
         of_templates = iter({self._shared(key): key for key in missing}.values())
         while some := list(islice(of_templates, BATCH)):
-            seen, at = self.configuration.sync.seen, datetime.fromtimestamp(self.clock(), UTC)
+            before = self._before(self.configuration.sync.seen)
             subjects = [Subject(resource, entity, plan) for resource, entity, _, plan in some]
-            versions, generation = StoreVersions(seen=seen), self.configuration.generation
             try:
-                readings = read_policies_of_each(subjects, at, versions, generation)
+                chains = stored_chains(subjects, write_alias(), before.at)
+                for key, stored in zip(some, chains, strict=True):
+                    if self._compiled(key, _general(self.configuration, key), stored, before)[1]:
+                        self._note(key)
             except (Unresolved, UnknownPool):
                 return
-            for key, reading in zip(some, readings, strict=True):
-                if self._compiled(key, reading, at, seen).choices[0].uses_code:
-                    self._note(key)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -534,37 +557,71 @@ class Resolver(_Source):
         template = None if templates is None else templates.value.find(key[1])
         return None if templates is None or template is None else (template.resolved, templates)
 
-    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
-        resource, entity, _, plan = key
-        configuration, at = self.configuration, datetime.fromtimestamp(self.clock(), UTC)
-        general = _general(configuration, key)
-        kept = None if general is None else configuration.templates.get(general)
-        if kept is not None and kept.value.find(entity) is None and lasts(kept.kept_at, kept.seconds, monotonic()):
+    def _read(self, key: Key, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:
+        resource, entity, default_limits, plan = key
+        configuration, before = self.configuration, self._before(seen)
+        # Again, since rows may have been added before the versions that were seen.
+        general = None if shared is key else _general(configuration, key)
+        if general is not None:
             # Read for clients whom a rollout includes, or for others.
-            template, resolution = kept.value.compiled(entity, at)
-            version = self._usable_version(template.resolved, kept, seen)
-            if version is not None:
-                return configuration.bound(key, template, version), resolution.choices[0].uses_code
-        versions = StoreVersions(seen=seen)
-        reading = read_policies(Subject(resource, entity, plan), at, versions, configuration.generation)
-        resolution = self._compiled(key, reading, at, seen)
+            template, version = self._template(configuration.templates.get(general), entity, before)
+            if template is not None:
+                return configuration.bound(key, template, version), template.uses_code
+        subject = Subject(resource, entity, plan)
+        if policy_source.is_database:
+            [stored] = stored_chains([subject], write_alias(), before.at)
+            return self._compiled(key, general, stored, before)
+        reading = read_policies(subject, before.at, StoreVersions(seen=seen), before.generation)
+        resolution = resolution_of(reading, resource, default_limits, before.at)
+        names = {link.entity or "" for link in reading.chain.links}.union(reading.chain.above)
+        self._keep_client(key, resolution.resolved, names, seen)
         return resolution.resolved, resolution.choices[0].uses_code
 
-    def _compiled(self, key: Key, reading: Reading, at: datetime, seen: Seen) -> Resolution:
-        """Compile the limits of a key from the policies that were read for it, and keep them."""
+    def _compiled(
+        self, key: Key, general: General | None, stored: StoredChain, before: _Before
+    ) -> tuple[ResolvedSet, bool]:
+        """See `_read`, for the rows of a key: of all that have the same ones, the first one is compiled."""
         resource, entity, default_limits, plan = key
-        configuration, seconds = self.configuration, conf.get(conf.RESOLVER_TTL_SECONDS)
-        general = _general(configuration, key)
+        configuration = self.configuration
+        alike: Alike = resource, default_limits, stored.content()
+        if general is None:
+            template, version = self._template(configuration.alike.get(alike), entity, before)
+            if template is not None:
+                resolved = template.bind(entity, version)
+                self._keep_client(key, resolved, stored.identifiers, before.seen)
+                return resolved, template.uses_code
+        versions = StoreVersions(seen=before.seen)
+        subject = Subject(resource, entity, plan)
+        reading = read_policies(subject, before.at, versions, before.generation, found=stored.chain())
+        templates = Templates(reading, resource, default_limits)
+        template, aged = templates.compiled(entity, before.at), Aged(templates, conf.get(conf.RESOLVER_TTL_SECONDS))
         if general is not None and is_of_no_client(reading.chain, plan, general[1]):
-            templates = Templates(reading, resource, default_limits)
-            resolution = templates.compiled(entity, at)[1]
-            keep = partial(configuration.templates.add, general, Aged(templates, seconds), most=_most())
+            configuration.keep(before.seen, partial(configuration.templates.add, general, aged, most=_most()))
         else:
-            resolution = resolution_of(reading, resource, default_limits, at)
-            aged = Aged(resolution.resolved, seconds, _digests(entity, reading.chain))
-            keep = partial(configuration.clients.add, key, aged, most=_most())
-        configuration.keep(seen, keep)
-        return resolution
+            configuration.keep(before.seen, partial(configuration.alike.add, alike, aged, most=_MOST_ALIKE))
+            self._keep_client(key, template.resolved, stored.identifiers, before.seen)
+        return template.resolved, template.uses_code
+
+    def _template(
+        self, templates: Aged[Templates] | None, entity: str | None, before: _Before
+    ) -> tuple[Template, int] | tuple[None, None]:
+        """The template of a client among those that are kept, and the version for which it may be used."""
+        if templates is None or not lasts(templates.kept_at, templates.seconds, monotonic()):
+            return None, None
+        template = templates.value.find(entity) or templates.value.compiled(entity, before.at)
+        version = self._usable_version(template.resolved, templates, before.seen)
+        return (None, None) if version is None else (template, version)
+
+    def _keep_client(self, key: Key, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
+        """Keep the limits of a client, which were read from rows with some identifiers."""
+        entity, configuration = key[1], self.configuration
+        identifiers = {*names, *(() if entity is None else identifiers_read(entity))}
+        digests = frozenset(map(identifier_digest, identifiers))
+        aged = Aged(resolved, conf.get(conf.RESOLVER_TTL_SECONDS), digests)
+        configuration.keep(seen, partial(configuration.clients.add, key, aged, most=_most()))
+
+    def _before(self, seen: Seen) -> _Before:
+        return _Before(seen, self.configuration.generation, datetime.fromtimestamp(self.clock(), UTC))
 
     def _note(self, key: Key) -> None:
         resource, _, default_limits, _ = key
@@ -603,7 +660,7 @@ class PoolResolver(_Source):
             return None
         return aged.value[1], aged
 
-    def _read(self, key: Key, seen: Seen) -> tuple[ResolvedSet, bool]:
+    def _read(self, key: Key, shared: Hashable, seen: Seen) -> tuple[ResolvedSet, bool]:  # noqa: ARG002 - the key
         configuration = self.configuration
         generation = configuration.generation
         resolved = resolve_pool(*key[:2], seen=seen, generation=generation)
@@ -628,12 +685,6 @@ def _general(configuration: KeptConfiguration, key: Key) -> General | None:
     if known.may_have_rows(entity):
         return None
     return resource, known.patterns.matching(entity), default_limits, plan
-
-
-def _digests(entity: str | None, chain: PolicyChain) -> frozenset[bytes]:
-    """The digests of the identifiers that a chain was read from."""
-    names = {link.entity for link in chain.links} | {*chain.above, *(identifiers_read(entity) if entity else ())}
-    return frozenset([identifier_digest(name) for name in names if name is not None])
 
 
 def _most() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from limits_app.models.emergency import ENFORCED, Emergency
 from limits_app.models.fields import from_column
 from limits_app.models.limit import noted_limits
 from limits_app.models.limit_rules import definition_of
+from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import is_pattern, specificity
 from limits_app.models.policy import scope_by_names
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
@@ -152,11 +153,57 @@ class Row(NamedTuple):
         return not (self.valid_from is None and self.valid_until is None and self.watched_until is None)
 
 
-_OF_POLICY: Final = Row._fields.index("identifier")
+_LEVEL, _IDENTIFIER, _RESOURCE = map(Row._fields.index, ("level", "identifier", "resource_id"))
+_OF_POLICY: Final = _IDENTIFIER
 """The first column that is about the policy; those before are about the subject, and the request."""
 _MOST_SHARED: Final = 256
 _SHARED: Final[Kept[object, PolicyValue]] = Kept()
 """The policies of resources, plans and the system, by their rows: every client has the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChain:
+    """The rows of the query for an entity (None: the site itself); none where the tables were never made."""
+
+    entity: str | None
+    rows: Sequence[Row]
+    now: datetime
+    connection: BaseDatabaseWrapper
+
+    @property
+    def identifiers(self) -> set[str]:
+        """The identifiers of the rows."""
+        return {row.identifier for row in self.rows if row.identifier is not None}
+
+    def content(self) -> Hashable:
+        """What the rows say without the name of the entity: entities with equal contents have the same limits.
+
+        A policy whose decisions are counted, by its primary key, is in the content of no other entity.
+        """
+        own = [row for row in self.rows if self._is_own(row)]
+        is_single = any(row.candidate_id is not None or row.enforcement == Enforcement.SHADOW for row in own)
+        is_single = is_single or any(row.level > 0 and row.identifier == self.entity for row in self.rows)
+        # The order of their primary keys decides between policies of one level.
+        keys = sorted({row.policy_id or 0 for row in own})
+        return frozenset(
+            [
+                (*row[_LEVEL:_IDENTIFIER], "", row.plan, keys.index(row.policy_id or 0), *row[_RESOURCE:])
+                if not is_single and self._is_own(row)
+                else row[_LEVEL:]
+                for row in self.rows
+                if row.level != ABOVE
+            ]
+        )
+
+    def _is_own(self, row: Row) -> bool:
+        return row.level == 0 and row.identifier == self.entity is not None and not row.is_pattern
+
+    def chain(self) -> PolicyChain:
+        """What the rows mean; raises Unresolved where a time zone is missing."""
+        if not self.rows:
+            return PolicyChain([EntityPolicies(self.entity, ())], None, known=False)
+        with known_time_zones():
+            return chain_of(self.entity, self.rows, self.now, self.connection)
 
 
 def chain_of(entity: str | None, rows: Sequence[Row], now: datetime, connection: BaseDatabaseWrapper) -> PolicyChain:

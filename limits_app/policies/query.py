@@ -16,14 +16,14 @@ from limits_app.models.emergency import EmergencySwitch
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.fields import to_column
 from limits_app.models.limit import Limit
-from limits_app.models.own_queries import known_time_zones, read
+from limits_app.models.own_queries import read
 from limits_app.models.patterns import SEPARATORS, is_pattern, other_networks_of
 from limits_app.models.plan import Plan, PlanGroup, groups_have_plans, memberships
 from limits_app.models.policy import Policy
 from limits_app.models.pool import CoolDown, Pool
 from limits_app.models.resource import Resource
 from limits_app.models.users import user_key, user_model
-from limits_app.policies.chain import ABOVE, EVERYBODY, EntityPolicies, PolicyChain, Row, Subject, chain_of
+from limits_app.policies.chain import ABOVE, EVERYBODY, PolicyChain, Row, StoredChain, Subject
 
 _QUERY: Final = """
     WITH RECURSIVE request (number, resource, entity, client, plan, person) AS (
@@ -106,6 +106,11 @@ def policies_for(subject: Subject, using: str, now: datetime) -> PolicyChain:
 
 def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> list[PolicyChain]:
     """Return the policies that may apply to each of several subjects, in their order, in one query."""
+    return [stored.chain() for stored in stored_chains(subjects, using, now)]
+
+
+def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> list[StoredChain]:
+    """`policies_of_each` as rows, for callers who may know already what they mean."""
     connection = connections[using]
     has_groups = groups_have_plans(using)
     networks = [other_networks_of(one.entity or "") for one in subjects]
@@ -119,15 +124,11 @@ def policies_of_each(subjects: Sequence[Subject], using: str, now: datetime) -> 
             parameters.append(None if person is None else user_model()._meta.pk.get_db_prep_value(person, connection))
     sql = _sql(connection, tuple([len(one) for one in networks]), has_groups=has_groups)
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
-    rows = read(using, lambda: _rows(connection, sql, values), None)
-    if rows is None:
-        return [PolicyChain([EntityPolicies(one.entity, ())], None, known=False) for one in subjects]
     # Each subject has a row, since `subject` in the query has one for everybody.
-    by_number: dict[int, list[Row]] = {}
-    for row in rows:
-        by_number.setdefault(row.number, []).append(row)
-    with known_time_zones():
-        return [chain_of(one.entity, by_number[number], now, connection) for number, one in enumerate(subjects)]
+    rows: list[list[Row]] = [[] for _ in subjects]
+    for row in read(using, lambda: _rows(connection, sql, values), []):
+        rows[row.number].append(row)
+    return [StoredChain(one.entity, of_one, now, connection) for one, of_one in zip(subjects, rows, strict=True)]
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:

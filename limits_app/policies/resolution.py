@@ -204,32 +204,32 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
 
     A rate of 0 in an integration is a `Blocked` limit, which callers cannot pass otherwise.
     """
-    if limits == _BLOCKED:
+    if limits in ((), _BLOCKED):
         return cast("Limits", limits)
     return checked_limits(limits, "default_limits=[limit]")
 
 
-def read_policies(subject: Subject, at: datetime, versions: StoreVersions, generation: int | None = None) -> Reading:
+def read_policies(
+    subject: Subject,
+    at: datetime,
+    versions: StoreVersions,
+    generation: int | None = None,
+    *,
+    found: PolicyChain | None = None,
+) -> Reading:
     """Read the policies of all entities that are charged, the members of the pool of the resource, and the store.
 
-    `generation` is that of `PoolCache`.
+    `generation` is that of `PoolCache`. Policies that were just `found` are not read again.
     """
     missing = None
     while True:
-        found = policy_source.read(subject, write_alias(), at)
+        found = found or policy_source.read(subject, write_alias(), at)
         try:
             return _reading(found, versions, generation)
         except UnknownPool:
             if found.pool == missing:
                 raise
-            missing = found.pool  # it may have been renamed between the two queries
-
-
-def read_policies_of_each(
-    subjects: Sequence[Subject], at: datetime, versions: StoreVersions, generation: int
-) -> list[Reading]:
-    """`read_policies` of several subjects from the database, in one query."""
-    return [_reading(found, versions, generation) for found in policies_of_each(subjects, write_alias(), at)]
+            missing, found = found.pool, None  # it may have been renamed between the two queries
 
 
 def _reading(found: PolicyChain, versions: StoreVersions, generation: int | None) -> Reading:

@@ -1,4 +1,4 @@
-"""Templates: the compiled limits of clients without rows, which each of them has under its own names."""
+"""Templates: the compiled limits of clients that the same policies apply to, each of whom has them by its own name."""
 
 from __future__ import annotations
 
@@ -19,18 +19,24 @@ _OF_A_PATTERN: Final = frozenset({PolicyScope.PATTERN_ON_RESOURCE, PolicyScope.P
 
 
 class Template:
-    """The limits of one client without rows, which others have under their own names."""
+    """The limits of one client, which others have under their own names.
 
-    __slots__ = ("_limits", "_resource", "_shadow", "resolved")
+    `uses_code` says whether they are those that code sets.
+    """
 
-    def __init__(self, resolved: ResolvedSet, resource: str, entity: str | None) -> None:
-        self.resolved = resolved
-        self._resource = resource
-        self._limits = EntityScopes(resolved.limit_set.scopes, entity)
-        self._shadow = None if resolved.shadow is None else EntityScopes(resolved.shadow.scopes, entity)
+    __slots__ = ("_limits", "_resource", "_shadow", "resolved", "uses_code")
+
+    def __init__(self, resolution: Resolution) -> None:
+        first, *above = resolution.choices
+        others, shadow = frozenset([choice.entity for choice in above]), resolution.resolved.shadow
+        self.resolved = resolution.resolved
+        self.uses_code = first.uses_code
+        self._resource = resolution.resource
+        self._limits = EntityScopes(self.resolved.limit_set.scopes, first.entity, others)
+        self._shadow = None if shadow is None else EntityScopes(shadow.scopes, first.entity, others)
 
     def bind(self, entity: str | None, version: int) -> ResolvedSet:
-        """The limits of a client without rows, for a version of the configuration."""
+        """The limits of a client, for a version of the configuration."""
         own = self.resolved
         scopes = self._limits.of(entity)
         limit_set = own.limit_set.bound(scopes, version=version, identity=(self._resource, entity))
@@ -63,7 +69,7 @@ def _moved(
 
 
 class Templates:
-    """The templates of clients without rows that the same policies apply to, as far as a rollout includes them.
+    """The templates of clients that the same policies apply to, as far as a rollout includes them.
 
     A rollout includes the positions below its percentage, so the clients between two percentages share a template.
     `reading` was made for any one of these clients.
@@ -73,7 +79,7 @@ class Templates:
         self._reading = reading
         self._resource = resource
         self._default_limits = default_limits
-        [link] = reading.chain.links
+        link = reading.chain.links[0]
         percents = {policy.rollout_percent for policy in link.policies}
         percents |= {policy.candidate.percent for policy in link.policies if policy.candidate is not None}
         self._percents = sorted(percents - {0, 100})
@@ -83,15 +89,14 @@ class Templates:
         """The template of a client; None where it was not compiled."""
         return self._by_class.get(self._class_of(entity))
 
-    def compiled(self, entity: str | None, at: datetime) -> tuple[Template, Resolution]:
+    def compiled(self, entity: str | None, at: datetime) -> Template:
         """Compile the template of a client, at a time."""
         chain = self._reading.chain
-        links = [replace(chain.links[0], entity=entity)]
-        reading = self._reading._replace(chain=replace(chain, links=links))
-        resolution = resolution_of(reading, self._resource, self._default_limits, at)
-        template = Template(resolution.resolved, self._resource, entity)
+        first, *above = chain.links
+        reading = self._reading._replace(chain=replace(chain, links=[replace(first, entity=entity), *above]))
+        template = Template(resolution_of(reading, self._resource, self._default_limits, at))
         self._by_class[self._class_of(entity)] = template
-        return template, resolution
+        return template
 
     def _class_of(self, entity: str | None) -> int:
         return bisect_right(self._percents, rollout_position(entity)) if self._percents else 0
