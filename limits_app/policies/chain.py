@@ -181,14 +181,15 @@ class StoredChain:
         A policy whose decisions are counted, by its primary key, is in the content of no other entity.
         """
         own = [row for row in self.rows if self._is_own(row)]
-        is_single = any(row.candidate_id is not None or row.enforcement == Enforcement.SHADOW for row in own)
-        is_single = is_single or any(row.level > 0 and row.identifier == self.entity for row in self.rows)
+        is_counted = any(row.enforcement == Enforcement.SHADOW for row in own)
+        is_above_itself = any(row.level > 0 and row.identifier == self.entity for row in self.rows)
+        is_nameless = not (is_counted or is_above_itself)
         # The order of their primary keys decides between policies of one level.
         keys = sorted({row.policy_id or 0 for row in own})
         return frozenset(
             [
                 (*row[_LEVEL:_IDENTIFIER], "", row.plan, keys.index(row.policy_id or 0), *row[_RESOURCE:])
-                if not is_single and self._is_own(row)
+                if is_nameless and self._is_own(row)
                 else row[_LEVEL:]
                 for row in self.rows
                 if row.level != ABOVE

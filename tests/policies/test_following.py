@@ -39,7 +39,8 @@ def read_all() -> None:
 def api() -> None:
     """A limit of 1,000 for each client on a resource, a tenant, and a client with a limit of its own."""
     limits.set_resource_limits("api", [CallLimit(1000, 60)])
-    limits.set_entity_limits("user:own", [CallLimit(2000, 60)], resource="api")
+    for entity in ("user:own", "user:alike"):
+        limits.set_entity_limits(entity, [CallLimit(2000, 60)], resource="api")
     Entity.objects.create(identifier="tenant:acme")
     Plan.objects.create(name="pro")
     limits.set_plan_limits("pro", [CallLimit(3000, 60)], resource="api")
@@ -356,8 +357,8 @@ class Stop:
 
 STOPS: dict[str, tuple[Any, str, str]] = {
     "between reading seen and looking up": (Known, "may_have_rows", "before"),
-    "between looking up and the query": (cache, "read_policies", "before"),
-    "between the query and keeping": (cache, "read_policies", "after"),
+    "between looking up and the query": (cache, "stored_chains", "before"),
+    "between the query and keeping": (cache, "stored_chains", "after"),
     "between keeping and sending": (LimitSet, "try_acquire", "before"),
     "between reading the log and adding": (KnownIdentifiers, "add", "before"),
     "between adding and dropping": (KnownIdentifiers, "add", "after"),
@@ -401,6 +402,7 @@ def test_change_while_a_request_is_between_two_steps_applies_to_it(
     read_all()
     if not any(word in stop for word in ("keeping", "query", "reading seen")):
         lowest(entity)  # what the request looks up is kept
+    lowest("user:alike")  # whose rows are those of another client, which is compiled
     Entity.objects.create(identifier="user:unrelated")  # which the request finds out, and applies
     place, name, when = STOPS[stop]
     held = Stop()
