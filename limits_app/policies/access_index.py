@@ -9,16 +9,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import reduce
+from datetime import UTC, datetime
+from functools import lru_cache, reduce
 from operator import or_
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from django.db import connections
 from django.db.models import CharField, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Cast, Coalesce
 
+from limits_app import conf
 from limits_app.models import (
     ENFORCED,
     MAX_LEVELS,
@@ -31,7 +33,7 @@ from limits_app.models import (
     emergency,
 )
 from limits_app.models.changes import identifier_digest
-from limits_app.models.fields import aware, in_site_time
+from limits_app.models.fields import aware, in_site_time, to_column
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import known_time_zones
 from limits_app.models.patterns import Patterns, is_pattern, patterns_in
@@ -41,6 +43,9 @@ from limits_app.policies.chain import EntityPolicies, PolicyValue, policy_value
 
 _CLIENT, _POLICY, _GROUP = "client", "policy", "group"
 _PAGE: Final = 10_000
+_NOW: Final = object()
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Takes the place of the present time while a query is prepared."""
 _TEXT: Final = CharField()
 _NONE: Final = Value("", output_field=_TEXT)
 _COLUMNS: Final = (
@@ -102,7 +107,7 @@ def has_no_access_in_test(using: str) -> bool:
 def read_access_index(using: str, now: datetime) -> AccessIndex:
     """Read the index from a database; one query where nothing is blocked or exempt."""
     found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for what, *texts in _summary(using, now):
+    for what, *texts in _summary_rows(using, now):
         found[what].append(tuple(texts))
     groups = {group: (int(priority), plan) for group, plan, priority in found[_GROUP]}
     of_policies, of_clients = found[_POLICY], found[_CLIENT]
@@ -129,7 +134,34 @@ def read_access_index(using: str, now: datetime) -> AccessIndex:
     )
 
 
-def _summary(using: str, now: datetime) -> QuerySet[Any, Any]:
+def _summary_rows(using: str, now: datetime) -> Sequence[tuple[str, ...]]:
+    """The rows of `_summary`, whose text is made once: that takes longer than the query."""
+    connection = connections[using]
+    has_groups, prefix = groups_have_plans(using), conf.get(conf.IPV6_PREFIX)
+    prepared = _prepared(using, connection.vendor, prefix, has_groups=has_groups)
+    values = [to_column(now, connection) if value is _NOW else value for value in prepared.values]
+    with connection.cursor() as cursor:
+        cursor.execute(prepared.sql, values)
+        return cursor.fetchall()
+
+
+class _Prepared(NamedTuple):
+    """A query with its parameters, of which _NOW is the present time."""
+
+    sql: str
+    values: tuple[object, ...]
+
+
+@lru_cache(maxsize=64)
+def _prepared(using: str, _vendor: str, _ipv6_prefix: int, *, has_groups: bool) -> _Prepared:
+    """The query for the summary in a database; it depends on all of these arguments."""
+    connection = connections[using]
+    sql, values = _summary(using, _FIRST, has_groups=has_groups).query.get_compiler(using).as_sql()
+    first = to_column(_FIRST, connection)
+    return _Prepared(sql, tuple([_NOW if value == first else value for value in values]))
+
+
+def _summary(using: str, now: datetime, *, has_groups: bool) -> QuerySet[Any, Any]:
     """Whether there are clients that are blocked or exempt, and the patterns and plans that are, in one query."""
     policies = _effective(using, now)
     of_resources = Q(entity=None, plan=None, counted=Counted.EACH)
@@ -145,7 +177,7 @@ def _summary(using: str, now: datetime) -> QuerySet[Any, Any]:
         ),
         _flagged(using).values_list(Value(_CLIENT, output_field=_TEXT), _NONE, _NONE, _NONE),
     )
-    if groups_have_plans(using):
+    if has_groups:
         groups = PlanGroup.objects.using(using).values_list(
             Value(_GROUP, output_field=_TEXT),
             Cast("group_id", _TEXT),

@@ -18,7 +18,8 @@ from limits_app.acquiring.balancing import Cooling
 from limits_app.engine.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource
 from limits_app.models.pool import keep_cool_down
-from limits_app.policies import Subject, policies_for
+from limits_app.policies import Subject, access_index, policies_for, resolve, resolver
+from limits_app.testing import fresh_limits
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 
@@ -102,6 +103,42 @@ def test_the_cool_down_of_a_resource_is_found_with_its_policies(settings: Settin
     assert keep_cool_down("api", "", Cooling(0, 0))
     assert not keep_cool_down("api", "", Cooling(0, 0))
     assert not policies_for(Subject("api", "user:1"), ALIAS, NOW).cooling
+
+
+def test_clients_with_equal_rows_share_what_is_compiled(settings: Settings) -> None:
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    begins = datetime.now(UTC) - HOUR
+    api = Resource.objects.using(ALIAS).create(name="api")
+    for name in ("user:1", "user:2"):
+        user = Entity.objects.using(ALIAS).create(identifier=name)
+        put(1, resource=api, entity=user, valid_from=begins, valid_until=begins + 2 * HOUR, extends=True)
+        put(2, resource=api, entity=user, weekly_hours="mon-sun 00:00-24:00", time_zone="UTC")
+    keys = [("api", name, (), None) for name in ("user:1", "user:2")]
+    with fresh_limits():
+        first, second = map(resolver.get, keys)
+        assert second.template is first
+        assert second.limit_set.changes_at == (begins + 2 * HOUR).timestamp()
+        for resolved, (resource, entity, *_) in zip((first, second), keys, strict=True):
+            assert resolved.limit_set.scoped == resolve(resource, entity).resolved.limit_set.scoped
+
+
+def test_prepared_summary_of_access_is_that_of_the_models(settings: Settings) -> None:
+    entities, policies = Entity.objects.using(ALIAS), Policy.objects.using(ALIAS)
+    api = Resource.objects.using(ALIAS).create(name="api")
+    entities.create(identifier="user:1", unlimited=True)
+    put(1, resource=api, entity=entities.create(identifier="user:2"))
+    dates = {"valid_from": NOW, "valid_until": NOW + HOUR}
+    policies.create(entity=entities.create(identifier="key:*"), effect="blocked", **dates)
+    policies.create(resource=api, entity=entities.create(identifier="ip:2001:db8::/48"), effect="blocked")
+    found = []
+    for now, prefix in ((NOW, 64), (NOW, 48), (NOW + HOUR, 64), (NOW, 64)):
+        settings.LIMITS = {**settings.LIMITS, "IPV6_PREFIX": prefix}
+        found.append(sorted(access_index._summary_rows(ALIAS, now)))
+        assert found[-1] == sorted(access_index._summary(ALIAS, now, has_groups=False))
+    flag, key = ("client", "", "", ""), ("policy", "key:*", "", "")
+    of_pattern, of_client = ("policy", "ip:2001:db8::/48", "", "api"), ("client", "", "", "api")
+    at_first = [flag, of_pattern, key]
+    assert found == [at_first, [flag, of_client, key], [flag, of_pattern], at_first]
 
 
 def test_a_scope_has_one_policy_that_always_holds() -> None:

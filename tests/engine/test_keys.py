@@ -195,3 +195,9 @@ def test_scopes_of_an_entity_are_made_for_any_other_one(entity: str | None, othe
 def test_scopes_of_another_entity_are_not_made_for_others(scope: Scope) -> None:
     with pytest.raises(ValueError, match=r"is not a scope of the entity 'child'"):
         EntityScopes([scope_of("api", "child"), scope], "child")
+
+
+def test_scopes_of_entities_above_stay_as_they_are() -> None:
+    above = [scope_of("api", "parent"), total_scope("grandparent", of_system=False)]
+    scopes = EntityScopes([*scopes_for("child"), *above], "child", {"parent", "grandparent"})
+    assert list(scopes.of("other")) == [*scopes_for("other"), *above]
