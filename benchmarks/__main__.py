@@ -11,6 +11,7 @@ from typing import Final
 
 from benchmarks import (
     absolute,
+    compiled,
     counting,
     database_store,
     footprint,
@@ -33,6 +34,7 @@ from benchmarks.rows import Row, Skipped
 ROWS: Final = (
     *absolute.ROWS,
     *in_process.ROWS,
+    *compiled.ROWS,
     *process_store.ROWS,
     *redis_store.ROWS,
     *slices.ROWS,

@@ -21,7 +21,7 @@ from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["ROWS", "slope"]
+__all__ = ["CALL_AND_PERMIT", "CALL_AND_RATE", "ROWS", "levels", "pool", "refused", "refused_by_all", "slope"]
 
 CALL_AND_RATE: Final = (calls(), RateLimit("tokens", 1_000_000_000, 3600))
 CALL_AND_PERMIT: Final = (calls(), ResourceLimit("connections", 10))
@@ -36,7 +36,7 @@ def _one_call(effort: Effort) -> Iterable[Line]:
     ours = one_call(LimitSet([calls()]))
     others = peers.admitted()
     samples = take_turns([ref(), ours, *others], effort)
-    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(6))
+    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(6.5))
     best = samples.ratio(OURS, *[peer.name for peer in others])
     yield Line(f"{OURS} against the fastest peer", best, "x fastest peer", at_most(1))
     yield from _beside(samples, others)
@@ -55,20 +55,25 @@ def _three_limits(effort: Effort) -> Iterable[Line]:
 
     others = concurry.three_limits()
     samples = take_turns([ref(), three_limits(LimitSet(THREE)), *others], effort)
-    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(20))
+    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(22))
     best = samples.ratio(OURS, *[peer.name for peer in others])
     yield Line(f"{OURS} against Concurry's faster one", best, "x Concurry", at_most(0.125))
     yield from _beside(samples, others)
 
 
 def _refused(effort: Effort) -> Iterable[Line]:
+    others = peers.refused()
+    samples = take_turns([ref(), refused(), *others], effort)
+    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(6))
+    yield from _beside(samples, others)
+
+
+def refused() -> Contender:
+    """A limit that is used up."""
     limits = LimitSet([CallLimit(1, 86_400)])
     limits.try_acquire()
     assert not limits.try_acquire()
-    others = peers.refused()
-    samples = take_turns([ref(), Contender(OURS, limits.try_acquire), *others], effort)
-    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(6))
-    yield from _beside(samples, others)
+    return Contender(OURS, limits.try_acquire)
 
 
 def _empty(effort: Effort) -> Iterable[Line]:
@@ -82,13 +87,13 @@ def _empty(effort: Effort) -> Iterable[Line]:
 
 def _cascade(effort: Effort) -> Iterable[Line]:
     shapes = {"a call and a rate limit each": CALL_AND_RATE, "a call limit and a permit each": CALL_AND_PERMIT}
-    cascades = [_levels(limits, name) for name, limits in shapes.items()]
+    cascades = [levels(limits, name) for name, limits in shapes.items()]
     samples = take_turns([ref(), *cascades], effort)
     for contender in cascades:
-        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(30))
+        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(25))
 
 
-def _levels(limits: Sequence[Limit], name: str) -> Contender:
+def levels(limits: Sequence[Limit], name: str) -> Contender:
     """A user, a team and a tenant, each with its own limits."""
     store = MemoryStore()
     schema = schema_of(tuple(limits), store.lease_us)
@@ -106,18 +111,23 @@ def _levels(limits: Sequence[Limit], name: str) -> Contender:
 
 
 def _pools(effort: Effort) -> Iterable[Line]:
-    balancers = {name: _pool(calls(), name) for name in _BALANCERS}
-    used_up = _pool(CallLimit(1, 86_400), _BALANCERS[0])
+    contenders = [*[one_call(pool(calls(), name), name) for name in _BALANCERS], refused_by_all()]
+    samples = take_turns([ref(), *contenders], effort)
+    bars = {"round_robin": at_most(9), "least_loaded": at_most(25), "refused by all": at_most(35)}
+    for contender in contenders:
+        bar = bars.get(contender.name)
+        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, bar)
+
+
+def refused_by_all() -> Contender:
+    """A pool of which all members are used up."""
+    used_up = pool(CallLimit(1, 86_400), _BALANCERS[0])
     assert [bool(used_up.try_acquire()) for _ in range(_MEMBERS + 1)] == [True] * _MEMBERS + [False]
-    refused = Contender("refused by all", used_up.try_acquire)
-    samples = take_turns([ref(), *[one_call(pool, name) for name, pool in balancers.items()], refused], effort)
-    for name in _BALANCERS:
-        bar = at_most(10) if name == _BALANCERS[0] else None
-        yield Line(f"{OURS}, {name}", samples.ratio(name, REF), _X_REF, bar)
-    yield Line(f"{OURS}, {refused.name}", samples.ratio(refused.name, REF), _X_REF)
+    return Contender("refused by all", used_up.try_acquire)
 
 
-def _pool(limit: CallLimit, load_balancing: str) -> LimitPool:
+def pool(limit: CallLimit, load_balancing: str) -> LimitPool:
+    """Six members with a limit each."""
     store = MemoryStore()
     return LimitPool([LimitSet([limit], store=store) for _ in range(_MEMBERS)], load_balancing)
 

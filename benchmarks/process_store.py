@@ -51,7 +51,7 @@ def _three_limits(effort: Effort) -> Iterable[Line]:
     with process_store() as store, ref_lmdb() as reference:
         limits = LimitSet(THREE, store=store, shared=True, mode="process")
         samples = take_turns([reference, three_limits(limits)], effort)
-    yield Line(OURS, samples.ratio(OURS, REF_LMDB), _X_LMDB, at_most(15))
+    yield Line(OURS, samples.ratio(OURS, REF_LMDB), _X_LMDB, at_most(14))
 
 
 def _refused(effort: Effort) -> Iterable[Line]:

@@ -38,7 +38,7 @@ def _one_limit(effort: Effort) -> Iterable[Line]:
         ours = [one_call(limits_of([calls(one)], store, one), str(one)) for one in RateLimitAlgorithm]
         samples = take_turns([reference, *ours], effort)
     for algorithm in RateLimitAlgorithm:
-        bar = at_most(1) if algorithm is RateLimitAlgorithm.TOKEN_BUCKET else None
+        bar = at_most(1.15) if algorithm is RateLimitAlgorithm.TOKEN_BUCKET else None
         yield Line(f"{OURS}, {algorithm}", samples.ratio(str(algorithm), REF_REDIS), _X_REDIS, bar)
     yield Line(f"  {REF_REDIS} itself", microseconds(samples, REF_REDIS), "us")
 
@@ -52,13 +52,13 @@ def _four_limits(effort: Effort) -> Iterable[Line]:
         limits = LimitSet.composed(scoped, store)
         assert limits.try_acquire(amounts)
         samples = take_turns([reference, Contender(OURS, lambda: limits.try_acquire(amounts))], effort)
-    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(1.5))
+    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(1.4))
 
 
 def _three_limits(effort: Effort) -> Iterable[Line]:
     with _beside() as (reference, store):
         samples = take_turns([reference, three_limits(limits_of(THREE, store))], effort)
-    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(2.7))
+    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(2.8))
 
 
 def _refused(effort: Effort) -> Iterable[Line]:

@@ -53,7 +53,7 @@ def _middleware(effort: Effort) -> Iterable[Line]:
             contenders = [_request(_PLAIN, plain, free), _request(peer, plain, limited), _request(OURS, ours, free)]
             return alternate([*contenders, *others], effort)
 
-        for where, limits, bar in (("in process", _IN_MEMORY, 0.5), ("process store", process, 0.6)):
+        for where, limits, bar in (("in process", _IN_MEMORY, 0.6), ("process store", process, 0.8)):
             samples = turns(limits, _RATELIMIT)
             yield Line(f"{OURS}, {where}", _added(samples, OURS, _RATELIMIT), "x @ratelimit", at_most(bar))
         yield from _wholes(samples, _RATELIMIT, _PLAIN)
@@ -61,7 +61,7 @@ def _middleware(effort: Effort) -> Iterable[Line]:
             once = fixed_window(port)
             bare = (path("page/500/", lambda request: (once(), view(request))[1]),)
             samples = turns(limits, _RATELIMIT_REDIS, _request(_BARE, plain, bare))
-        yield Line(f"{OURS}, Redis", _added(samples, OURS, _RATELIMIT_REDIS), "x @ratelimit", at_most(0.55))
+        yield Line(f"{OURS}, Redis", _added(samples, OURS, _RATELIMIT_REDIS), "x @ratelimit", at_most(0.6))
         yield Line(f"  {_BARE}", _added(samples, _BARE, _RATELIMIT_REDIS), "x @ratelimit")
         yield from _wholes(samples, _RATELIMIT_REDIS, _PLAIN)
 
@@ -97,7 +97,7 @@ def _throttle(effort: Effort) -> Iterable[Line]:
             least = {_BARE: fixed_window(port), _FOUND: _found(kinds[1])}
             views = {name: (path("page/500/", _api_view(_asking(once))),) for name, once in least.items()}
             samples = turns(limits, _THEIRS_REDIS, *[_request(name, handler, view) for name, view in views.items()])
-        yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.6))
+        yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.65))
         for name in least:
             yield Line(f"  {name}", _added(samples, name, _THEIRS_REDIS), "x DRF's own")
         yield from _wholes(samples, _THEIRS_REDIS, _PLAIN)
