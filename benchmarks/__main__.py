@@ -12,6 +12,7 @@ from typing import Final
 from benchmarks import (
     absolute,
     compiled,
+    configuration,
     counting,
     database_store,
     footprint,
@@ -43,6 +44,7 @@ ROWS: Final = (
     *resolver.ROWS,
     *web.ROWS,
     *server.ROWS,
+    *configuration.ROWS,
     *growth.ROWS,
     *footprint.ROWS,
     *waiting.ROWS,

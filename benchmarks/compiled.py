@@ -25,15 +25,15 @@ from benchmarks.harness import Contender, Effort, Samples, Turn, take_turns
 from benchmarks.in_process import CALL_AND_PERMIT, CALL_AND_RATE, levels, pool, refused, refused_by_all
 from benchmarks.references import REF, ref
 from benchmarks.rows import Line, Row, Skipped
+from benchmarks.site import ROOT
 from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import LimitSet
 from limits_app.engine import COMPILED
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "SUBJECTS", "measuring"]
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
 _SOURCES: Final = ("limits_app", "LICENSE", "README.md", "pyproject.toml")
-_SUBJECTS: Final[Mapping[str, Callable[[], Contender]]] = {
+SUBJECTS: Final[Mapping[str, Callable[[], Contender]]] = {
     "one call limit": lambda: one_call(LimitSet([calls()])),
     "three limits, update and release": lambda: three_limits(LimitSet(THREE)),
     "refused": refused,
@@ -51,8 +51,8 @@ def _compiled(effort: Effort) -> Iterable[Line]:
     samples = Samples()
     with (
         TemporaryDirectory(prefix="compiled-wheel-") as directory,
-        _process(_unpacked_wheel(Path(directory)), effort, compiled=True) as compiled,
-        _process(_ROOT, effort, compiled=False) as interpreted,
+        measuring(_unpacked_wheel(Path(directory)), effort, compiled=True) as compiled,
+        measuring(ROOT, effort, compiled=False) as interpreted,
     ):
         order = deque([("compiled", compiled), ("interpreted", interpreted)])
         for _ in range(effort.rounds):
@@ -60,7 +60,7 @@ def _compiled(effort: Effort) -> Iterable[Line]:
                 for name, seconds in measure().items():
                     samples.turns.setdefault(f"{kind} {name}", []).append(Turn(seconds))
             order.rotate()
-    for name in _SUBJECTS:
+    for name in SUBJECTS:
         yield Line(f"{OURS}, {name}", samples.ratio(f"compiled {name}", f"compiled {REF}"), f"x {REF}")
         yield Line("  interpreted", samples.ratio(f"interpreted {name}", f"interpreted {REF}"), f"x {REF}")
 
@@ -73,8 +73,8 @@ def _unpacked_wheel(directory: Path) -> Path:
     source, wheels, content = (directory / name for name in ("source", "wheels", "content"))
     source.mkdir()
     for name in _SOURCES:
-        copy = shutil.copytree if (_ROOT / name).is_dir() else shutil.copy
-        copy(_ROOT / name, source / name)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)],
         cwd=source,
@@ -93,10 +93,10 @@ def _unpacked_wheel(directory: Path) -> Path:
 
 
 @contextmanager
-def _process(place: Path, effort: Effort, *, compiled: bool) -> Iterator[Callable[[], dict[str, float]]]:
+def measuring(place: Path, effort: Effort, *, compiled: bool) -> Iterator[Callable[[], dict[str, float]]]:
     """A process that imports the package from a folder; gives what has all of its contenders measured once."""
     command = [sys.executable, "-m", "benchmarks.compiled", str(effort.turn_seconds)]
-    environment = os.environ | {"PYTHONPATH": str(_ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, cwd=place, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -118,7 +118,7 @@ def _process(place: Path, effort: Effort, *, compiled: bool) -> Iterator[Callabl
 
 def main() -> None:
     """Measure whenever a line comes in, and answer with seconds per call by contender."""
-    contenders = [ref(), *[replace(make(), name=name) for name, make in _SUBJECTS.items()]]
+    contenders = [ref(), *[replace(make(), name=name) for name, make in SUBJECTS.items()]]
     effort = Effort(rounds=1, turn_seconds=float(sys.argv[1]))
     print(json.dumps(COMPILED), flush=True)
     for _ in sys.stdin:

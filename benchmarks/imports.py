@@ -1,4 +1,4 @@
-"""Rows about importing: how long it takes in a fresh interpreter, and what it brings along."""
+"""Rows about starting: how long it takes in a fresh interpreter, and what it brings along."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from functools import partial
+from statistics import median
 from typing import Final
 
-from benchmarks.harness import Effort, Turn, absolute, in_turns
+from benchmarks.harness import Effort, Figure, Turn, absolute, in_turns
 from benchmarks.rows import Line, Row, at_most
 from benchmarks.subjects import OURS
 
@@ -24,6 +25,18 @@ _STATEMENTS: Final = {
     "pyrate-limiter": "import pyrate_limiter",
     "Concurry": "import concurry",
 }
+_APPS: Final = ("auth", "contenttypes")
+_ADMIN_APPS: Final = ("admin", *_APPS, "messages", "sessions", "staticfiles")
+_SETUP_PROGRAM: Final = """
+import django
+from django.conf import settings
+from time import perf_counter
+database = {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+settings.configure(INSTALLED_APPS={apps}, DATABASES={{"default": database}}, SECRET_KEY="only-for-benchmarks")
+started = perf_counter()
+django.setup()
+print(perf_counter() - started, 0)
+"""
 _UNWANTED: Final = ("celery", "django", "redis")
 _PROGRAM: Final = """
 import sys
@@ -54,7 +67,11 @@ def _milliseconds(statement: str) -> Turn:
 
 def _imported(statement: str) -> tuple[float, int]:
     """Seconds in a fresh interpreter, and how many packages came along that should not."""
-    program = _PROGRAM.format(statement=statement, unwanted=_UNWANTED)
+    return _run(_PROGRAM.format(statement=statement, unwanted=_UNWANTED))
+
+
+def _run(program: str) -> tuple[float, int]:
+    """The numbers that a program prints in a fresh interpreter."""
     # What was compiled is kept, whatever the environment says, as it is where a package is installed.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
@@ -62,4 +79,30 @@ def _imported(statement: str) -> tuple[float, int]:
     return float(seconds), int(unwanted)
 
 
-ROWS: Final = (Row("import: time, and what comes along", _import_time),)
+def _setup(effort: Effort) -> Iterable[Line]:
+    for where, names in (("", _APPS), (" and the admin", _ADMIN_APPS)):
+        apps = [f"django.contrib.{name}" for name in names]
+        programs = {
+            "without": _SETUP_PROGRAM.format(apps=apps),
+            "with": _SETUP_PROGRAM.format(apps=[*apps, "limits_app"]),
+        }
+        for program in programs.values():  # the first time, source is compiled
+            _run(program)
+        measures = {label: partial(_setup_milliseconds, program) for label, program in programs.items()}
+        samples = in_turns(measures, effort.sized(max(effort.rounds, 11), 3))
+        without = samples.figures("without")
+        more = [own - less for own, less in zip(samples.figures("with"), without, strict=True)]
+        bar = at_most(90) if names is _APPS else None
+        figure = Figure(median(more), more[without.index(min(without))])
+        yield Line(f"{OURS}{where}, more than without the app", figure, "ms", bar)
+        yield Line(f"  without it{where}", absolute(without), "ms")
+
+
+def _setup_milliseconds(program: str) -> Turn:
+    return Turn(1000 * _run(program)[0])
+
+
+ROWS: Final = (
+    Row("import: time, and what comes along", _import_time),
+    Row("setup: django.setup() with the app", _setup),
+)

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
+from io import StringIO
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
 from types import ModuleType
 from typing import Any, Final
@@ -28,6 +30,8 @@ _PLENTY: Final = 1_000_000_000
 _PAUSE_SECONDS: Final = 0.1
 _CLIENTS_IN_USE: Final = 300
 _WARM_UP: Final = 50
+_ROWS: Final = 3
+"""An entity, a policy and a limit."""
 
 
 class Queries:
@@ -206,6 +210,55 @@ def change() -> None:
         print("done", flush=True)
 
 
+def written(entities: str) -> dict[str, Any]:
+    """The limits of each of some entities, written with the entity, and as many rows inserted, in turns."""
+    from limits_app import CallLimit, limits
+
+    insert = _inserts()
+    figures: dict[str, list[float]] = {"written": [], "inserted": []}
+    for number in range(-_WARM_UP, int(entities)):
+        write = partial(limits.set_entity_limits, f"user:{number}", [CallLimit(1000, 3600)], resource=RESOURCE)
+        times = {"written": _microseconds(write), "inserted": _microseconds(partial(insert, _ROWS))}
+        for kind, took in times.items() if number >= 0 else ():
+            figures[kind].append(took)
+    return figures
+
+
+def applied(entities: str) -> dict[str, Any]:
+    """A limits file with some entities and a policy of each, and as many rows inserted."""
+    from django.core.management import call_command
+
+    from limits_app.models import Policy
+
+    users = [f"user:{number}" for number in range(int(entities))]
+    policies = [f"  - {{resource: {RESOURCE}, entity: {user}, limits: [calls=1000/h]}}" for user in users]
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "limits.yaml"
+        path.write_text("\n".join(["version: 1", "policies:", *policies]), encoding="utf-8")
+        took = _microseconds(lambda: call_command("limits", "apply", str(path), stdout=StringIO()))
+    assert Policy.objects.count() >= len(users)
+    return {"applied": took, "inserted": _microseconds(partial(_inserts(), _ROWS * len(users)))}
+
+
+def _inserts() -> Callable[[int], None]:
+    """Return what inserts so many rows into a table of its own, in one transaction."""
+    from django.db import connection, transaction
+
+    numbers = count()
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE reference (id bigint PRIMARY KEY, name varchar(255), text varchar(255))")
+
+    def insert(rows: int) -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            for number in islice(numbers, rows):
+                cursor.execute("INSERT INTO reference VALUES (%s, %s, %s)", [number, f"user:{number}", "1000/h"])
+
+    return insert
+
+
+def _acquire(user: int) -> None:
+
+
 @cache
 def _limits() -> ModuleType:
     """The service, which a site imports once."""
@@ -287,6 +340,8 @@ _PROGRAMS: Final[Mapping[str, Callable[..., Any]]] = {
         memory,
         others,
         change,
+        written,
+        applied,
     )
 }
 

@@ -44,6 +44,16 @@ def test_load_fails_where_the_named_user_is_rejected(site: Site) -> None:
 
 
 @pytest.mark.release
+def test_writing_is_measured() -> None:
+    with Site.on_sqlite() as site:
+        written = site.run("written", 2)
+    with Site.on_sqlite() as site:
+        applied = site.run("applied", 3)
+    assert [len(times) for times in written.values()] == [2, 2]
+    assert min(applied.values()) > 0
+
+
+@pytest.mark.release
 def test_first_requests_are_measured(site: Site) -> None:
     in_memory = site.limited(IN_MEMORY)
     site.run("entities", 10)
