@@ -75,7 +75,7 @@ class BucketRule(Rule):
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         if change <= 0:
-            return self.credit(state, now, -change) if self._refunds else state
+            return (max(state[0] + change, 0), state[1]) if self._refunds else state
         level = self.used(state, now)
         last = max(now // self._tick_us, state[1])
         if self._tick_us > 1 and level < self._rate:
