@@ -256,9 +256,6 @@ def _inserts() -> Callable[[int], None]:
     return insert
 
 
-def _acquire(user: int) -> None:
-
-
 @cache
 def _limits() -> ModuleType:
     """The service, which a site imports once."""
