@@ -344,9 +344,9 @@ class Claim:
     `settled` is True once the changes were settled, or nothing is left to settle; a store alone says the former.
     `put_off` is True once they are kept, to be settled later. `unanswered` is True once they were sent without an
     answer: then only permits and debt are sent again. `number` identifies a claim with permits in this process (0 for
-    others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no other
-    process uses. `owner` is what holds its permits. `taken_from` is the slice of this process that admitted it, None for
-    a store.
+    others); `holder` identifies it in leases, and stores that several processes share replace it by bytes that no
+    other process uses. `owner` is what holds its permits. `taken_from` is the slice of this process that admitted it,
+    None for a store.
     `repeated_us` is for how many microseconds a store repeats an earlier rejection, None for a decision of its own.
     `held_anew` is when the longest holds of its permits began anew, by their places: at a renewal after the clock was
     set back; None where none did.
