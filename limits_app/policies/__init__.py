@@ -42,7 +42,7 @@ from limits_app.policies.resolution import (
     total_scopes,
 )
 from limits_app.policies.resolved_set import Evaluated, Resolution, ResolvedSet, compiled
-from limits_app.policies.stored import stored_code_limits, stored_policy
+from limits_app.policies.stored import MOST_MEMBERS, members_of_plans, stored_code_limits, stored_policy
 from limits_app.policies.stores import StoreVersion, StoreVersions
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "EXEMPTING",
     "LIMITED",
     "MEMBER_LEVEL",
+    "MOST_MEMBERS",
     "NO_ACCESS_INDEX",
     "OF_CODE",
     "Access",
@@ -102,6 +103,7 @@ __all__ = [
     "judge",
     "latest_code_limits",
     "latest_code_limits_of_each",
+    "members_of_plans",
     "policies_for",
     "policies_of_each",
     "policy_source",

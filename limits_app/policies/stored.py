@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Final
 
 from django.db.models import Q
@@ -18,7 +19,7 @@ from limits_app.models.snapshots import batches
 from limits_app.policies.chain import PolicyValue, policy_value
 from limits_app.policies.collector import Collector, EntityRow, Place
 
-_MOST_MEMBERS: Final = 10_000
+MOST_MEMBERS: Final = 10_000
 """How many members of plans are looked at, to see which patterns match them."""
 _ENTITY: Final = ("pk", "identifier", "blocked", "unlimited", "cascade", "parent", "parent__identifier", "plan__name")
 
@@ -71,13 +72,13 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     found = list(rows.select_related("resource", "entity", "plan").prefetch_related("limits"))
     keys = {policy.pk for policy in policies}
     clients = {row.entity_id: row.entity for row in found if row.pk in keys and row.entity is not None}
-    plans = {policy.plan_id for policy in policies} - {None}
-    has_patterns = any(row.entity is not None and is_pattern(str(row.entity)) for row in found)
-    has_members = has_patterns and bool(plans)
-    entities = _entities(clients, plans if has_members else (), using)
+    plans = {str(row.plan) for row in found if row.pk in keys and row.plan is not None}
     by_groups = plans_by_groups(using, [*map(str, clients.values())]) if clients else {}
-    if has_members:
-        by_groups |= plans_by_groups(using, most=_MOST_MEMBERS)
+    members: Iterable[Any] = ()
+    if plans and any(row.entity is not None and is_pattern(str(row.entity)) for row in found):
+        by_groups |= plans_by_groups(using, most=MOST_MEMBERS)
+        members = members_of_plans(plans, by_groups, using)
+    entities = _entities(clients, members, using)
     return StoredPolicies(
         {row.pk: stored_policy(row) for row in found},
         {row.pk: str(row) for row in found},
@@ -87,13 +88,30 @@ def stored_policies(policies: Collection[Policy]) -> StoredPolicies:
     )
 
 
-def _entities(clients: Mapping[Any, Entity], plans: Collection[Any], using: str) -> dict[str, EntityRow]:
-    """Some entities, by primary key, with all above them, and members of plans."""
+def members_of_plans(plans: Collection[str], by_groups: Mapping[str, str], using: str) -> set[Any]:
+    """The primary keys of the entities that may be on some plans, at most 10,000 on each way to them.
+
+    Those are entities on a plan, entities below these without one, and users whose groups have one of these plans,
+    `by_groups`: their own rows may have another.
+    """
+    rows = Entity.objects.using(using).order_by("pk")
+    level = [*rows.filter(plan__name__in=plans).values_list("pk", flat=True)[:MOST_MEMBERS]]
+    found = {*level}
+    for _ in range(MAX_LEVELS - 1):
+        below = [rows.filter(parent__in=batch, plan=None).values_list("pk", flat=True) for batch in batches(level)]
+        level = [*islice(chain.from_iterable(below), MOST_MEMBERS - min(len(found), MOST_MEMBERS))]
+        found.update(level)
+    for batch in batches([name for name, plan in by_groups.items() if plan in plans]):
+        found.update(rows.filter(identifier__in=batch).values_list("pk", flat=True))
+    return found
+
+
+def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str) -> dict[str, EntityRow]:
+    """Some entities, by primary key, and others, with all above them."""
     entities: dict[str, EntityRow] = {}
     rows = Entity.objects.using(using).order_by("pk")
-    members = Q(plan__in=plans) | Q(plan=None, parent__plan__in=plans)
-    found = [*rows.filter(members).values_list(*_ENTITY)[:_MOST_MEMBERS]] if plans else []
-    wanted, read = set[Any](), set[Any]()
+    found: list[Any] = []
+    wanted, read = {*members} - clients.keys(), set[Any]()
     for pk, row in clients.items():
         if row.parent_id is None and row.plan_id is None:  # nothing else has to be read
             entities[row.identifier] = EntityRow(row.blocked, row.unlimited, row.cascade)

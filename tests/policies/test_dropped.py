@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 
 from limits_app import limits
-from limits_app.models import Entity, Policy, Resource
+from limits_app.models import Entity, Plan, PlanGroup, Policy, Resource
 from limits_app.policies import dropped_by_each, dropped_keys, resolve
+from limits_app.services.limits_file import plan as plan_file
+from limits_app.services.limits_file import read_content
 from limits_app.services.limits_file.content import stored_content
 from limits_app.services.limits_file.proposed import dropped_limits
 from limits_app.services.policy_warnings import left_without
@@ -231,3 +236,51 @@ def test_what_is_left_without_a_policy_is_named(which: str, left: str) -> None:
     limits.set_resource_limits("mail", "5/h")
     [policy] = [one for one in Policy.objects.all() if str(one) == which]
     assert left_without(policy) == f"Without it {left}"
+
+
+def on_plan_of_group(**fields: Any) -> None:
+    """User 1 is in a group on the plan; with fields of an entity, its row has these."""
+    user = get_user_model().objects.create(pk=1, username="ada")
+    user.groups.add(group := Group.objects.create(name="customers"))
+    PlanGroup.objects.create(group=group, plan=Plan.objects.get(name="free"))
+    if fields:
+        Entity.objects.create(identifier="user:1", **fields)
+
+
+def below(plan: str, levels: int) -> None:
+    """User 1 is so many levels below an entity on a plan."""
+    parent = Entity.objects.create(identifier="org:1", plan=Plan.objects.get(name=plan))
+    for level in range(1, levels):
+        parent = Entity.objects.create(identifier=f"team:{level}", parent=parent)
+    Entity.objects.create(identifier="user:1", parent=parent)
+
+
+MEMBERS: dict[str, tuple[Callable[[], None], bool]] = {
+    "of a group": (on_plan_of_group, True),
+    "of a group, with a row": (lambda: on_plan_of_group(name="Ada"), True),
+    "of a group, on another plan": (lambda: on_plan_of_group(plan=Plan.objects.get(name="pro")), False),
+    "of a group, below another plan": (
+        lambda: on_plan_of_group(parent=Entity.objects.create(identifier="org:1", plan=Plan.objects.get(name="pro"))),
+        False,
+    ),
+    "below a member": (lambda: below("free", 1), True),
+    "far below a member": (lambda: below("free", 7), True),
+    "below another plan": (lambda: below("pro", 2), False),
+}
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_plan_drops_limits_of_patterns_that_match_its_members(member: str) -> None:
+    for name in ("free", "pro"):
+        Plan.objects.create(name=name)
+    make(None, Entity.objects.create(identifier="user:*"), "tpm", counted="total")
+    put, is_dropped = MEMBERS[member]
+    put()
+    text = "version: 1\npolicies:\n- plan: free\n  counted: total\n  limits: [daily=9/min]\n"
+    warnings = plan_file(read_content(text)).warnings
+    assert [one.split("'")[1] for one in warnings] == ["tpm"] * is_dropped
+    policy = make(None, None, "daily", plan=Plan.objects.get(name="free"), counted="total")
+    assert dropped_keys(policy) == (("tpm", "pattern user:* in total"),) * is_dropped
+    entries = stored_content("default")
+    own = [one for (section, _), one in entries.items() if section == "policies" and one.pk == policy.pk]
+    assert len([*dropped_limits(entries.values(), own, "default")]) == is_dropped

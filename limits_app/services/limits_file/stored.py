@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from django.db.models import Q
 
 from limits_app.models import MAX_LEVELS, Counted
 from limits_app.models.patterns import is_pattern, patterns_in
+from limits_app.models.plan import plans_by_groups
 from limits_app.models.snapshots import batches
+from limits_app.policies import MOST_MEMBERS, members_of_plans
 from limits_app.services.limits_file.content import (
     SECTIONS,
     Entry,
@@ -20,9 +22,6 @@ from limits_app.services.limits_file.content import (
     stored_where,
     where_named,
 )
-
-_MOST_MEMBERS: Final = 10_000
-"""How many members of plans are looked at, to see which patterns match them."""
 
 
 class StoredObjects:
@@ -73,9 +72,8 @@ class StoredObjects:
         self._read_lines({})
         plans = {entry.key[4] for entry in policies} - {""}
         if plans and any(is_pattern(entry.key[1]) for entry in self._of("policies") if entry.key[1]):
-            of_plans = Q(plan__name__in=plans) | Q(plan=None, parent__plan__name__in=plans)
-            entities = SECTIONS["entities"].model._base_manager.using(self._using).filter(of_plans).order_by("pk")
-            self.read_keys({SECTIONS["entities"].kind: entities.values_list("pk", flat=True)[:_MOST_MEMBERS]})
+            by_groups = plans_by_groups(self._using, most=MOST_MEMBERS)
+            self.read_keys({SECTIONS["entities"].kind: members_of_plans(plans, by_groups, self._using)})
             self._read_lines({})
         self.read_named([name for entry in self._of("plan_groups") for name in references(entry)])
 
