@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import AtFork
@@ -74,8 +73,9 @@ class MemoryStore:
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        choose = partial(first_admitted, emptiest_first=emptiest_first, failover=failover)
-        return self._steps.run(choose, claims, self._acquire, self._peek)
+        # The lock is held all the time, so that no other thread charges in between.
+        with self._steps.lock:
+            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if claim.settled:

@@ -237,8 +237,8 @@ class Slices:
         with self._lock:
             if not isinstance(piece, Slice) or piece.is_closed or claim.released or max(changes) > 0:
                 return False
+            claim.settled = True  # first, so that nothing is refunded twice
             piece.left = [rest - change for rest, change in zip(piece.left, changes, strict=True)]
-            claim.settled = True
             return True
 
     def return_ended(self, settle: Callable[[Claim, Amounts], object], *, everything: bool = False) -> int | None:
