@@ -315,6 +315,8 @@ class Acquisition:
         self.requires_usage = False
 
     def __enter__(self) -> Self:
+        if self.is_free:
+            return self
         self._in_block = True
         if self.claim.shape.permits:
             enter_block(self.claim, self.limit_set)
@@ -323,7 +325,10 @@ class Acquisition:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave_block()
+        if self.is_free:
+            return
+        if self._in_block:
+            self.leave_block()
         try:
             self._release(refunds_unreported=kind is not None)
         except Exception:
@@ -339,7 +344,8 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave_block()
+        if self._in_block:
+            self.leave_block()
         try:
             await self._arelease(refunds_unreported=kind is not None)
         except Exception:
