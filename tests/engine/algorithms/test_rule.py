@@ -72,6 +72,21 @@ def test_the_lua_implementation_gets_a_name_and_integers(limit: Limit, parameter
     assert all(type(number) is int for number in lua[1:])
 
 
+@pytest.mark.parametrize("limit", LIMITS[:6], ids=repr)
+def test_the_use_of_a_rate_returns_from_its_charge_on(limit: Limit) -> None:
+    rule = compile_rule(limit, LEASE_US)
+    state = rule.take(rule.start, NOW, rule.parts_per_unit)
+    assert state is not None
+    assert rule.recovers_since(state) == NOW
+
+
+def test_the_use_of_a_bucket_returns_from_its_tick_on() -> None:
+    rule = compile_rule(RateLimit("k", 10**12, 7), LEASE_US)
+    state = rule.take(rule.start, NOW, rule.parts_per_unit)
+    assert state is not None
+    assert rule.recovers_since(state) == NOW + -NOW % 7 > NOW
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
 def test_no_function_changes_its_arguments(limit: Limit) -> None:
     rule = compile_rule(limit, LEASE_US)

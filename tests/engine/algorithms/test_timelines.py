@@ -162,6 +162,12 @@ MILLION, ALL = 10**6, 10**12
     waits_for_a_thousandth=[(0, ALL, True), (0.003, "wait", 0.001, 0.004)],
     a_clock_going_back=[(0.003, ALL, True), (-7, 0.001, False), (2 * TICK, MILLION, True)],
     settled_by_a_clock_going_back=[(0, ALL, True), (-7, "settle", 1), (TICK, "used", ALL - MILLION + 1)],
+    a_clock_set_back_by_more_than_a_window=[
+        (20_000, ALL, True),
+        (0, 0, True),
+        (TICK, MILLION, True),
+        (TICK, 0.001, False),
+    ],
     charged_by_a_clock_going_back=[(7, 1, True), (0, 1, True), (6.999, "used", 2), (7, "used", 2), (7.007, "used", 0)],
 )
 def test_ticks_of_more_than_a_microsecond(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
