@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 from limits_app.engine.limits import Blocked, Limit
 from limits_app.models import TOTALS, Enforcement, Policy, PolicyEffect
 from limits_app.models.patterns import is_pattern, patterns_of
-from limits_app.policies.chain import EntityPolicies, PolicyValue
+from limits_app.policies.chain import EntityPolicies, PolicyValue, Subject
 from limits_app.policies.choose import CODE, EffectiveLimit, judge
 from limits_app.policies.collector import EVERYBODY, Client, Collector, Place
-from limits_app.policies.stored import stored_policies
+from limits_app.policies.query import policies_for
+from limits_app.policies.stored import stored_code_limits, stored_policies
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 OF_CODE: Final = "the limits in code"
@@ -60,13 +61,12 @@ class Dropping:
         A policy that is off, in shadow mode, or applies for a time, is judged as if it always applied. None for one
         that blocks or allows everything, which is explicit.
         """
-        has_ended = policy.valid_until is not None and policy.valid_until <= self._now
-        if policy.effect != PolicyEffect.LIMITS or has_ended:
+        if not may_drop(policy, self._now):
             return
         found: dict[str, Collection[int | None]] = {}
         for client in self._clients(place):
             for policies, sources in self._chains(place, policy, client):
-                for limit in self._lost(policies, policy):
+                for limit in _lost(policies, policy, self._now):
                     key, own = limit.limit.key, (limit.policy.policy_id,)
                     setting = sources.get(key, own) if limit.policy.level == CODE else own
                     found[key] = {**dict.fromkeys(found[key]), **dict.fromkeys(setting)} if key in found else setting
@@ -135,12 +135,19 @@ class Dropping:
                     sources.setdefault(one.limit.key, Counter())[one.policy.policy_id] += 1
         return _Everywhere(tuple(limits.values()), sources, by_resource)
 
-    def _lost(self, policies: tuple[PolicyValue, ...], policy: PolicyValue) -> list[EffectiveLimit]:
-        """The limits that apply without a policy, and with it no more."""
-        others = tuple([one for one in policies if one.policy_id is None or one.policy_id != policy.policy_id])
-        before = judge(EntityPolicies(None, others), self._now).by_place
-        after = judge(EntityPolicies(None, (*others, _always(policy))), self._now).by_place
-        return [one for place, one in before.items() if place not in after and not isinstance(one.limit, Blocked)]
+
+def may_drop(policy: PolicyValue, now: datetime) -> bool:
+    """Whether a policy may drop limits: it sets limits, replaces those of broader policies, and has not ended."""
+    has_ended = policy.valid_until is not None and policy.valid_until <= now
+    return policy.effect == PolicyEffect.LIMITS and not policy.extends and not has_ended
+
+
+def _lost(policies: Iterable[PolicyValue], policy: PolicyValue, now: datetime) -> list[EffectiveLimit]:
+    """The limits that apply without a policy, and with it no more."""
+    others = tuple([one for one in policies if one.policy_id is None or one.policy_id != policy.policy_id])
+    before = judge(EntityPolicies(None, others), now).by_place
+    after = judge(EntityPolicies(None, (*others, _always(policy))), now).by_place
+    return [one for place, one in before.items() if place not in after and not isinstance(one.limit, Blocked)]
 
 
 def always_applies(policy: PolicyValue) -> bool:
@@ -161,8 +168,30 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
 
     None for a policy that blocks or allows everything, which is explicit, and for one that extends.
     """
+    if policy.resource is not None and policy.entity is not None and not is_pattern(str(policy.entity)):
+        return _dropped_for_client(policy, Subject(str(policy.resource), str(policy.entity)))
     [(_policy, dropped)] = dropped_by_each([policy])
     return dropped
+
+
+def _dropped_for_client(policy: Policy, subject: Subject) -> tuple[DroppedKey, ...]:
+    """`dropped_keys` of a policy of one client on one resource, to whose requests one chain of policies applies."""
+    using, now = policy._state.db or "", datetime.now(UTC)
+    link = policies_for(subject, using, now).links[0]
+    own = next((one for one in link.policies if one.policy_id == policy.pk), None)
+    if own is None or not may_drop(own, now):
+        return ()
+    policies = [one for one in link.policies if one is not own and always_applies(one)]
+    code = PolicyValue(CODE, PolicyEffect.LIMITS, (), None)
+    if judge(EntityPolicies(None, (*policies, code)), now).uses_code:
+        of_code = stored_code_limits(using, subject.resource)
+        policies += [replace(code, limits=definitions) for definitions in of_code.values()]
+    keys = {limit.limit.key: limit.policy.policy_id for limit in _lost(policies, own, now)}
+    if not keys:
+        return ()
+    rows = Policy.objects.using(using).select_related("resource", "entity", "plan")
+    found = rows.in_bulk(set(keys.values()) - {None})
+    return tuple([DroppedKey(key, str(found.get(pk, OF_CODE))) for key, pk in sorted(keys.items())])
 
 
 def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:

@@ -133,7 +133,8 @@ def _entities(clients: Mapping[Any, Entity], members: Iterable[Any], using: str)
     return entities
 
 
-def stored_code_limits(using: str) -> dict[str, tuple[Limit, ...]]:
-    """The limits that code used last, by resource."""
+def stored_code_limits(using: str, resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
+    """The limits that code used last, by resource; those of one resource alone if it is given."""
     rows = CodeLimits.objects.using(using).order_by("used_at", "pk")
+    rows = rows if resource is None else rows.filter(resource=resource)
     return {row.resource: row.definitions for row in rows}
