@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_CALLED: Final = re.compile(r"\b(?:call|write_later)\('([A-Z]+)'")
+_CALLED: Final = re.compile(r"\b(?:p?call|write_later)\('([A-Z]+)'")
 _CONNECTION: Final = ("EVAL", "EVALSHA", "HELLO", "SELECT", "SUBSCRIBE")
 """To connect, run scripts and listen; SELECT for another database than the first one.
 

@@ -40,7 +40,7 @@ local function decide(turn)
     local records = ''
     if has_new then
       -- Without effect: does the server have memory for more? Counted usage gives way first.
-      local room = redis.pcall('ZADD', KEYS[#KEYS], 'XX', 0, '')
+      local room = redis.pcall('SETRANGE', KEYS[1], 0, '')
       local is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true)
       if is_full and not (drop_oldest_usage and drop_oldest_usage('+inf')) then return room end
       for index = 1, is_full and #scopes or 0 do scopes[index].counts = false end
@@ -85,7 +85,7 @@ local function decide(turn)
 end
 
 -- Return the next of the requests, as decide() receives it.
-local numbers_at = 33
+local numbers_at = NUMBERS_AT
 local function next_turn(turn)
   local first_key, place, size
   first_key, place, size, plan_at = unpack_from('<ddd', plan, plan_at)
@@ -118,7 +118,6 @@ for index = 1, failover > 0 and requests or 1 do
   local status, records = decide(turn)
   if not records then return status end
   reply = reply .. pack('<c1dd', status, turn.turn - 1, now) .. records
-  if status ~= 'R' then return reply_once(reply) end
+  if status ~= 'R' then break end
 end
--- A rejection writes nothing, unless the call is repeated: the first one may still arrive.
-return attempt == 1 and reply_once(reply) or reply
+return reply

@@ -18,16 +18,16 @@ from limits_app.engine.counting import label_of
 from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
 from limits_app.engine.record import Schema
 from limits_app.stores.codecs import Codecs
-from limits_app.stores.redis.exactly_once import FIRST, WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
-from limits_app.stores.redis.records import HOLDER_LENGTH, Codec, lease_member
+from limits_app.stores.redis.records import HOLDER_LENGTH, Codec, lease_member, permits_and_debt
 
 _FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 _NUMBER_BYTES: Final = 8
-_TIMES: Final = Struct("<4d")
+_MOST_CHOICES: Final = 1024
+_TIMES: Final = Struct("<2d")
 """What the numbers of every call start with; see prelude.lua."""
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
@@ -46,17 +46,11 @@ def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, s
 
 
 class Command:
-    """A command that may be executed twice; `key` is one of its keys, by which a cluster finds the server.
+    """A command; `key` is one of its keys, by which a cluster finds the server. `text` is that of a script."""
 
-    `attempt` is FIRST or AGAIN; once it `is_withdrawn`, it is sent to withdraw itself. `text` is that of a script.
-    `slot` is where the server keeps the reply of a call that is executed once, while it may have been executed and its
-    reply was not read.
-    """
-
-    attempt = FIRST
-    is_withdrawn = False
     text = ""
-    slot: Slot | None = None
+    is_sent = False
+    """Whether the server may have received it, where connections for tasks need to know."""
 
     def __init__(self, *words: bytes | str) -> None:
         self._words: tuple[Any, ...] = words
@@ -65,20 +59,6 @@ class Command:
     def keys(self) -> Sequence[bytes]:
         """Return all keys of it."""
         return [self.key]
-
-    def begin(self, slots: Slots) -> None:
-        """Note that it is sent for the first time."""
-
-    def finish(self, slots: Slots) -> None:
-        """Note that its reply was read."""
-        slot, self.slot = self.slot, None
-        if slot is not None:
-            slots.release(slot)
-
-    def refuse(self, slots: Slots) -> None:
-        """Note that the server refuses it; an earlier attempt may have been executed."""
-        if self.attempt == FIRST and not self.is_withdrawn:
-            self.finish(slots)
 
     def words(self) -> tuple[Any, ...]:
         """Return the command and its arguments."""
@@ -90,27 +70,21 @@ class Command:
 
 
 class Prepared:
-    """A script with its keys and its plan. On a cluster, all keys have one tag.
+    """A script with its keys and its plan. On a cluster, all keys have one tag."""
 
-    With `reply_key`, to which the name of a slot is added, it is executed once; otherwise it may be executed twice.
-    """
-
-    def __init__(
-        self, script: tuple[str, str], keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None
-    ) -> None:
+    def __init__(self, script: tuple[str, str], keys: Sequence[bytes], plan: bytes) -> None:
         self.text, digest = script
-        self.key = keys[0] if keys else reply_key or b""
+        self.key = keys[0] if keys else b""
         self.keys = keys
-        self.plan = plan
-        self.reply_key = reply_key
-        self.head = ("EVALSHA", digest, len(keys) + (reply_key is not None), *keys)
+        self.head = ("EVALSHA", digest, len(keys), *keys, plan)
+        """The words of the command before its numbers."""
 
 
 class ScriptCall(Command):
     """A call of a prepared script with its times, its numbers, and further arguments.
 
     The times are when it is executed, below 0 for the time of the server, and when the claim that it settles was
-    charged. `number` is that of the call in its slot, 0 for one that may be executed twice.
+    charged.
     """
 
     def __init__(
@@ -118,37 +92,19 @@ class ScriptCall(Command):
     ) -> None:
         self.text, self.key = prepared.text, prepared.key
         self._prepared = prepared
-        self._times = times
-        self._numbers = numbers
-        self._arguments = arguments
-        self.number = 0
+        self._words = (*prepared.head, _TIMES.pack(*times) + numbers, *arguments)
 
     def keys(self) -> Sequence[bytes]:
         return self._prepared.keys
-
-    def begin(self, slots: Slots) -> None:
-        if self._prepared.reply_key is not None and self.slot is None:
-            slot = slots.take()
-            slot.number += 1
-            self.number = slot.number
-            self.slot = slot
-
-    def words(self) -> tuple[Any, ...]:
-        prepared, slot = self._prepared, self.slot
-        attempt = WITHDRAW if self.is_withdrawn else self.attempt
-        numbers = _TIMES.pack(self.number, attempt, *self._times) + self._numbers
-        if slot is None or prepared.reply_key is None:
-            return (*prepared.head, prepared.plan, numbers, *self._arguments)
-        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
 
 
 class PreparedShape:
     """What scripts need to know of the shape of a plan, whichever scopes it is bound to."""
 
-    def __init__(self, shape: PlanShape, calls: Calls, codecs: Codecs[Codec]) -> None:
+    def __init__(self, shape: PlanShape, calls: Calls) -> None:
         self.calls = calls
         self.schemas = shape.schemas
-        self.codecs = [codecs.of(schema) for schema in shape.schemas]
+        self.codecs = [calls.codecs.of(schema) for schema in shape.schemas]
         self.has_permits = bool(shape.permits)
         self.counts_usage = shape.counts_usage
         self.is_credit, self.recorded_us = shape.is_credit, shape.recorded_us
@@ -213,16 +169,15 @@ class PreparedPlan:
         self.acquire = AcquireCall([self], shape.calls)
         self._settling: dict[bytes, Prepared] = {}
 
-    def settling(self, *, undo: bool = False) -> Prepared:
-        """Return the script that settles a claim, or undoes its charges."""
+    def settling(self, verb: bytes) -> Prepared:
+        """Return the script that settles a claim; settle.lua says what the verbs do."""
         shape, calls = self.shape, self.shape.calls
-        verb = b"undo\0" if undo else b"credit\0" if shape.is_credit else b"settle\0"
         prepared = self._settling.get(verb)
         if prepared is None:
             keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
             channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
-            text, reply_key = calls.constants + verb + channel, self.names.reply(self.tag)
-            prepared = Prepared(_script("settle", shape.algorithms), keys, text + self.description, reply_key)
+            text = calls.constants + verb + b"\0" + channel + self.description
+            prepared = Prepared(_script("settle", shape.algorithms), keys, text)
             self._settling[verb] = prepared
         return prepared
 
@@ -247,7 +202,7 @@ class AcquireCall(Prepared):
         if any(plan.shape.counts_usage for plan in plans):
             keys += names.finished_usage(tag, max([plan.counters for plan in plans]))  # a plan without scopes has none
         script = _script("acquire", frozenset[str]().union(*[plan.shape.algorithms for plan in plans]))
-        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
+        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]))
 
 
 def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
@@ -261,11 +216,14 @@ def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
 
 
 class Calls:
-    """Builds the calls of one process."""
+    """Builds the calls of one process. Where scopes are `clustered`, those of one plan may be in several calls."""
 
-    def __init__(self, names: Keys, clock: ServerClock) -> None:
+    def __init__(self, names: Keys, clock: ServerClock, *, clustered: bool) -> None:
         self.names = names
         self.clock = clock
+        self.codecs = Codecs(Codec)
+        self._clustered = clustered
+        self._choices: dict[tuple[object, ...], AcquireCall | None] = {}
         self.constants = pack("<dd", *clock.idle)
         """What every plan starts with."""
         self.after_fork()
@@ -274,6 +232,31 @@ class Calls:
     def after_fork(self) -> None:
         """Hold permits by another name than the parent process."""
         self._process = os.urandom(8)
+
+    def prepared(self, plan: Plan) -> PreparedPlan:
+        """Return what scripts need to know of a plan, which is kept with it."""
+        prepared = plan.store_cache
+        if not isinstance(prepared, PreparedPlan) or prepared.names is not self.names:
+            shape = plan.shape.store_cache
+            if not isinstance(shape, PreparedShape) or shape.calls is not self:
+                shape = plan.shape.store_cache = PreparedShape(plan.shape, self)
+            prepared = plan.store_cache = PreparedPlan(plan, shape)
+        return prepared
+
+    def choice(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> AcquireCall | None:
+        """Return what chooses among claims in one step; None where that is impossible."""
+        if self._clustered or any(claim.shape.is_blocked for claim in claims):
+            return None
+        if len(claims) == 1:
+            return self.prepared(claims[0].plan).acquire
+        plans = [self.prepared(claim.plan) for claim in claims]
+        key = (*plans, emptiest_first, failover)
+        if key not in self._choices:
+            if len(self._choices) >= _MOST_CHOICES:
+                self._choices.clear()
+            how = {"emptiest_first": emptiest_first, "failover": failover}
+            self._choices[key] = AcquireCall(plans, self, **how) if can_be_one_step(plans) else None
+        return self._choices[key]
 
     def acquire(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> ScriptCall:
         """Return the call that charges the first of the claims that fits.
@@ -294,11 +277,16 @@ class Calls:
         return ScriptCall(acquire, (time, 0), numbers)
 
     def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, *, undo: bool = False) -> ScriptCall:
-        """Return the call that settles a claim, or undoes its charges."""
-        shape = plan.shape
+        """Return the call that settles a claim, or undoes its charges.
+
+        When an earlier one was not answered, this one has only permits and debt, without usage.
+        """
+        shape, verb = plan.shape, b"undo" if undo else b"credit" if plan.shape.is_credit else b"settle"
+        if claim.unanswered:
+            verb, changes = b"again", permits_and_debt(claim, changes)
         boundaries, right = shape.calendars.around(self.clock.estimate()) if "quota" in shape.algorithms else ((), ())
         numbers = shape.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
-        return ScriptCall(plan.settling(undo=undo), (self.clock.time, claim.decided_at), numbers)
+        return ScriptCall(plan.settling(verb), (self.clock.time, claim.decided_at), numbers)
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and whose lease of what each is."""
@@ -322,12 +310,10 @@ class Calls:
         """Return the call that reads the definitions of a schema."""
         return Command("GET", self.names.definitions(name))
 
-    def script(
-        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, reply_key: bytes | None = None
-    ) -> ScriptCall:
+    def script(self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes) -> ScriptCall:
         """Return the call of a script that knows of no request."""
         chosen = _script(verb, frozenset(["usage"] if verb in {"collect", "records"} else []))
-        prepared = Prepared(chosen, keys, self.constants + plan, reply_key)
+        prepared = Prepared(chosen, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:

@@ -20,22 +20,22 @@ from redis.connection import ConnectionPool
 
 from limits_app.acquiring.runtime import on_fork, start_thread
 from limits_app.engine.algorithms import State
-from limits_app.engine.errors import StoreUnavailable
+from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL
 from limits_app.engine.plan import Amounts, Claim, Plan
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections
-from limits_app.stores.redis.errors import SLOT_MOVED, error_kind
-from limits_app.stores.redis.exactly_once import Slots
+from limits_app.stores.redis.errors import SLOT_MOVED, Unanswered, error_kind
 from limits_app.stores.redis.opening import open_store, tag_of
-from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.store import RedisStore
-from limits_app.stores.redis.verbs import Parts, Unfinished
 
 logger = logging.getLogger("limits_app")
 
 _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, IndexError, AttributeError, KeyError)
 """What redis-py raises when it does not know which server has a key; it has gaps while it looks for the servers."""
+
+Parts = Sequence[tuple[Claim, Sequence[int]]]
+"""The parts of a claim, each with the places of its limits in the claim."""
 
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
@@ -50,7 +50,6 @@ class ClusterConnections:
     def __init__(
         self,
         client: Any,
-        slots: Slots,
         set_aside: Callable[[Command], Command],
         *,
         is_ours: bool,
@@ -62,7 +61,6 @@ class ClusterConnections:
         self._is_ours = is_ours
         if is_ours:
             weakref.finalize(self, client.disconnect_connection_pools)
-        self.slots = slots
         self._set_aside = set_aside
         self._connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
@@ -109,7 +107,7 @@ class ClusterConnections:
             found = self._by_node.get(node.name)
             if found is None:
                 seconds = {"connect_seconds": self._connect_seconds, "reply_seconds": self.reply_seconds}
-                found = self._by_node[node.name] = Connections(pool, self.slots, self._set_aside, **seconds)
+                found = self._by_node[node.name] = Connections(pool, self._set_aside, **seconds)
             return found
 
     def _update_nodes(self, seconds: float = 0) -> None:
@@ -142,69 +140,59 @@ class RedisClusterStore(RedisStore):
             client = self._source.cluster()
         except _UNKNOWN as error:
             raise StoreUnavailable(f"the cluster cannot be reached: {error}") from error
-        return ClusterConnections(client, self._slots, self._calls.set_aside, is_ours=self._source.is_ours, **seconds)
+        return ClusterConnections(client, self._calls.set_aside, is_ours=self._source.is_ours, **seconds)
 
-    def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
+    def _acquire_one(self, claim: Claim) -> bool:
         parts = self._parts(claim)
-        if not parts:
-            return (yield from super()._acquire_one(claim))
+        if not parts or claim.shape.is_blocked:
+            return super()._acquire_one(claim)
+        now = None
         try:
-            now = None
             for part, _ in parts:
-                if (yield from self._decide([part], self._prepared(part.plan).acquire, now)) is None:
+                if self._decide([part], self._calls.prepared(part.plan).acquire, now) is None:
                     break
                 now = part.decided_at
-            if all(part.admitted for part, _ in parts):
-                _join(claim, parts)
-                claim.admitted = True
-                return claim
-            yield from self._undo(parts)
-        except BaseException as error:
-            try:
-                # The amounts stay with an idempotency key that may be charged; later the key is refunded first.
-                if isinstance(error, StoreUnavailable) and not any(
-                    part in self._unfinished and _has_key(part.plan) for part, _ in parts
-                ):
-                    yield from self._undo(parts)
-            finally:
-                if any(part in self._unfinished or (part.admitted and not part.settled) for part, _ in parts):
-                    self._keep(claim, Unfinished(parts=parts))
-            claim.admitted = None
+        except Unanswered:  # an idempotency key may be charged, and its amounts stay with it
             raise
-        yield from self._peek(claim)
+        except (StoreUnavailable, StaleConfiguration):
+            self._undo(parts)
+            raise
+        if all(part.admitted for part, _ in parts):
+            _join(claim, parts)
+            claim.admitted = True
+            return True
+        self._undo(parts)
+        self.peek(claim)
         claim.admitted = False
-        return None
+        return False
 
-    def _undo(self, parts: Parts) -> Steps[None]:
-        """Refund the charges of a moment ago; those whose refund fails stay."""
-        for part in [part for part, _ in reversed(parts) if part.admitted]:
-            try:
-                yield from self._settle_charged(part, [-amount for amount in part.amounts], undo=True)
-            except StoreUnavailable:
-                logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
-                self._unfinished.pop(part, None)
-            part.settled = True
-
-    def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
-        left = self._unfinished.get(claim)
-        parts = self._parts(claim) if left is None else left.parts
-        if not parts:
-            yield from super()._settle(claim, changes)
-            return
+    def _undo(self, parts: Parts) -> None:
+        """Refund the charges of a moment ago, an idempotency key first; from a failure on, they stay."""
         try:
-            for part, places in reversed(parts):  # the group of an idempotency key is refunded first
-                if not part.settled:
-                    yield from super()._settle(part, [changes[place] for place in places])
-        except BaseException:
-            self._keep(claim, Unfinished(parts=parts))
-            raise
-        claim.settled = True
-        self._unfinished.pop(claim, None)
+            for part, _ in reversed(parts):
+                super()._settle(part, [-amount for amount in part.amounts], undo=True)
+        except StoreUnavailable:
+            logger.warning("what a rejected request charged on several servers could not be refunded", exc_info=True)
 
-    def _peek(self, claim: Claim) -> Steps[None]:
+    def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
+        parts = self._parts(claim)
+        if not parts:
+            return super()._settle(claim, changes, undo=undo)
+        kept_leases, is_begun = True, False
+        for part, places in reversed(parts):  # the group of an idempotency key is refunded first
+            try:
+                kept_leases &= super()._settle(part, [changes[place] for place in places])
+            except StoreUnavailable as error:
+                if is_begun:
+                    raise Unanswered(f"a release is settled on some servers only: {error}") from error
+                raise
+            is_begun = True
+        return kept_leases
+
+    def peek(self, claim: Claim) -> None:
         parts = self._parts(claim) or [(claim, range(len(claim.amounts)))]
         for part, _ in parts:
-            yield from super()._peek(part)
+            super().peek(part)
         _join(claim, parts)
 
     def _parts(self, claim: Claim) -> Parts:
@@ -213,7 +201,7 @@ class RedisClusterStore(RedisStore):
         for plan, places in _divided(claim.plan):
             part = Claim(plan, [claim.amounts[place] for place in places], claim.version)
             part.number, part.owner = claim.number, claim.owner
-            part.admitted, part.decided_at = claim.admitted, claim.decided_at
+            part.admitted, part.decided_at, part.unanswered = claim.admitted, claim.decided_at, claim.unanswered
             parts.append((part, places))
         return parts
 
@@ -238,10 +226,6 @@ def _divided(plan: Plan) -> list[tuple[Plan, list[int]]]:
         ordered = sorted(set(tags), key=lambda tag: (tag in keyed, tag))
         plan.store_cache = [_with_tag(plan, tags, tag) for tag in ordered]
     return plan.store_cache
-
-
-def _has_key(plan: Plan) -> bool:
-    return any(limit.level == IDEMPOTENCY_LEVEL for limit in plan.shape.limits)
 
 
 def _with_tag(plan: Plan, tags: Sequence[bytes], tag: bytes) -> tuple[Plan, list[int]]:

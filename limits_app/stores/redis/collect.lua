@@ -1,13 +1,13 @@
 -- Collect usage into a batch. A batch that was not forgotten is returned again, as it was.
 --
--- KEYS: scopes that may count usage, the finished usage, its hours (see usage.lua), and the batch.
+-- KEYS: scopes that may count usage, the batch, the finished usage, and its hours (see usage.lua).
 -- ARGV[3] is the step:
 --   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
 --           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
 --   take    ARGV from 4 on: the name of the new batch, what follows it, and the fields, first those of scopes, whose
 --           keys are in the same order. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
-local batch = KEYS[#KEYS]
+local batch = KEYS[#KEYS - 2]
 if ARGV[3] == 'forget' then
   if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
   return {}

@@ -1,4 +1,4 @@
-"""What an error of the server means, wherever the server puts the words.
+"""What an error of the server means, wherever the server puts the words; and the errors of the store for it.
 
 redis-py recognizes the first word of a message, and removes it. Redis 6.2 begins the message of an error in a script
 with "Error running script", and has the first word of the error itself in the middle; other versions have it in front.
@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Final
 
 from redis import exceptions
+
+from limits_app.engine.errors import RecordUnavailable, StoreFull, StoreUnavailable
 
 
 class ErrorKind(Enum):
@@ -34,6 +36,20 @@ NOT_PRIMARY: Final = frozenset({ErrorKind.READ_ONLY, ErrorKind.MASTER_DOWN, Erro
 """Of a server that decides nothing now: a replica, or one that has just started. Another may be the primary."""
 SLOT_MOVED: Final = frozenset({ErrorKind.MOVED, ErrorKind.ASK, ErrorKind.TRY_AGAIN})
 """Of a server of a cluster whose keys are, or will soon be, on another one."""
+
+LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
+"""What redis-py raises when a connection was lost, or the server is silent."""
+REFUSED: Final = (exceptions.ResponseError, exceptions.BusyLoadingError)
+"""What redis-py raises when the server has not executed a call; the second is a ConnectionError."""
+
+
+class Unanswered(StoreUnavailable):
+    """The server did not answer a call that was sent: it may have been executed, and is not sent again."""
+
+
+class NotPrimary(StoreUnavailable):
+    """The server decides nothing now; the call was not executed, and may be sent over a new connection."""
+
 
 _BY_CLASS: Final[Mapping[type[Exception], ErrorKind]] = {
     exceptions.ReadOnlyError: ErrorKind.READ_ONLY,
@@ -68,3 +84,18 @@ def error_kind(error: BaseException | None) -> ErrorKind:
     if known is not None or found is None:
         return known or ErrorKind.OTHER
     return _PHRASES.get(found[0]) or ErrorKind(found[0])
+
+
+def refusal(error: Exception) -> StoreUnavailable:
+    """Return the error for a call that the server did not execute."""
+    kind = error_kind(error)
+    if kind is ErrorKind.WRONG_TYPE:
+        return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
+    if kind is ErrorKind.OUT_OF_MEMORY:
+        return StoreFull(
+            f"Redis has no memory for more state ({error}): raise its maxmemory, or free memory on the server"
+        )
+    message = f"Redis refuses the call with {kind.value}: {error}"
+    if kind is ErrorKind.NO_PERMISSION:
+        message += " (docs/stores.md lists what the ACL user of the store needs)"
+    return NotPrimary(message) if kind in NOT_PRIMARY else StoreUnavailable(message)

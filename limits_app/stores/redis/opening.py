@@ -81,10 +81,6 @@ class Keys:
         """Return the tag of the keys that scripts about a scope share with other scripts."""
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
 
-    def reply(self, tag: bytes) -> bytes:
-        """Return what the keys of replies begin with, before the name of a slot."""
-        return self._shared(tag, b"", b"reply:")
-
     def version(self, tag: bytes, namespace: str = "") -> bytes:
         """Return the key of the version of the configuration of a namespace, which is stored with each tag."""
         return self._shared(tag, namespace_digest(namespace), b"version")

@@ -4,23 +4,8 @@
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 local plan, numbers = ARGV[1], ARGV[2]
-local number, attempt, now, charged_at = unpack_from('<dddd', numbers)
-
--- Exactly once, see exactly_once.py: the last of KEYS holds the number of the caller's last call, and the reply to it.
--- Calls with the number 0 may be executed twice.
-local function reply_once(reply)
-  if attempt > 0 then call('HDEL', KEYS[#KEYS], '') end -- as write_to_known: the reply may be all that it writes
-  local is_new = call('HSET', KEYS[#KEYS], 'r', pack('<dc0', number, reply))
-  if is_new == 1 or number % 16 == 0 then call('PEXPIRE', KEYS[#KEYS], 3600000) end
-  return reply
-end
-
-if number > 0 then
-  local last = call('HGET', KEYS[#KEYS], 'r')
-  if last and unpack_from('<d', last) >= number then return string.sub(last, 9) end
-  -- The caller withdraws a call that was never answered: if it arrives after this, it is not executed.
-  if attempt == 2 then return reply_once('W') end
-end
+local now, charged_at = unpack_from('<dd', numbers)
+local NUMBERS_AT = 17 -- where the numbers of the verb start
 
 local idle_factor, least_idle_us, plan_at = unpack_from('<dd', plan)
 if now < 0 then

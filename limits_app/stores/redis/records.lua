@@ -41,7 +41,7 @@ for index = 1, records do
   local key, record, kept, kept_ms = KEYS[index], ARGV[index * 4], ARGV[index * 4 + 1], ARGV[index * 4 + 2]
   -- The old record may have counted other limits.
   local usage = call('HGET', key, 'c')
-  local label = usage and call('HGET', KEYS[#KEYS - 2], 'o' .. key)
+  local label = usage and call('HGET', KEYS[#KEYS - 1], 'o' .. key)
   if label then add_finished_usage(label, usage) end
   if usage then call('HDEL', key, 'c') end
   call('HSET', key, 's', record)
@@ -54,4 +54,4 @@ for index = at + usages * 2, #ARGV, 4 do
   local command, key, first, second = ARGV[index], KEYS[tonumber(ARGV[index + 1])], ARGV[index + 2], ARGV[index + 3]
   if command == 'SET' then call('SET', key, first, 'PX', second) else call(command, key, first) end
 end
-return reply_once('A')
+return 'A'

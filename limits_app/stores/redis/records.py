@@ -5,18 +5,16 @@ all states. The kept use of
 other limits is another field of its hash. Logs of sliding windows are strings, and leases are sorted sets, under
 separate keys. Scripts decide on requests. Here is what they leave to the engine: records that were written under
 another schema, and resets. Such records are loaded, changed, and stored if no other caller has changed them meanwhile.
-
-The functions are generators: they yield calls and receive the replies, so that threads and tasks share them.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from struct import Struct, calcsize, pack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from limits_app.engine import engine
 from limits_app.engine.algorithms import State
@@ -25,17 +23,12 @@ from limits_app.engine.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.engine.counting import label_of
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import Scope, digest_in, short_key, slices_key
-from limits_app.engine.plan import Claim, Plan, PlannedLimit
+from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.engine.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import Codecs, SchemaCodec, pack_kept, unpack_kept
+from limits_app.stores.codecs import SchemaCodec, pack_kept, unpack_kept
 
 if TYPE_CHECKING:
-    from limits_app.stores.redis.calls import Calls, ScriptCall
-    from limits_app.stores.redis.exactly_once import Slots
-
-R = TypeVar("R")
-Steps = Generator[Any, Any, R]
-"""Yields calls, receives their replies, and returns its result."""
+    from limits_app.stores.redis.calls import Calls, Command, ScriptCall
 
 _HEADER: Final = "6sIQ"
 """The name of the schema, the second until which the record is kept, and the time of the last reset."""
@@ -155,23 +148,23 @@ def changed_of(plan: Plan, found: Sequence[Stored], records: Sequence[Record]) -
 
 
 class Records:
-    """Loads records and stores them again."""
+    """Loads records and stores them again; `run` sends a call and returns the reply."""
 
-    def __init__(self, calls: Calls, codecs: Codecs[Codec], slots: Slots) -> None:
+    def __init__(self, calls: Calls, run: Callable[[Command], Any]) -> None:
         self._calls = calls
-        self._codecs = codecs
-        self._slots = slots
+        self._codecs = calls.codecs
+        self._run = run
         self._names = calls.names
 
-    def peek(self, claim: Claim) -> Steps[None]:
+    def peek(self, claim: Claim) -> None:
         """Fill in the time, and the states of a claim under the present limits."""
         plan = claim.plan
         schemas = plan.shape.schemas
-        now, found = yield from self.load(plan.short_keys(), schemas, claim)
+        now, found = self.load(plan.short_keys(), schemas, claim)
         records = [stored.migrated(schema, now) for stored, schema in zip(found, schemas, strict=True)]
         engine.peek(claim, records, now)
 
-    def migrate(self, claim: Claim) -> Steps[None]:
+    def migrate(self, claim: Claim) -> None:
         """Change the records of a claim to the present limits of their scopes; recorded use is kept."""
         plan, shape = claim.plan, claim.shape
 
@@ -186,9 +179,28 @@ class Records:
                     changed.append(Changed(stored, record, plan.scopes[place], is_lasting=shape.scopes[place].lasting))
             return changed
 
-        yield from self.change(plan.short_keys(), shape.schemas, change, counters=plan.counters, current=claim)
+        self.change(plan.short_keys(), shape.schemas, change, counters=plan.counters, current=claim)
 
-    def reset(self, scope: str, keys: Collection[str] | None) -> Steps[None]:
+    def settle(self, claim: Claim, changes: Amounts) -> bool:
+        """Settle a claim in scopes of which one has other limits by now; return False where a lease had run out."""
+        plan, schemas, kept_leases = claim.plan, claim.shape.schemas, True
+        claim.holder = self._calls.holder(claim)
+        if claim.unanswered:
+            changes = permits_and_debt(claim, changes)
+
+        def change(found: Sequence[Stored], now: int) -> list[Changed]:
+            nonlocal kept_leases
+            records = [stored.record or new_record(schema) for stored, schema in zip(found, schemas, strict=True)]
+            kept_leases = engine.settle(claim, records, now, changes)
+            if claim.unanswered:
+                for record in records:
+                    record.finished = ()  # usage is not counted twice
+            return changed_of(plan, found, records)
+
+        self.change(plan.short_keys(), schemas, change, counters=plan.counters)
+        return kept_leases
+
+    def reset(self, scope: str, keys: Collection[str] | None) -> None:
         """Forget the use of the limits `keys` of a scope, or of all."""
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
@@ -198,7 +210,7 @@ class Records:
             engine.reset(stored.record, keys, now, in_slices.record)
             return [Changed(stored, stored.record, None, is_lasting=stored.is_lasting)]
 
-        yield from self.change([short_key(scope), short_key(slices_key(scope))], (), change, counters=digest_in(scope))
+        self.change([short_key(scope), short_key(slices_key(scope))], (), change, counters=digest_in(scope))
 
     def change(
         self,
@@ -208,32 +220,30 @@ class Records:
         *,
         counters: bytes,
         current: Claim | None = None,
-        send: Callable[[ScriptCall], Steps[bytes]] | None = None,
-    ) -> Steps[None]:
-        """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call.
+    ) -> None:
+        """Load the data of scopes, change it, and store it again (compare and swap).
 
         `counters` is the digest of the namespace of the scopes. Raises StaleConfiguration unless `current` is.
         """
         for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self.load(shorts, schemas, current)
+            now, found = self.load(shorts, schemas, current)
             changed = change(found, now)
             if not changed:
                 return
-            reply = yield from (send or self._send)(self._swap(changed, now, counters))
-            if reply == b"A":
+            if self._run(self._swap(changed, now, counters)) == b"A":
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def load(
         self, shorts: Sequence[bytes], schemas: Sequence[Schema], current: Claim | None
-    ) -> Steps[tuple[int, list[Stored]]]:
+    ) -> tuple[int, list[Stored]]:
         """Return the time, and the stored data of scopes. Raises StaleConfiguration unless a claim is current."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
         for short, schema in zip(shorts, schemas, strict=False):
             codec = self._codecs.of(schema)
             known[short][codec.name] = codec
         while True:
-            reply = yield self._load_call(known, current)
+            reply = self._run(self._load_call(known, current))
             if reply == b"S":
                 raise StaleConfiguration
             now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
@@ -243,17 +253,12 @@ class Records:
                 name = (stored.raw or b"")[:NAME_LENGTH]
                 if name and name not in known[stored.short]:
                     other = self._codecs.named(name)
-                    other = other or self._codecs.defined((yield self._calls.definitions(name)))
+                    other = other or self._codecs.defined(self._run(self._calls.definitions(name)))
                     if other is not None and other.name == name:
                         known[stored.short][name] = other
                         has_more = True
             if not has_more:
                 return now, found
-
-    def _send(self, call: ScriptCall) -> Steps[bytes]:
-        reply: bytes = yield call
-        call.finish(self._slots)
-        return reply
 
     def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], current: Claim | None) -> ScriptCall:
         version, namespace = (None, "") if current is None else (current.version, current.plan.namespace)
@@ -290,8 +295,14 @@ class Records:
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0].stored.short)
         keys += self._names.finished_usage(tag, counters)
-        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
-        return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
+        plan = pack("<dd", len(changed), len(usages) // 2)
+        return self._calls.script("records", keys, plan, *records, *usages, *writes)
+
+
+def permits_and_debt(claim: Claim, changes: Amounts) -> Amounts:
+    """Return the changes of a claim without refunds: what is settled although it may be settled already."""
+    is_permit = [limit.is_permit for limit in claim.shape.limits]
+    return [change if permit else max(change, 0) for permit, change in zip(is_permit, changes, strict=True)]
 
 
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> bytes:

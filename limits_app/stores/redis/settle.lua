@@ -1,15 +1,15 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: settle, credit or undo, for how long slices are recorded (0: it is none), the channel on which returned
--- amounts are announced, after its length, and the request as in acquire.lua. The numbers: the changes, the holder, and
--- the boundaries of calendars.
+-- The plan: settle, again (the answer to the first settlement was lost: usage is not counted twice), credit or undo; for
+-- how long slices are recorded (0: it is none), the channel on which returned amounts are announced, after its length,
+-- and the request as in acquire.lua. The numbers: the changes, the holder, and the boundaries of calendars.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
 local verb, recorded_us, channel
 verb, recorded_us, channel, plan_at = unpack_from('<sddc0', plan, plan_at)
 local scopes, limits, at, has_new = load_scopes(plan_at, 1, charged_at)
 if not scopes then return 'C' end
-local number_at = 33
+local number_at = NUMBERS_AT
 after_amounts = number_at + limits * 8
 
 for _ = 1, limits do
@@ -20,11 +20,11 @@ for _ = 1, limits do
     local full_at = 0
     -- What a reset has forgotten is not refunded.
     if change > 0 or verb == 'credit' or name == 'permits' or charged_at + recorded_us >= scope.record[3] then
-      full_at = algorithms[name](verb, scope.record, place, change, key, a, b, c, d)
+      full_at = algorithms[name](verb == 'again' and 'settle' or verb, scope.record, place, change, key, a, b, c, d)
     end
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
-    if parts > 0 and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end
+    if parts > 0 and verb ~= 'again' and (name ~= 'permits' or verb == 'undo') then count_usage(scope, usage, change, parts) end
   end
 end
 if not has_new then write_to_known(scopes[1]) end
@@ -42,4 +42,4 @@ for index = 1, #scopes do
     if watched_until and tonumber(watched_until) > now then call('PUBLISH', channel, scope.key) end
   end
 end
-return reply_once(lease_was_lost and 'L' or has_new and 'N' or 'A')
+return lease_was_lost and 'L' or has_new and 'N' or 'A'

@@ -1,4 +1,7 @@
-"""The Redis store: its verbs for threads, over connections of redis-py, and for tasks, over those of redis.asyncio."""
+"""The Redis store: its verbs for threads, over connections of redis-py, and for tasks, over those of redis.asyncio.
+
+Each verb is one script, which the server executes in one step; on a cluster one for each group of scopes with one tag.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +9,71 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from struct import iter_unpack, pack
-from typing import Any, Final, TypeVar
+from functools import partial
+from math import inf
+from struct import Struct, iter_unpack, pack
+from threading import RLock
+from time import monotonic
+from typing import Any, Final
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.changes import ALL, Change, ChangeLog, Changes, announced, least_version
-from limits_app.engine.clock import Clock, as_clock
-from limits_app.engine.errors import NotShareable, StoreUnavailable
+from limits_app.engine.clock import Clock, as_clock, lasts
+from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import lease_us_of
-from limits_app.stores.in_thread import Settling
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.in_thread import AskedInThread
+from limits_app.stores.redis.calls import AcquireCall, Calls, Command
 from limits_app.stores.redis.connections import Connections
-from limits_app.stores.redis.hints import ServerClock
+from limits_app.stores.redis.errors import Unanswered
+from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
-from limits_app.stores.redis.records import Steps
-from limits_app.stores.redis.task_connections import TaskConnections
+from limits_app.stores.redis.records import Codec, Records, read_states
+from limits_app.stores.redis.task_connections import Exchange, TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
-from limits_app.stores.redis.verbs import Verbs
 from limits_app.stores.redis.waking import Waking
 from limits_app.stores.steps import GRACE_US
 
 logger = logging.getLogger("limits_app")
 
-R = TypeVar("R")
-
 _POLL_US: Final = (1_000_000, 1_000_000)
+_MOST_ATTEMPTS: Final = 50
+_SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
+_MOST_DEFINED: Final = 4096
+_DEFINITIONS_KEPT_MS: Final = "31622400000"
+
+_STALE: Final = ord("S")
+_OTHER_SCHEMA: Final = ord("C")
+_OTHER_CALENDARS: Final = ord("T")
+_REJECTED: Final = ord("R")
+_NEW_SCOPE: Final = ord("N")
+_DONE: Final = ord("A")
+_LEASE_LOST: Final = ord("L")
+_DECIDED: Final = b"RAN"
+_SETTLED: Final = b"ANL"
+"""How replies and decisions start; see acquire.lua and settle.lua."""
+
+_TIME: Final = Struct("<d")
+_DECISION: Final = Struct("<Bdd")
+"""The status, the turn (the place of the claim in the call), and the time."""
 
 
-class RedisStore(Verbs):
+class RedisStore(AskedInThread):
     """Keeps state on a Redis or Valkey server, for all machines that reach it.
 
     Its server is given by the `alias` of a cache of Django or django-redis, a `url`, or a `client` of redis-py.
     All keys start with `prefix`. `clock` returns microseconds and replaces the clock of the server, for tests.
     Open it with `open_redis_store`: one store for each process and server is enough.
     Verbs raise StoreUnavailable when the server cannot be reached within `connect_seconds`, or does not answer within
-    `reply_seconds`. A call whose reply was lost is sent again, and is executed once.
+    `reply_seconds`. No call is sent twice: one whose reply was lost may have charged its amounts.
     """
 
     remote = True
     counting = True
+    clustered = False
+    """Whether scopes are on several servers, so that those of several plans cannot be decided on in one step."""
 
     def __init__(
         self,
@@ -65,32 +91,34 @@ class RedisStore(Verbs):
         self._options = {**DEFAULTS, **options}
         self.prefix: str = self._options["prefix"]
         self.poll_us: tuple[int, int] | None = _POLL_US
-        self.settle_later: Callable[[Claim, Amounts], object] | None = None
-        """See RemoteStore; without it, calls in doubt are settled before the next request."""
-        server_clock = ServerClock(clock, self._options["idle_factor"], GRACE_US)
-        self.clock = Clock(server_clock.estimate) if clock is None else as_clock(clock)
+        self._clock = ServerClock(clock, self._options["idle_factor"], GRACE_US)
+        self.clock = Clock(self._clock.estimate) if clock is None else as_clock(clock)
         self.lease_us = lease_us_of(self._options["lease_seconds"])
-        super().__init__(Keys(self.prefix, clustered=self.clustered), server_clock)
+        self._names = Keys(self.prefix, clustered=self.clustered)
+        self._calls = Calls(self._names, self._clock, clustered=self.clustered)
         self._connections = self._connect(
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         )
-        self._tasks = TaskConnections(self._connections)
-        self._settling = Settling()
+        self._tasks = TaskConnections(self._connections) if self._connections.task_class else None
+        self._records = Records(self._calls, self._connections.run)
+        self._defined: dict[bytes, float] = {}
+        self._rejections = Rejections()
         usage = UsageCollector(self._connections.run, self._calls)
-        self.collect_counts, self.forget_counts = usage.collect, usage.forget
-        self.oldest_hour = usage.oldest_hour
+        self.collect_counts, self.forget_counts, self.oldest_hour = usage.collect, usage.forget, usage.oldest_hour
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
+        self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Leave to the parent process what it has still to settle."""
-        self._unfinished.clear()
+        """Start with a free lock in a child process."""
+        # Reentrant, because a finalizer may settle another claim meanwhile.
+        self._lock = RLock()
 
     def _connect(self, **seconds: float) -> Any:
-        return Connections(self._source.pool(), self._slots, self._calls.set_aside, **seconds)
+        return Connections(self._source.pool(), self._calls.set_aside, **seconds)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._clock.now is not None:
@@ -109,24 +137,31 @@ class RedisStore(Verbs):
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
         """See Store. Claims with different limits in one scope are decided in several steps."""
-        claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
+        how = {"emptiest_first": emptiest_first, "failover": failover}
+        claims = self._without_rejected(claims, **how)
         if not claims:
             return None
-        if self._unfinished and self.settle_later is None:
-            self._settle_unfinished()
-        try:
-            return self._run(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
-        except BaseException:
-            self._refund_in_doubt(claims)
-            raise
+        acquire = self._calls.choice(claims, **how)
+        if acquire is not None:
+            return self._decide(claims, acquire)
+        if emptiest_first:
+            for claim in claims:
+                self.peek(claim)
+            claims = sorted(claims, key=Claim.load)
+        for claim in claims if failover else claims[:1]:
+            if self._acquire_one(claim):
+                return claim
+        return None
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        token = object()
+        if not self._begin_settling(claim):
+            return
         try:
-            if self._settling.begin(claim, token):
-                self._run(self._settle(claim, changes))
-        finally:
-            self._settling.end(claim, token)
+            kept_leases = self._settle(claim, changes)
+        except BaseException as error:
+            self._fail_settling(claim, error)
+            raise
+        self._end_settling(claim, kept_leases=kept_leases)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost = set[Claim]()
@@ -141,11 +176,12 @@ class RedisStore(Verbs):
         return [claim for claim in claims if claim in lost]
 
     def peek(self, claim: Claim) -> None:
-        self._run(self._peek(claim))
+        self._records.peek(claim)
+        self._clock.learn(claim.decided_at)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         for scope in scopes:
-            self._run(self._records.reset(scope, keys))
+            self._records.reset(scope, keys)
             self._waking.announce(self._names.scope(short_key(scope)))
         self._rejections.forget()
         self.line.notify(scopes)
@@ -179,10 +215,11 @@ class RedisStore(Verbs):
     def close(self) -> None:
         """Close idle connections; later calls open others."""
         self._waking.close()
-        self._tasks.after_fork()
+        if self._tasks is not None:
+            self._tasks.after_fork()
         self._connections.close()
 
-    # The verbs for tasks.
+    # The verbs for tasks. In a cluster and with Sentinel, and in rare cases, threads do the same.
 
     async def aacquire(self, claim: Claim) -> bool:
         return await self.aacquire_first((claim,)) is not None
@@ -190,69 +227,60 @@ class RedisStore(Verbs):
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
+        how = {"emptiest_first": emptiest_first, "failover": failover}
+        if self._tasks is None:
+            return await super().aacquire_first(claims, **how)
+        claims = self._without_rejected(claims, **how)
         if not claims:
             return None
-        try:
-            return await self._arun(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
-        except asyncio.CancelledError:
-            for claim in claims:
-                if claim in self._unfinished and self._settling.begin(claim):
-                    self._settle_in_thread(claim, [-amount for amount in claim.amounts])
-            raise
-        except BaseException:
-            self._refund_in_doubt(claims)
-            raise
+        acquire = self._calls.choice(claims, **how)
+        if acquire is None:
+            return await super().aacquire_first(claims, **how)
+        if self._undefined(acquire):
+            await self._adefine(acquire)
+        forgotten = self._rejections.forgotten
+        abandoned = partial(self._release_abandoned, claims, acquire)
+        reply = await self._tasks.run(self._calls.acquire(claims, acquire), abandoned)
+        if reply[0] not in _DECIDED:
+            return await super().aacquire_first(claims, **how)
+        admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
+        if has_new_scope:
+            try:
+                await self._adefine(acquire)
+            except StoreUnavailable:
+                pass
+            except asyncio.CancelledError:
+                self._release_in_thread(admitted)
+                raise
+        return admitted
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        if not self._settling.begin(claim):
+        if self._tasks is None:
+            await super().asettle(claim, changes)
             return
+        if not self._begin_settling(claim):
+            return
+        if not self._is_charged(claim):
+            self._end_settling(claim)
+            return
+        call = self._calls.settle(claim, changes, self._calls.prepared(claim.plan))
         try:
-            await self._arun(self._settle(claim, changes))
+            reply = await self._tasks.run(call, partial(self._settle_abandoned, claim, changes))
         except asyncio.CancelledError:
-            self._settle_in_thread(claim, changes)
             raise
-        except BaseException:
-            self._settling.end(claim)
+        except BaseException as error:
+            self._fail_settling(claim, error)
             raise
-        self._settling.end(claim)
+        if reply[0] not in _SETTLED:
+            claim.settled = False
+            await super().asettle(claim, changes)
+            return
+        self._end_settling(claim, kept_leases=reply[0] != _LEASE_LOST)
+        if reply[0] != _DONE:
+            with suppress(StoreUnavailable):
+                await self._adefine(self._calls.prepared(claim.plan).acquire)
 
-    async def apeek(self, claim: Claim) -> None:
-        await self._arun(self._peek(claim))
-
-    # Sending.
-
-    def _run(self, steps: Steps[R]) -> R:
-        """Send the calls of a verb from this thread."""
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = self._connections.run(call)
-                except StoreUnavailable as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the result of the generator
-        finally:
-            steps.close()
-
-    async def _arun(self, steps: Steps[R]) -> R:
-        """Send the calls of a verb from this task."""
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = await self._tasks.run(call)
-                except StoreUnavailable as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the result of the generator
-        finally:
-            steps.close()
+    # Deciding.
 
     def _without_rejected(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Sequence[Claim]:
         """Return the claims that may be admitted, as far as that is known."""
@@ -264,29 +292,174 @@ class RedisStore(Verbs):
             return claims
         return [claim for claim in claims if claim.version is not None or not self._rejections.reject(claim)]
 
-    # Claims of which it is not known whether they were admitted, because a reply was lost.
+    def _acquire_one(self, claim: Claim) -> bool:
+        if claim.shape.is_blocked:
+            # The records stay as they are, with the use that counts when the block ends.
+            self.peek(claim)
+            claim.admitted = False
+            return False
+        return self._decide((claim,), self._calls.prepared(claim.plan).acquire) is not None
 
-    def _refund_in_doubt(self, claims: Sequence[Claim]) -> None:
-        for claim in claims:
-            if claim in self._unfinished and self.settle_later is not None:
-                self.settle_later(claim, [-amount for amount in claim.amounts])
+    def _decide(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> Claim | None:
+        """Charge the first of the claims that fits, in one step; `now` is that of `Calls.acquire`."""
+        if self._undefined(acquire):
+            self._define(acquire)
+        for _ in range(_MOST_ATTEMPTS):
+            forgotten = self._rejections.forgotten
+            reply = self._connections.run(self._calls.acquire(claims, acquire, now))
+            if reply[0] in _DECIDED:
+                admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
+                if has_new_scope:
+                    with suppress(StoreUnavailable):
+                        self._define(acquire)
+                return admitted
+            if reply[0] == _STALE:
+                raise StaleConfiguration
+            if reply[0] == _OTHER_CALENDARS:
+                self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+            else:
+                for claim in claims:
+                    self._records.migrate(claim)
+        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def _settle_unfinished(self) -> None:
-        with suppress(StoreUnavailable):
-            for claim in list(self._unfinished):
-                if claim.admitted is None:
-                    self.settle(claim, [-amount for amount in claim.amounts])
+    def _read(
+        self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1
+    ) -> tuple[Claim | None, bool]:
+        """Fill in the decisions of a reply; return the claim that was admitted, and whether it has a new scope.
+
+        `forgotten` is that of the rejections before the call, so that its rejections may be remembered.
+        """
+        at, size = 0, len(reply)
+        while at < size:
+            status, turn, now = _DECISION.unpack_from(reply, at)
+            claim, plan, is_rejected = claims[int(turn)], acquire.plans[int(turn)], status == _REJECTED
+            claim.decided_at, claim.admitted = int(now), not is_rejected
+            at += _DECISION.size
+            claim.states, at = read_states(reply, at, plan.shape.codecs, claim.shape.limits, is_rejected=is_rejected)
+            if claim.admitted:
+                return claim, status == _NEW_SCOPE
+            self._clock.learn(claim.decided_at)
+            if self._clock.now is None and claim.version is None:
+                self._rejections.learn(claim, forgotten)
+        return None, False
+
+    def _release_abandoned(self, claims: Sequence[Claim], acquire: AcquireCall, exchange: Exchange) -> None:
+        """Release what a cancelled task was charged."""
+        if exchange.cancelled() or exchange.exception() is not None or exchange.result()[0] not in _DECIDED:
+            return
+        admitted, _ = self._read(claims, acquire, exchange.result())
+        self._release_in_thread(admitted)
+
+    def _release_in_thread(self, claim: Claim | None) -> None:
+        if claim is not None:
+            self._settle_in_thread(claim, [-amount for amount in claim.amounts])
+
+    # Settling.
+
+    def _begin_settling(self, claim: Claim) -> bool:
+        """Return whether the caller has to settle a claim, which no other caller does from now on."""
+        with self._lock:
+            is_ours = not claim.settled
+            claim.settled = True
+        return is_ours
+
+    def _fail_settling(self, claim: Claim, error: BaseException) -> None:
+        """Let other callers settle a claim: without refunds and usage, unless it was surely not settled."""
+        if isinstance(error, Unanswered) or not isinstance(error, StoreUnavailable):
+            claim.unanswered = True
+        claim.settled = False
+
+    def _end_settling(self, claim: Claim, *, kept_leases: bool = True) -> None:
+        if not kept_leases and not claim.unanswered:
+            claim.lose_lease()
+        self._rejections.forget()
+        if self.line.busy:
+            self.line.notify(claim.plan.scope_keys)
+
+    def _is_charged(self, claim: Claim) -> bool:
+        return bool(claim.admitted or claim.shape.is_credit)
+
+    def _settle(self, claim: Claim, changes: Amounts, *, undo: bool = False) -> bool:
+        """Settle a claim, or undo its charges of a moment ago; return False where a lease had run out."""
+        if not self._is_charged(claim):
+            return True
+        plan = self._calls.prepared(claim.plan)
+        while True:
+            reply = self._connections.run(self._calls.settle(claim, changes, plan, undo=undo))
+            if reply[0] == _OTHER_SCHEMA:
+                return self._records.settle(claim, changes)
+            if reply[0] != _OTHER_CALENDARS:
+                break
+            self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+        if reply[0] != _DONE:
+            with suppress(StoreUnavailable):
+                self._define(plan.acquire)
+        return bool(reply[0] != _LEASE_LOST)
+
+    def _settle_abandoned(self, claim: Claim, changes: Amounts, exchange: Exchange) -> None:
+        """End the settlement of a cancelled task, in a thread unless it is done."""
+        error = None if exchange.cancelled() else exchange.exception()
+        reply = b"" if error is not None or exchange.cancelled() else exchange.result()
+        if reply[:1] and reply[0] in _SETTLED:
+            self._end_settling(claim, kept_leases=reply[0] != _LEASE_LOST)
+            return
+        if error is not None:
+            self._fail_settling(claim, error)
+        claim.settled = False
+        self._settle_in_thread(claim, changes)
 
     def _settle_in_thread(self, claim: Claim, changes: Amounts) -> None:
         def run() -> None:
             try:
-                self._run(self._settle(claim, changes))
+                self.settle(claim, changes)
             except StoreUnavailable as error:
                 if self.settle_later is None:
                     logger.warning("a cancelled request could not be settled: %s", error)
                 else:
                     self.settle_later(claim, changes)
-            finally:
-                self._settling.end(claim)
 
         asyncio.get_running_loop().run_in_executor(None, run)
+
+    # Definitions, by which records are read after the limits have changed.
+
+    def _undefined(self, acquire: AcquireCall) -> list[Codec]:
+        """Return the codecs of a request whose definitions this process has not stored lately."""
+        if acquire.is_defined:
+            return []
+        now = monotonic()
+        return [
+            codec
+            for plan in acquire.plans
+            for codec in plan.shape.codecs
+            if not lasts(self._defined.get(codec.name, -inf), _SECONDS_BETWEEN_DEFINITIONS, now)
+        ]
+
+    def _define(self, acquire: AcquireCall) -> None:
+        """Store the definitions of schemas."""
+        acquire.is_defined = False
+        for codec in self._undefined(acquire):
+            try:
+                self._connections.run(self._definition(codec))
+            except StoreFull:  # where a scope has this schema, another process has stored them
+                return
+            self._note_defined(codec)
+        acquire.is_defined = True
+
+    async def _adefine(self, acquire: AcquireCall) -> None:
+        """`_define` for asyncio."""
+        acquire.is_defined = False
+        for codec in self._undefined(acquire):
+            try:
+                await self._tasks.run(self._definition(codec), lambda _: None)
+            except StoreFull:
+                return
+            self._note_defined(codec)
+        acquire.is_defined = True
+
+    def _definition(self, codec: Codec) -> Command:
+        return Command("SET", self._names.definitions(codec.name), codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
+
+    def _note_defined(self, codec: Codec) -> None:
+        if len(self._defined) >= _MOST_DEFINED:
+            self._defined.clear()
+        self._defined[codec.name] = monotonic()

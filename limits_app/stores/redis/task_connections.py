@@ -1,16 +1,20 @@
-"""Connections for tasks: those of redis.asyncio, for each event loop its own."""
+"""Connections for tasks: those of redis.asyncio, for each event loop its own.
+
+A call has a task of its own, which goes on when the caller is cancelled after the call was sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -18,11 +22,17 @@ from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
 from limits_app.stores.redis.calls import Command
-from limits_app.stores.redis.connections import LOST, REFUSED, NotPrimary
+from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered
 
 _ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
 """How the names of options begin that connections for tasks do not have."""
 _PARTS: Final = 20
+
+_can_read: Final = getattr(AbstractConnection, "can_read", None) or AbstractConnection.can_read_destructive
+"""Whether a connection has an unread reply, or was closed by the server; redis-py before version 8 has the latter."""
+
+Exchange = asyncio.Task[Any]
+"""The task of a call; its result is the reply."""
 
 
 class LoopConnections:
@@ -97,12 +107,11 @@ class SilenceTimeout:
 
 
 class TaskConnections:
-    """The connections for the tasks of each event loop; lost replies are asked for again from threads."""
+    """The connections for the tasks of each event loop."""
 
     def __init__(self, connections: Any) -> None:
         self._connections = connections
-        if connections.task_class is not None:
-            connections.drop_idle_of_tasks = self._drop_idle
+        connections.drop_idle_of_tasks = self._drop_idle
         self.after_fork()
         on_fork(self)
 
@@ -110,12 +119,21 @@ class TaskConnections:
         """Forget the connections, which are closed with their event loop."""
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopConnections] = WeakKeyDictionary()
 
-    async def run(self, call: Command) -> Any:
-        """As `Connections.run`. When the task is cancelled, the call may have been executed."""
-        if self._connections.task_class is None:
-            # A task may be cancelled before the thread begins, which sends the call all the same.
-            call.begin(self._connections.slots)
-            return await asyncio.to_thread(self._connections.run, call)
+    async def run(self, call: Command, abandoned: Callable[[Exchange], object]) -> Any:
+        """As `Connections.run`. When the caller is cancelled, `abandoned` is called once the call has ended.
+
+        A call that was sent is finished, and has the reply or an error. One that was not is cancelled.
+        """
+        exchange = asyncio.create_task(self._exchange(call))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            exchange.add_done_callback(abandoned)
+            if not call.is_sent:
+                exchange.cancel()
+            raise
+
+    async def _exchange(self, call: Command) -> Any:
         own = await self._of_loop()
         if own.limit.locked():
             await self._wait(own)
@@ -140,27 +158,57 @@ class TaskConnections:
 
     async def _run(self, own: LoopConnections, call: Command) -> Any:
         connections, generation = self._connections, self._connections.generation
-        connection = own.idle.pop() if own.idle else await self._connect()
-        call.begin(connections.slots)
+        connection = await self._take_idle(own) or await self._connect()
+        call.is_sent = True
         try:
-            async with SilenceTimeout(connections.reply_seconds):
-                reply = await _execute(connection, call)
+            reply = await self._execute(connection, call)
         except REFUSED as error:
             own.answers += 1
-            call.refuse(connections.slots)
-            refusal = connections.refused(error, generation)
-            if isinstance(refusal, RecordUnavailable):
-                await asyncio.to_thread(connections.set_aside, call, refusal)
-            raise refusal from error
+            call.is_sent = False
+            refused = connections.refused(error, generation)
+            if isinstance(refused, RecordUnavailable):
+                await asyncio.to_thread(connections.set_aside, call, refused)
+            raise refused from error
         except LOST as error:
-            connections.lost(error, generation)
-            return await asyncio.to_thread(connections.run_again, call, error)
+            raise Unanswered(f"Redis does not answer: {error}") from error
         own.answers += 1
         if generation == connections.generation:
             own.idle.append(connection)
         else:
             await connection.disconnect(nowait=True)
         return reply
+
+    async def _execute(self, connection: Any, call: Command) -> Any:
+        """As `_execute` of connections for threads."""
+        try:
+            await connection.send_command(*call.words(), check_health=False)
+            try:
+                return await self._reply(connection)
+            except exceptions.NoScriptError:
+                await connection.send_command(*call.words_with_text(), check_health=False)
+            return await self._reply(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def _reply(self, connection: Any) -> Any:
+        """Read a reply, also while the event loop ends, which cancels all tasks."""
+        while True:
+            with suppress(asyncio.CancelledError):
+                async with SilenceTimeout(self._connections.reply_seconds):
+                    return await connection.read_response(disable_decoding=True, disconnect_on_error=False)
+
+    async def _take_idle(self, own: LoopConnections) -> Any:
+        """Return an idle connection that the server has not closed meanwhile; None where there is none."""
+        if own.idle:
+            await asyncio.sleep(0)  # the event loop reads the end of connections that were closed until now
+        while own.idle:
+            connection = own.idle.pop()
+            with suppress(*LOST):
+                if not await _can_read(connection):
+                    return connection
+            await connection.disconnect(nowait=True)
+        return None
 
     def _drop_idle(self) -> None:
         """Close the idle connections of all event loops, of which others may run in other threads."""
@@ -194,17 +242,3 @@ class TaskConnections:
                 raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
             raise
         return connection
-
-
-async def _execute(connection: Any, call: Command) -> Any:
-    """As `_execute` of connections for threads."""
-    try:
-        await connection.send_command(*call.words(), check_health=False)
-        try:
-            return await connection.read_response(disable_decoding=True)
-        except exceptions.NoScriptError:
-            await connection.send_command(*call.words_with_text(), check_health=False)
-        return await connection.read_response(disable_decoding=True)
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise

@@ -2,8 +2,8 @@
 local MOST_USAGE = 100000 -- how many scopes and finished hours wait with one tag
 
 -- The hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key of a scope
--- that counts, with the label of it. They are before the last of KEYS.
-local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+-- that counts, with the label of it. They are the last of KEYS.
+local finished, hours = KEYS[#KEYS - 1], KEYS[#KEYS]
 
 -- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
 function count_usage(scope, usage, amount, parts)

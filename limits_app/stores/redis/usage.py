@@ -88,7 +88,7 @@ class UsageCollector:
     def _step(
         self, tag: bytes, namespace: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes
     ) -> Sequence[bytes]:
-        keys = [*scopes, *self._names.finished_usage(tag, namespace), self._names.batch(tag, namespace)]
+        keys = [*scopes, self._names.batch(tag, namespace), *self._names.finished_usage(tag, namespace)]
         reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 

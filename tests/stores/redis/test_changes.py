@@ -25,7 +25,7 @@ def meddled(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[LimitSet
     load = store._records.load
 
     def load_and_meddle(*given: Any) -> Any:
-        loaded = yield from load(*given)
+        loaded = load(*given)
         if meddlers:
             assert meddlers.pop().try_acquire({"tokens": 1})
         return loaded
@@ -79,7 +79,7 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
     old, new = (limits_of(store, RateLimit("tokens", most, HOUR)) for most in (10, 20))
     held = old.try_acquire({"tokens": 5})
     assert new.try_acquire({"tokens": 1})
-    for module in ("verbs", "records"):
+    for module in ("store", "records"):
         monkeypatch.setattr(f"limits_app.stores.redis.{module}._MOST_ATTEMPTS", 0)
     held.update({"tokens": 1})
     with pytest.raises(StoreUnavailable, match="faster"):

@@ -141,11 +141,11 @@ def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: Redi
 
 
 def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.verbs._MOST_CHOICES", 1)
+    monkeypatch.setattr("limits_app.stores.redis.calls._MOST_CHOICES", 1)
     sets = members(store, CallLimit(10, HOUR))
     pools = [LimitPool(sets, load_balancing=load_balancing) for load_balancing in ("round_robin", "least_loaded")]
     assert sum(bool(pool.try_acquire()) for _ in range(16) for pool in pools) == 30
-    assert len(store._choices) == 1
+    assert len(store._calls._choices) == 1
 
 
 def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: RedisStore) -> None:

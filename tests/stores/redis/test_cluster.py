@@ -78,7 +78,7 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
 
     def after_another_caller(*given: Any) -> Any:
         assert first.try_acquire({"tokens": 2, "db": 0})
-        return (yield from undo(*given))
+        return undo(*given)
 
     monkeypatch.setattr(store, "_undo", after_another_caller)
     assert not family.try_acquire({"tokens": 3})
@@ -118,7 +118,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limits = limits_of(store, RateLimit("tokens", 10, 10, RateLimitAlgorithm.FIXED_WINDOW))
     held = limits.try_acquire({"tokens": 5}).claim
-    plan = store._prepared(held.plan)
+    plan = store._calls.prepared(held.plan)
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
@@ -408,7 +408,7 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
 
     def without_memory(*given: Any) -> Any:
         with refusing(store, first):
-            return (yield from undo(*given))
+            return undo(*given)
 
     monkeypatch.setattr(store, "_undo", without_memory)
     assert not family.try_acquire({"tokens": 20})
@@ -425,8 +425,8 @@ def test_idempotency_key_is_charged_after_the_limits_and_refunded_before_them(
         verb = getattr(RedisStore, name)
 
         def call(self: RedisStore, part: Any, *given: Any) -> Any:
-            shape = part[0].shape if name == "_decide" else part.shape
-            calls.append((name, [limit.level == IDEMPOTENCY_LEVEL for limit in shape.limits]))
+            claim = part[0] if name == "_decide" else part
+            calls.append((name, [limit.level == IDEMPOTENCY_LEVEL for limit in claim.shape.limits]))
             return verb(self, part, *given)
 
         monkeypatch.setattr(RedisStore, name, call)

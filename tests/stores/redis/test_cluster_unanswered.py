@@ -1,10 +1,9 @@
-"""Servers of a cluster that stand still: nobody waits for them, and what they charged unheard is given back."""
+"""Servers of a cluster that do not answer: no caller waits for them, and no key is charged without its amounts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from time import monotonic
 
 import pytest
@@ -16,10 +15,9 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, R
 from limits_app.engine.plan import ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore
-from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
-from tests.stores.redis.support import Keeper, record, scoped
+from tests.stores.redis.support import record, scoped
 from tests.stores.support import used
 
 YEAR = 366 * 86_400
@@ -31,11 +29,6 @@ SECONDS = 0.1
 @pytest.fixture
 def store(cluster_store: RedisClusterStore) -> RedisClusterStore:
     return cluster_store
-
-
-@pytest.fixture
-def keeper(store: RedisClusterStore) -> Keeper:
-    return Keeper(store)
 
 
 @pytest.fixture
@@ -71,23 +64,8 @@ def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSe
             connections.close()
 
 
-def test_what_a_server_has_charged_and_not_answered_is_given_back(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
-) -> None:
-    family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
-    with frozen(cluster, store, single[-1]), pytest.raises(StoreUnavailable):
-        family.try_acquire({"tokens": 50})
-    assert len(keeper.kept) == 1
-    kept = keeper.kept[0]
-    until(lambda: used(single[-1], "tokens") > 60, "the server does not do what it was asked")  # type: ignore[operator]
-    keeper.catch_up()
-    store.settle(*kept)
-    assert [used(one, "tokens") for one in single] == [pytest.approx(20, abs=0.1)] * len(PEOPLE)
-    assert [used(one, "db") for one in single] == [0] * len(PEOPLE)
-
-
 def test_amounts_stay_charged_with_a_key_whose_server_has_not_answered(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
 ) -> None:
     def port_of(limits: LimitSet) -> int:
         return store._connections._client.get_node_from_key(record(store, limits)).port
@@ -105,60 +83,6 @@ def test_amounts_stay_charged_with_a_key_whose_server_has_not_answered(
         LimitSet.composed([key, *parts[:1]], store).try_acquire({"tokens": 50})
     until(lambda: used(of_key, "key:call_count") > 0.9, "the server does not do what it was asked")  # type: ignore[operator]
     assert used(amounts, "tokens") == pytest.approx(70, abs=0.1)
-    keeper.catch_up()
-    assert used(of_key, "key:call_count") == pytest.approx(0, abs=0.1)
-    assert used(amounts, "tokens") == pytest.approx(20, abs=0.1)
-
-
-@pytest.mark.parametrize("tokens", [50, 90])
-def test_what_cannot_be_found_out_yet_is_asked_for_again_and_a_rejection_refunds_nothing(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, tokens: int
-) -> None:
-    limits = LimitSet.composed(parts[:1], store)
-    with frozen(cluster, store, limits):
-        with pytest.raises(StoreUnavailable):
-            limits.try_acquire({"tokens": tokens})
-        with pytest.raises(StoreUnavailable):
-            keeper.catch_up()
-    keeper.catch_up()
-    assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
-
-
-def test_a_rejected_request_that_is_interrupted_anywhere_charges_nothing_in_the_end(
-    store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    family, single = LimitSet.composed(parts[:3], store), [LimitSet.composed([part], store) for part in parts[:3]]
-    with single[-1].try_acquire({"tokens": 75}) as acquisition:
-        acquisition.update({"tokens": 75})
-    run = store._connections.run
-    for nth in range(8):
-        numbers = count()
-
-        def interrupted(call: Command, nth: int = nth, numbers: Iterator[int] = numbers) -> object:
-            reply = run(call)
-            if next(numbers) == nth:
-                raise KeyboardInterrupt
-            return reply
-
-        with monkeypatch.context() as patch:
-            patch.setattr(store._connections, "run", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                family.try_acquire({"tokens": 10})
-        keeper.catch_up()
-        assert [used(one, "tokens") for one in single] == [pytest.approx(most, abs=0.1) for most in (20, 20, 95)]
-        assert [used(one, "db") for one in single] == [0, 0, 0]
-
-
-def test_a_request_that_no_server_receives_leaves_nothing_in_doubt(
-    store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreachable(_: Command) -> None:
-        raise StoreUnavailable("the cluster has no server for these keys")
-
-    monkeypatch.setattr(store._connections, "run", unreachable)
-    with pytest.raises(StoreUnavailable):
-        LimitSet.composed(parts, store).try_acquire({"tokens": 10})
-    assert not keeper.kept
 
 
 @pytest.mark.alone

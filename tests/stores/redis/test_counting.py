@@ -18,7 +18,6 @@ from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.opening import TAGS, tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import collected, counting, in_scope, settle, taken, total
-from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, claimed, prefix, record, scripts_run, store_on
 
@@ -214,23 +213,6 @@ def test_what_tasks_take_is_counted_and_what_is_abandoned_is_not(store: RedisSto
 
     asyncio.run(work())
     assert {key[4]: amount for key, amount in collected(store).items()} == {"tokens": 1_000, "call_count": 1_000}
-
-
-def test_a_lost_reply_counts_once(redis: RedisServer) -> None:
-    asked: list[bytes] = []
-
-    def loses(command: bytes) -> bool:
-        asked.append(command)
-        return b"EVALSHA" in command and len(asked) % 2 == 0
-
-    with proxy(redis.port, loses) as lossy:
-        store = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", prefix=prefix(), **PATIENT)
-        limits = counting(store, CALLS, TOKENS)
-        for _ in range(5):
-            settle(limits, taken(limits, {"tokens": 2}), {"tokens": -1})
-        assert total(store) == 10_000
-        assert lossy.lost >= 5
-        store.close()
 
 
 def by_tag(store: RedisClusterStore, *limits: RateLimit | ResourceLimit) -> list[LimitSet]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from threading import enumerate as enumerate_threads
 from time import monotonic
 
@@ -18,10 +17,9 @@ from limits_app.engine.limits import AnyLimit, CallLimit, QuotaLimit, RateLimit,
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import counting
-from tests.servers.machine import HOST, free_ports
-from tests.servers.proxy import proxy
+from tests.servers.machine import free_ports
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import Keeper, record
+from tests.stores.redis.support import record
 from tests.stores.support import PATIENCE, limits_of, until, used
 from tests.threads import no_more_threads
 
@@ -137,19 +135,6 @@ def test_known_scopes_are_decided_by_a_full_server_whose_clock_was_set_back(
     store.close()
 
 
-def test_a_rejection_whose_reply_was_lost_is_repeated_by_a_full_server(
-    server: RedisServer, store: RedisStore, full: Callable[[], None]
-) -> None:
-    assert limits_of(store, RateLimit("x", 5, HOUR)).try_acquire({"x": 5})
-    full()
-    losses = iter([True])
-    with proxy(server.port, lambda command: b"EVAL" in command and next(losses, False)) as between:
-        other = RedisStore(url=f"redis://{HOST}:{between.port}/0", connect_seconds=1, reply_seconds=1)
-        assert not limits_of(other, RateLimit("x", 5, HOUR)).try_acquire({"x": 5})
-        assert between.lost
-        other.close()
-
-
 def test_limits_can_be_changed_and_reset_on_a_full_server(store: RedisStore, full: Callable[[], None]) -> None:
     assert limits_of(store, CallLimit(5, HOUR)).try_acquire({"call_count": 5})
     full()
@@ -245,7 +230,7 @@ def test_an_interruption_leaves_no_reply_for_another_call(
     monkeypatch.undo()
     assert limits.try_acquire()
     assert not held[0].is_connected
-    assert used(limits) == pytest.approx(2, abs=0.1)
+    assert used(limits) == pytest.approx(3, abs=0.1), "what was interrupted stays charged"
 
 
 def _interrupted(*_: object, **__: object) -> object:
@@ -294,29 +279,3 @@ def test_an_acl_user_without_a_command_is_told_which(server: RedisServer, comman
         client.execute_command("ACL", "SETUSER", "app", "+@all")
         assert limits_of(store, CallLimit(100, HOUR)).try_acquire()
         store.close()
-
-
-def test_replies_that_are_late_are_an_error_soon_and_charge_nothing_in_the_end(server: RedisServer) -> None:
-    with proxy(server.port, lambda _: False) as slow:
-        store = RedisStore(url=f"redis://127.0.0.1:{slow.port}/0", connect_seconds=1)
-        keeper = Keeper(store)
-        limits = limits_of(store, CallLimit(100, 366 * 24 * HOUR))
-        assert limits.try_acquire()
-        slow.delay = 0.3
-        started = monotonic()
-        with pytest.raises(StoreUnavailable):
-            limits.try_acquire()
-        assert monotonic() - started < 0.3
-        slow.delay = 0
-        until(lambda: caught_up(keeper))
-        direct = RedisStore(url=f"redis://127.0.0.1:{server.port}/0", connect_seconds=5, reply_seconds=5)
-        assert used(limits_of(direct, CallLimit(100, 366 * 24 * HOUR))) == pytest.approx(1, abs=0.1)
-        direct.close()
-        store.close()
-
-
-def caught_up(keeper: Keeper) -> bool:
-    """Whether everything could be settled; what is late may keep the next replies waiting for a moment."""
-    with suppress(StoreUnavailable):
-        keeper.catch_up()
-    return not keeper.kept
