@@ -64,6 +64,7 @@ class ClusterConnections:
         self._set_aside = set_aside
         self._connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
+        self.drop_idle_of_tasks: Callable[[], object] = lambda: None
         self._by_node: dict[str, Connections] = {}
         self.after_fork()
         on_fork(self)

@@ -99,7 +99,7 @@ class RedisStore(AskedInThread):
         self._connections = self._connect(
             **{name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         )
-        self._tasks = TaskConnections(self._connections) if self._connections.task_class else None
+        self._tasks = TaskConnections(self._connections)
         self._records = Records(self._calls, self._connections.run)
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
@@ -215,8 +215,7 @@ class RedisStore(AskedInThread):
     def close(self) -> None:
         """Close idle connections; later calls open others."""
         self._waking.close()
-        if self._tasks is not None:
-            self._tasks.after_fork()
+        self._tasks.after_fork()
         self._connections.close()
 
     # The verbs for tasks. In a cluster and with Sentinel, and in rare cases, threads do the same.
@@ -228,7 +227,7 @@ class RedisStore(AskedInThread):
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
         how = {"emptiest_first": emptiest_first, "failover": failover}
-        if self._tasks is None:
+        if self._connections.task_class is None:
             return await super().aacquire_first(claims, **how)
         claims = self._without_rejected(claims, **how)
         if not claims:
@@ -246,16 +245,14 @@ class RedisStore(AskedInThread):
         admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
         if has_new_scope:
             try:
-                await self._adefine(acquire)
-            except StoreUnavailable:
-                pass
+                await self._adefine_again(acquire)
             except asyncio.CancelledError:
                 self._release_in_thread(admitted)
                 raise
         return admitted
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        if self._tasks is None:
+        if self._connections.task_class is None:
             await super().asettle(claim, changes)
             return
         if not self._begin_settling(claim):
@@ -277,8 +274,7 @@ class RedisStore(AskedInThread):
             return
         self._end_settling(claim, kept_leases=reply[0] != _LEASE_LOST)
         if reply[0] != _DONE:
-            with suppress(StoreUnavailable):
-                await self._adefine(self._calls.prepared(claim.plan).acquire)
+            await self._adefine_again(self._calls.prepared(claim.plan).acquire)
 
     # Deciding.
 
@@ -310,8 +306,7 @@ class RedisStore(AskedInThread):
             if reply[0] in _DECIDED:
                 admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
                 if has_new_scope:
-                    with suppress(StoreUnavailable):
-                        self._define(acquire)
+                    self._define_again(acquire)
                 return admitted
             if reply[0] == _STALE:
                 raise StaleConfiguration
@@ -392,8 +387,7 @@ class RedisStore(AskedInThread):
                 break
             self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
         if reply[0] != _DONE:
-            with suppress(StoreUnavailable):
-                self._define(plan.acquire)
+            self._define_again(plan.acquire)
         return bool(reply[0] != _LEASE_LOST)
 
     def _settle_abandoned(self, claim: Claim, changes: Amounts, exchange: Exchange) -> None:
@@ -436,7 +430,6 @@ class RedisStore(AskedInThread):
 
     def _define(self, acquire: AcquireCall) -> None:
         """Store the definitions of schemas."""
-        acquire.is_defined = False
         for codec in self._undefined(acquire):
             try:
                 self._connections.run(self._definition(codec))
@@ -445,9 +438,20 @@ class RedisStore(AskedInThread):
             self._note_defined(codec)
         acquire.is_defined = True
 
+    def _define_again(self, acquire: AcquireCall) -> None:
+        """Store the definitions of schemas of new scopes, if possible: the server may have lost them."""
+        acquire.is_defined = False
+        with suppress(StoreUnavailable):
+            self._define(acquire)
+
+    async def _adefine_again(self, acquire: AcquireCall) -> None:
+        """`_define_again` for asyncio."""
+        acquire.is_defined = False
+        with suppress(StoreUnavailable):
+            await self._adefine(acquire)
+
     async def _adefine(self, acquire: AcquireCall) -> None:
         """`_define` for asyncio."""
-        acquire.is_defined = False
         for codec in self._undefined(acquire):
             try:
                 await self._tasks.run(self._definition(codec), lambda _: None)
