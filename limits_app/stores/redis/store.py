@@ -31,7 +31,7 @@ from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
 from limits_app.stores.redis.records import Codec, Records, read_states
-from limits_app.stores.redis.task_connections import Exchange, TaskConnections
+from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.waking import Waking
 from limits_app.stores.steps import GRACE_US
@@ -338,12 +338,10 @@ class RedisStore(AskedInThread):
                 self._rejections.learn(claim, forgotten)
         return None, False
 
-    def _release_abandoned(self, claims: Sequence[Claim], acquire: AcquireCall, exchange: Exchange) -> None:
+    def _release_abandoned(self, claims: Sequence[Claim], acquire: AcquireCall, outcome: object) -> None:
         """Release what a cancelled task was charged."""
-        if exchange.cancelled() or exchange.exception() is not None or exchange.result()[0] not in _DECIDED:
-            return
-        admitted, _ = self._read(claims, acquire, exchange.result())
-        self._release_in_thread(admitted)
+        if isinstance(outcome, bytes) and outcome[0] in _DECIDED:
+            self._release_in_thread(self._read(claims, acquire, outcome)[0])
 
     def _release_in_thread(self, claim: Claim | None) -> None:
         if claim is not None:
@@ -390,29 +388,31 @@ class RedisStore(AskedInThread):
             self._define_again(plan.acquire)
         return bool(reply[0] != _LEASE_LOST)
 
-    def _settle_abandoned(self, claim: Claim, changes: Amounts, exchange: Exchange) -> None:
-        """End the settlement of a cancelled task, in a thread unless it is done."""
-        error = None if exchange.cancelled() else exchange.exception()
-        reply = b"" if error is not None or exchange.cancelled() else exchange.result()
-        if reply[:1] and reply[0] in _SETTLED:
-            self._end_settling(claim, kept_leases=reply[0] != _LEASE_LOST)
-            return
-        if error is not None:
-            self._fail_settling(claim, error)
-        claim.settled = False
-        self._settle_in_thread(claim, changes)
+    def _settle_abandoned(self, claim: Claim, changes: Amounts, outcome: object) -> None:
+        """End the settlement of a cancelled task."""
+        if isinstance(outcome, bytes) and outcome[0] in _SETTLED:
+            self._end_settling(claim, kept_leases=outcome[0] != _LEASE_LOST)
+        elif isinstance(outcome, StoreUnavailable):
+            self._fail_settling(claim, outcome)
+            self._put_off(claim, changes, outcome)
+        else:
+            claim.settled = False
+            self._settle_in_thread(claim, changes)
 
     def _settle_in_thread(self, claim: Claim, changes: Amounts) -> None:
         def run() -> None:
             try:
                 self.settle(claim, changes)
             except StoreUnavailable as error:
-                if self.settle_later is None:
-                    logger.warning("a cancelled request could not be settled: %s", error)
-                else:
-                    self.settle_later(claim, changes)
+                self._put_off(claim, changes, error)
 
         asyncio.get_running_loop().run_in_executor(None, run)
+
+    def _put_off(self, claim: Claim, changes: Amounts, error: StoreUnavailable) -> None:
+        if self.settle_later is None:
+            logger.warning("a cancelled request could not be settled: %s", error)
+        else:
+            self.settle_later(claim, changes)
 
     # Definitions, by which records are read after the limits have changed.
 
@@ -454,7 +454,7 @@ class RedisStore(AskedInThread):
         """`_define` for asyncio."""
         for codec in self._undefined(acquire):
             try:
-                await self._tasks.run(self._definition(codec), lambda _: None)
+                await self._tasks.run(self._definition(codec))
             except StoreFull:
                 return
             self._note_defined(codec)

@@ -31,9 +31,6 @@ _PARTS: Final = 20
 _can_read: Final = getattr(AbstractConnection, "can_read", None) or AbstractConnection.can_read_destructive
 """Whether a connection has an unread reply, or was closed by the server; redis-py before version 8 has the latter."""
 
-Exchange = asyncio.Task[Any]
-"""The task of a call; its result is the reply."""
-
 
 class LoopConnections:
     """The connections of one event loop: `idle` ones, and how many tasks may use one at the same time."""
@@ -119,33 +116,39 @@ class TaskConnections:
         """Forget the connections, which are closed with their event loop."""
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopConnections] = WeakKeyDictionary()
 
-    async def run(self, call: Command, abandoned: Callable[[Exchange], object]) -> Any:
+    async def run(self, call: Command, abandoned: Callable[[Any], object] = lambda _: None) -> Any:
         """As `Connections.run`. When the caller is cancelled, `abandoned` is called once the call has ended.
 
-        A call that was sent is finished, and has the reply or an error. One that was not is cancelled.
+        It receives the reply, or the StoreUnavailable, of a call that was sent; None if it was not, and never will be.
         """
         exchange = asyncio.create_task(self._exchange(call))
         try:
-            return await asyncio.shield(exchange)
+            outcome = await asyncio.shield(exchange)
         except asyncio.CancelledError:
-            exchange.add_done_callback(abandoned)
+            exchange.add_done_callback(lambda ended: abandoned(None if ended.cancelled() else ended.result()))
             if not call.is_sent:
                 exchange.cancel()
             raise
+        if isinstance(outcome, StoreUnavailable):
+            raise outcome
+        return outcome
 
     async def _exchange(self, call: Command) -> Any:
-        own = await self._of_loop()
-        if own.limit.locked():
-            await self._wait(own)
-        else:
-            await own.limit.acquire()
+        """Return the reply, or the error: nothing may be left to receive an exception."""
         try:
+            own = await self._of_loop()
+            if own.limit.locked():
+                await self._wait(own)
+            else:
+                await own.limit.acquire()
             try:
+                with suppress(NotPrimary):
+                    return await self._run(own, call)
                 return await self._run(own, call)
-            except NotPrimary:
-                return await self._run(own, call)
-        finally:
-            own.limit.release()
+            finally:
+                own.limit.release()
+        except StoreUnavailable as error:
+            return error
 
     async def _wait(self, own: LoopConnections) -> None:
         """Wait until the task may use a connection; see `ConnectionLimit.check_out`."""
