@@ -101,25 +101,25 @@ class Steps:
         # Reentrant, so that a thread that is in a step gets an error.
         self.lock = RLock()
         self._late = LateReleases(self._settle)
-        self._thread = 0
+        self._running = 0
         """The thread that is in a step; 0 for none."""
 
     def run(self, work: Callable[..., R], *args: object) -> R:
         """Call `work` in a step and return its result; raise InStep within a step of the calling thread."""
         thread = get_ident()
         try:
-            if self._thread and self._thread != thread:
+            if self._running and self._running != thread:
                 self._wait()
             with self.lock:
-                if self._thread:
+                if self._running:
                     raise InStep
                 try:
-                    self._thread = thread
+                    self._running = thread
                     return work(*args)
                 finally:
-                    self._thread = 0
+                    self._running = 0
         finally:
-            if self._late.waiting and not self._thread:
+            if self._late.waiting and not self._running:
                 self._late.settle_all()
 
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
@@ -128,13 +128,13 @@ class Steps:
 
     def run_within(self, work: Callable[[], R]) -> R:
         """Call `work` in the step of the calling thread, or in one of its own."""
-        return work() if self._thread == get_ident() else self.run(work)
+        return work() if self._running == get_ident() else self.run(work)
 
     def _wait(self) -> None:
         """Wait a little, because each thread that blocks has to be woken."""
         for _ in range(_TRIES):
             sleep(0)
-            if not self._thread:
+            if not self._running:
                 return
 
 
