@@ -139,10 +139,11 @@ def _summary_rows(using: str, now: datetime) -> Sequence[tuple[str, ...]]:
     connection = connections[using]
     has_groups, prefix = groups_have_plans(using), conf.get(conf.IPV6_PREFIX)
     prepared = _prepared(using, connection.vendor, prefix, has_groups=has_groups)
-    values = [to_column(now, connection) if value is _NOW else value for value in prepared.values]
+    values: list[Any] = [to_column(now, connection) if value is _NOW else value for value in prepared.values]
     with connection.cursor() as cursor:
         cursor.execute(prepared.sql, values)
-        return cursor.fetchall()
+        rows: list[tuple[str, ...]] = cursor.fetchall()
+        return rows
 
 
 class _Prepared(NamedTuple):

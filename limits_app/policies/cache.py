@@ -564,9 +564,9 @@ class Resolver(_Source):
         general = None if shared is key else _general(configuration, key)
         if general is not None:
             # Read for clients whom a rollout includes, or for others.
-            template, version = self._template(configuration.templates.get(general), entity, before)
-            if template is not None:
-                return configuration.bound(key, template, version), template.uses_code
+            usable = self._usable_template(configuration.templates.get(general), entity, before)
+            if usable is not None:
+                return configuration.bound(key, *usable), usable[0].uses_code
         subject = Subject(resource, entity, plan)
         if policy_source.is_database:
             [stored] = stored_chains([subject], write_alias(), before.at)
@@ -585,8 +585,9 @@ class Resolver(_Source):
         configuration = self.configuration
         alike: Alike = resource, default_limits, stored.content()
         if general is None:
-            template, version = self._template(configuration.alike.get(alike), entity, before)
-            if template is not None:
+            usable = self._usable_template(configuration.alike.get(alike), entity, before)
+            if usable is not None:
+                template, version = usable
                 resolved = template.bind(entity, version)
                 self._keep_client(key, resolved, stored.identifiers, before.seen)
                 return resolved, template.uses_code
@@ -602,15 +603,15 @@ class Resolver(_Source):
             self._keep_client(key, template.resolved, stored.identifiers, before.seen)
         return template.resolved, template.uses_code
 
-    def _template(
+    def _usable_template(
         self, templates: Aged[Templates] | None, entity: str | None, before: _Before
-    ) -> tuple[Template, int] | tuple[None, None]:
+    ) -> tuple[Template, int] | None:
         """The template of a client among those that are kept, and the version for which it may be used."""
         if templates is None or not lasts(templates.kept_at, templates.seconds, monotonic()):
-            return None, None
+            return None
         template = templates.value.find(entity) or templates.value.compiled(entity, before.at)
         version = self._usable_version(template.resolved, templates, before.seen)
-        return (None, None) if version is None else (template, version)
+        return None if version is None else (template, version)
 
     def _keep_client(self, key: Key, resolved: ResolvedSet, names: Iterable[str], seen: Seen) -> None:
         """Keep the limits of a client, which were read from rows with some identifiers."""

@@ -126,7 +126,8 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
     # Each subject has a row, since `subject` in the query has one for everybody.
     rows: list[list[Row]] = [[] for _ in subjects]
-    for row in read(using, lambda: _rows(connection, sql, values), []):
+    nothing: list[Row] = []
+    for row in read(using, lambda: _rows(connection, sql, values), nothing):
         rows[row.number].append(row)
     return [StoredChain(one.entity, of_one, now, connection) for one, of_one in zip(subjects, rows, strict=True)]
 
