@@ -143,14 +143,14 @@ def _summary_rows(using: str, now: datetime) -> Sequence[tuple[str, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(prepared.sql, values)
         rows: list[tuple[str, ...]] = cursor.fetchall()
-        return rows
+    return rows
 
 
 class _Prepared(NamedTuple):
     """A query with its parameters, of which _NOW is the present time."""
 
     sql: str
-    values: tuple[object, ...]
+    values: tuple[Any, ...]
 
 
 @lru_cache(maxsize=64)

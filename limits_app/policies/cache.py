@@ -564,9 +564,10 @@ class Resolver(_Source):
         general = None if shared is key else _general(configuration, key)
         if general is not None:
             # Read for clients whom a rollout includes, or for others.
-            usable = self._usable_template(configuration.templates.get(general), entity, before)
-            if usable is not None:
-                return configuration.bound(key, *usable), usable[0].uses_code
+            kept = self._template(configuration.templates.get(general), entity, before)
+            if kept is not None:
+                template, version = kept
+                return configuration.bound(key, template, version), template.uses_code
         subject = Subject(resource, entity, plan)
         if policy_source.is_database:
             [stored] = stored_chains([subject], write_alias(), before.at)
@@ -585,9 +586,9 @@ class Resolver(_Source):
         configuration = self.configuration
         alike: Alike = resource, default_limits, stored.content()
         if general is None:
-            usable = self._usable_template(configuration.alike.get(alike), entity, before)
-            if usable is not None:
-                template, version = usable
+            kept = self._template(configuration.alike.get(alike), entity, before)
+            if kept is not None:
+                template, version = kept
                 resolved = template.bind(entity, version)
                 self._keep_client(key, resolved, stored.identifiers, before.seen)
                 return resolved, template.uses_code
@@ -603,7 +604,7 @@ class Resolver(_Source):
             self._keep_client(key, template.resolved, stored.identifiers, before.seen)
         return template.resolved, template.uses_code
 
-    def _usable_template(
+    def _template(
         self, templates: Aged[Templates] | None, entity: str | None, before: _Before
     ) -> tuple[Template, int] | None:
         """The template of a client among those that are kept, and the version for which it may be used."""

@@ -79,7 +79,7 @@ class Fingerprints:
             return self
         old_starts = self._starts
         old: Any = self._table  # an array or a view, whose slices are memory
-        left = array("I", bytes(4 * _BUCKETS))
+        left = _numbers("I", _BUCKETS)
         for hashed in hashes:
             left[hashed >> 16] += 1
         starts, table = _numbers("I", _BUCKETS + 1), _numbers("H", len(old) + len(hashes))
@@ -294,13 +294,13 @@ class KnownIdentifiers:
         hashes = _hashes(page)
         with self._lock:
             if reading.number == number:
-                self._unmerged.extend(hashes)
+                table = self.known.table
+                self._unmerged.extend([hashed for hashed in hashes if hashed not in table])
                 self._add_patterns(page)
                 reading.note(page)
                 is_last = len(page) < self._page_size
                 if is_last or len(self._unmerged) >= _BUCKETS:
-                    added = array("I", (hashed for hashed in self._unmerged if hashed not in self.known.table))
-                    self.known = replace(self.known, table=self.known.table.with_added(added))
+                    self.known = replace(self.known, table=table.with_added(self._unmerged))
                     self._unmerged = array("I")
                 if is_last:
                     self._end(reading)

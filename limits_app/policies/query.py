@@ -125,11 +125,11 @@ def stored_chains(subjects: Sequence[Subject], using: str, now: datetime) -> lis
     sql = _sql(connection, tuple([len(one) for one in networks]), has_groups=has_groups)
     values = [*parameters, *chain.from_iterable(networks), to_column(now, connection)]
     # Each subject has a row, since `subject` in the query has one for everybody.
-    rows: list[list[Row]] = [[] for _ in subjects]
-    nothing: list[Row] = []
-    for row in read(using, lambda: _rows(connection, sql, values), nothing):
-        rows[row.number].append(row)
-    return [StoredChain(one.entity, of_one, now, connection) for one, of_one in zip(subjects, rows, strict=True)]
+    rows: list[Row] = read(using, lambda: _rows(connection, sql, values), [])
+    by_number: list[list[Row]] = [[] for _ in subjects]
+    for row in rows:
+        by_number[row.number].append(row)
+    return [StoredChain(one.entity, own, now, connection) for one, own in zip(subjects, by_number, strict=True)]
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any]) -> list[Row]:

@@ -33,7 +33,7 @@ LIMITS = [CallLimit(10, 60), RateLimit("tpm", 1000, 60), ResourceLimit("db", 2)]
 
 def test_a_policy_is_written_with_few_queries(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     limits.set_entity_limits("user:0", "10/min", resource="api")
-    unit, audited, warnings = 3, 3, 4  # a transaction and the lock; the event and the head
+    unit, audited, warnings = 3, 3, 2  # a transaction and the lock; the event and the head; the chain and code
     with django_assert_num_queries(unit + 3 + 3 + 4 + audited + warnings):  # names; rows; states afterwards
         limits.set_entity_limits("user:1", "10/min", resource="api")
     with django_assert_num_queries(unit + 3 + 4 + 3 + audited + warnings):  # the policy with its parts, three times
