@@ -15,7 +15,7 @@ from limits_app.acquiring.store import Store
 from limits_app.engine.amounts import Amount
 from limits_app.engine.keys import scope_of, short_key
 from limits_app.engine.limits import AnyLimit
-from limits_app.engine.plan import Amounts, Claim, ScopedLimits
+from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
@@ -91,24 +91,6 @@ def calm_down(store: RedisStore) -> None:
     """Let it be patient again, with other connections."""
     store._connections.close()
     store._connections.connect_seconds = store._connections.reply_seconds = PATIENT["reply_seconds"]
-
-
-class Keeper:
-    """Keeps what cannot be settled now, as a guard does."""
-
-    def __init__(self, store: RedisStore) -> None:
-        self.kept: list[tuple[Claim, Amounts]] = []
-        self._store = store
-        store.settle_later = self
-
-    def __call__(self, claim: Claim, changes: Amounts) -> None:
-        self.kept.append((claim, changes))
-
-    def catch_up(self) -> None:
-        """Settle it, as far as that can be done."""
-        while self.kept:
-            self._store.settle(*self.kept[0])
-            del self.kept[0]
 
 
 _AGE = """
