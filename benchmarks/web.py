@@ -186,8 +186,8 @@ def _found(kind: Any) -> Callable[[], object]:
 
 def _use(settings: Any, limits: Mapping[str, Any]) -> None:
     """Have the next requests use a store."""
-    from limits_app.integrations.endpoints import endpoints
     from limits_app.policies import resolver
+    from limits_app.services.endpoints import endpoints
 
     settings.LIMITS = limits
     resolver.clear()

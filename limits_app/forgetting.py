@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from limits_app.alerts import recorder
 from limits_app.engine.planning import forget_warnings
-from limits_app.integrations.endpoints import endpoints
 from limits_app.models.own_queries import failures
 from limits_app.policies import balancers, resolver
+from limits_app.services.endpoints import endpoints
 from limits_app.services.notify import thresholds
 from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry

@@ -12,7 +12,8 @@ from typing import Final, TypedDict
 Units = int | float
 """An amount in units, with at most three decimals."""
 
-_NEVER = attrgetter("never")
+_NEVER, _CAPACITY_AND_WAIT = attrgetter("never"), attrgetter("capacity", "retry_after")
+_OF_DEFINITION = ("type", "limit", "window_seconds", "place")
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
@@ -34,6 +35,9 @@ class LimitStatus:
     `overdrawn` is how much more than its capacity a soft limit has used with this request.
     `member` is the member of a pool, whose name is then `resource`. `shared` marks one bucket for all entities, and
     `total` a limit over all resources.
+    `type` is rate, call, quota, resource or blocked. `limit` is what the limit admits in `window_seconds`, without a
+    burst, which `capacity` includes; None for the window of a month, of permits and of a block.
+    Of a quota it is the length that its period usually has. `place` is that of the limit among those of the request.
     """
 
     key: str
@@ -50,6 +54,14 @@ class LimitStatus:
     member: str | None = None
     shared: bool = False
     total: bool = False
+    type: str = "rate"
+    limit: Units = 0
+    window_seconds: float | None = None
+    place: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """The decision about the limit as plain data, without what its definition says."""
+        return {name: value for name, value in asdict(self).items() if name not in _OF_DEFINITION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class Outcome:
     @property
     def binding(self) -> LimitStatus | None:
         """The rejecting limit with the longest wait."""
+        if len(self.violations) == 1:
+            return self.violations[0]
         return max(self.violations, key=_wait_seconds, default=None)
 
     @property
@@ -85,7 +99,7 @@ class Outcome:
     @property
     def blocked(self) -> bool:
         """Whether the entity or the resource is blocked, and not rate limited."""
-        return any(status.capacity == 0 and status.retry_after is None for status in self.violations)
+        return (0, None) in map(_CAPACITY_AND_WAIT, self.violations)
 
     @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
@@ -95,7 +109,7 @@ class Outcome:
     def as_dict(self) -> dict[str, object]:
         """The outcome as plain data, for JSON."""
         plain = {name: getattr(self, name) for name in ("allowed", "retry_after", "never", "degraded")}
-        return plain | {name: [asdict(status) for status in getattr(self, name)] for name in _LISTS}
+        return plain | {name: [status.as_dict() for status in getattr(self, name)] for name in _LISTS}
 
     def summary(self) -> str:
         """One sentence for people."""

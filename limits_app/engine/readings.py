@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
 from limits_app.engine.algorithms import Rule, State
 from limits_app.engine.algorithms.rule import NEVER_US
 from limits_app.engine.amounts import Amount
@@ -11,45 +14,70 @@ from limits_app.engine.outcome import TOTAL_PREFIX, LimitStatus, Outcome, Stats
 from limits_app.engine.plan import Claim, PlannedLimit
 
 _SECOND = 1_000_000
+_PERIOD_SECONDS: Final = {"hour": 3_600.0, "day": 86_400.0, "week": 604_800.0}
 
 
 def outcome_of(claim: Claim) -> Outcome:
     """Return the outcome of a claim on which a store has decided, or whose states were read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
+    now, scopes = claim.decided_at, claim.plan.scopes
     for limit in claim.shape.limits:
+        rule, scope = limit.rule, scopes[limit.scope_index]
         amount, state = claim.amounts[limit.place], claim.states[limit.place]
-        rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
-        status = _status(claim, limit, amount, state, rejected=rejected)
+        rejected = not (claim.admitted or rule.is_soft) and rule.take(state, now, amount) is None
+        kind, capacity, most, window_seconds = _definition(rule)
+        parts = rule.parts_per_unit
+        free = 0 if kind == "blocked" else max(rule.ceiling_parts - rule.used(state, now), 0)
+        status = LimitStatus(
+            key=rule.key,
+            resource=scope.resource,
+            entity=scope.entity,
+            level=limit.level,
+            capacity=capacity,
+            requested=units_of(rule, amount) if amount % parts else amount // parts,
+            remaining=units_of(rule, free) if free % parts else free // parts,
+            retry_after=_retry_after(claim, limit, rejected=rejected) if rejected or amount > rule.most_parts else 0.0,
+            reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
+            never=amount > rule.most_parts,
+            overdrawn=_overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
+            member=scope.member,
+            shared=scope.shared,
+            total=scope.total,
+            type=kind,
+            limit=most,
+            window_seconds=window_seconds,
+            place=limit.place,
+        )
         (violations if rejected else passed).append(status)
     return Outcome(not violations, tuple(violations), tuple(passed), claim.shape.is_degraded)
 
 
-def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
-    rule, now, scope = limit.rule, claim.decided_at, claim.plan.scopes[limit.scope_index]
-    never = amount > rule.most_parts
-    retry_after: float | None = 0.0
-    if never or (rejected and rule.is_permit):
-        retry_after = None
-    elif rejected:
-        wait_us = claim.wait_us(limit)
-        retry_after = None if wait_us == NEVER_US else wait_us / _SECOND
-    return LimitStatus(
-        key=rule.key,
-        resource=scope.resource,
-        entity=scope.entity,
-        level=limit.level,
-        capacity=rule.limit.ceiling,
-        requested=units_of(rule, amount),
-        remaining=remaining(rule, state, now),
-        retry_after=retry_after,
-        reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
-        never=never,
-        overdrawn=_overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
-        member=scope.member,
-        shared=scope.shared,
-        total=scope.total,
-    )
+def _retry_after(claim: Claim, limit: PlannedLimit, *, rejected: bool) -> float | None:
+    """Return after how many seconds a limit would admit its amount; None where that is never or unknown."""
+    rule = limit.rule
+    if claim.amounts[limit.place] > rule.most_parts or rule.is_permit:
+        return None
+    wait_us = claim.wait_us(limit) if rejected else 0
+    return None if wait_us == NEVER_US else wait_us / _SECOND
+
+
+@lru_cache(maxsize=4096)
+def _definition(rule: Rule) -> tuple[str, Amount, Amount, float | None]:
+    """Return the type, capacity, limit and window of the status of a limit."""
+    definition = rule.limit
+    capacity, most = definition.ceiling, definition.capacity
+    match definition:
+        case Blocked():
+            return "blocked", capacity, 0, None
+        case ResourceLimit():
+            return "resource", capacity, most, None
+        case QuotaLimit():
+            seconds = _PERIOD_SECONDS.get(definition.period) if definition.period else definition.session_seconds
+            return "quota", capacity, most, seconds
+        case _:
+            kind = "call" if isinstance(definition, CallLimit) else "rate"
+            return kind, capacity, most, definition.window_seconds
 
 
 def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:

@@ -10,10 +10,10 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
-from limits_app.integrations.exemptions import exemptions_of
 from limits_app.integrations.identities import calls_site, counted_of, names_of
-from limits_app.policies import Access, AccessIndex, AccessVerdict
 from limits_app.services.access import Identity, blocked, shadowed, without_blocks
+from limits_app.services.exempting import exemptions_of
+from limits_app.services.integration import LIMITED, Access, AccessIndex, AccessVerdict
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
     kinds, needs_user = _kinds(limits)
     names = names_of(limits, kinds, needs_user=needs_user)
+    if resource is None and entity is None and not exemptions and table.is_limited(names):
+        return LIMITED
     if resource is None and entity is not None:
         if entity in names:
             return verdict_of(limits)
@@ -157,9 +159,9 @@ def _check(limits: RequestLimits, verdict: AccessVerdict, resource: str | None =
     if resource is None and _stays_reachable(limits, verdict):
         limits.source = without_blocks
         return
-    rejected = blocked(verdict.reason, resource)
-    limits.refused = (rejected,)
-    raise LimitExceeded.of(rejected)
+    rejected = LimitExceeded.of(blocked(verdict.reason, resource))
+    limits.refuse(rejected)
+    raise rejected
 
 
 def _decides_itself(limits: RequestLimits) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -23,17 +23,13 @@ from django.http.response import HttpResponseBase
 from django.views import View
 
 from limits_app import services
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.engine.amounts import Amount
-from limits_app.engine.keys import EntityName
-from limits_app.integrations.charges import Charge, one_of_each
+from limits_app.integrations.charges import Charge
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, finish, release_with_task
-from limits_app.models.users import entity_name
-from limits_app.policies import Limits
-from limits_app.services.amounts import AcquireOptions
+from limits_app.services.amounts import AcquireOptions, one_of_each
+from limits_app.services.integration import Acquisition, Amount, EntityName, Limits, entity_name
 
 Amounts = Mapping[str, Amount]
 
@@ -48,27 +44,31 @@ class Report:
     def __bool__(self) -> bool:
         return self.usage is not None or self.counts is not None
 
-    def update(self, result: object, charge: Charge) -> None:
+    def update(self, result: object, charges: Sequence[Charge]) -> None:
         """Report the usage of a result, so that the rest is refunded at release where the algorithm can.
 
-        Of several acquisitions of a resource, each amount is reported to the last one that has its limit.
+        Of several charges of a resource, each amount is reported to the last one that has its limit.
         """
-        held = [one for one in charge.acquisitions if not one.claim.released]
+        held = [one for one in charges if not one.is_released]
         if not held:
             return
         if self.counts is not None and not self.counts(result):
             for one in held:
-                charge.update(one, dict.fromkeys(charge.uses(one), 0))
+                one.update(dict.fromkeys(one.uses(), 0))
         elif self.usage is not None:
             used = dict(self.usage(result))
             while len(held) > 1:
                 one = held.pop()
-                charge.update(one, {key: used.pop(key) for key in [*used] if key in charge.uses(one)})
-            charge.update(held[0], used)
+                one.update({key: used.pop(key) for key in [*used] if key in one.uses()})
+            held[0].update(used)
+
+    def update_acquired(self, result: object, acquisition: Acquisition) -> None:
+        """`update` for what a function or a generator holds by itself."""
+        self.update(result, [Charge("", None, acquisition=acquisition)])
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CallRule:
     """What `@limited` says: what a call requests, which entity is charged, how long it waits, how usage is reported."""
 
     resource: str
@@ -88,7 +88,7 @@ class _ChargeOptions(TypedDict):
 class LimitedCall:
     """A call of a function that a rule limits."""
 
-    rule: Rule
+    rule: CallRule
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -127,7 +127,7 @@ class LimitedCall:
                 acquisition.leave_block()  # the block goes on where it is awaited
                 stack.pop_all()
                 return self._awaited(acquisition, result)
-            self.rule.report.update(result, Charge((acquisition,)))
+            self.rule.report.update_acquired(result, acquisition)
             return result
 
     async def arun(self) -> Any:
@@ -137,7 +137,7 @@ class LimitedCall:
     async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
         async with acquisition:
             found = await result
-            self.rule.report.update(found, Charge((acquisition,)))
+            self.rule.report.update_acquired(found, acquisition)
             return found
 
     def hold(self) -> AbstractContextManager[Acquisition]:
@@ -166,7 +166,7 @@ class LimitedCall:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
         limits = limits_of(request)
         entity, named = self._charged(limits)
-        is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
+        is_first, before, limits.has_decorator = not limits.is_charged, limits.acquired, True
         try:
             limits.charge(self.rule.resource, entity, named, **self._options())
         except REFUSALS as error:
@@ -182,7 +182,7 @@ class LimitedCall:
         """`run_view` for asyncio."""
         limits = limits_of(request)
         entity, named = await self._acharged(limits)
-        is_first, before, limits.has_decorator = not limits.charges, [*limits.acquired], True
+        is_first, before, limits.has_decorator = not limits.is_charged, limits.acquired, True
         try:
             await limits.acharge(self.rule.resource, entity, named, **self._options())
         except REFUSALS as error:
@@ -205,12 +205,12 @@ class LimitedCall:
     def _finish(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
         """Report the usage of a response, and set its headers where there is no middleware."""
         if not getattr(response, REFUNDS, False):
-            charge = limits.charges[self.rule.resource, entity]
+            charges = limits.held(self.rule.resource, entity)
             when_rendered = getattr(response, "add_post_render_callback", None)
             if when_rendered is not None and self.rule.report:  # templates are rendered after the view
-                when_rendered(lambda rendered: self.rule.report.update(rendered, charge))
+                when_rendered(lambda rendered: self.rule.report.update(rendered, charges))
             else:
-                self.rule.report.update(response, charge)
+                self.rule.report.update(response, charges)
         return report_response(limits, response, is_first=is_first)
 
     def _acquire_options(self, entity: str | None, named: Amounts) -> AcquireOptions:

@@ -12,16 +12,19 @@ from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.blocking import checked_timeout
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import EntityName, check_entity, check_resource
-from limits_app.engine.limits import Limit
-from limits_app.engine.notation import checked_limits
-from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, is_awaited
-from limits_app.integrations.charges import Charge
+from limits_app.integrations.calls import Amounts, CallRule, LimitedCall, Report, is_awaited
 from limits_app.integrations.request import EXEMPT
 from limits_app.services.amounts import one_client
+from limits_app.services.integration import (
+    Acquisition,
+    EntityName,
+    Limit,
+    check_entity,
+    check_resource,
+    checked_limits,
+    checked_timeout,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,7 +91,7 @@ class limited:  # noqa: N801 - used like a function
         checked_timeout(timeout)
         named = entity if entity is None or callable(entity) else _literal(entity)
         defaults = checked_limits(default_limits, "default_limits=[limit]") if default_limits else ()
-        self._rule = Rule(check_resource(resource), requested, named, timeout, Report(usage, counts), defaults)
+        self._rule = CallRule(check_resource(resource), requested, named, timeout, Report(usage, counts), defaults)
 
     def __call__(self, function: F) -> F:
         """Decorate a function; raises TypeError for a class, and for usage that no result could report."""
@@ -129,7 +132,7 @@ class limited:  # noqa: N801 - used like a function
             call = LimitedCall(self._rule, function, args, kwargs)
             with call.hold() as acquisition:
                 result = yield from call.call()
-                self._rule.report.update(result, Charge((acquisition,)))
+                self._rule.report.update_acquired(result, acquisition)
                 return result
 
         return limited_function

@@ -13,7 +13,7 @@ from limits_app.integrations.identity import (
     entity_of_user,
     named_plan,
 )
-from limits_app.models.users import KINDS_OF_NO_USER
+from limits_app.services.integration import KINDS_OF_NO_USER
 
 if TYPE_CHECKING:
     from limits_app.integrations.request import RequestLimits

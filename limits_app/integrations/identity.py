@@ -10,26 +10,32 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final, NamedTuple
 from unicodedata import normalize
 
+from django.conf import settings as django_settings
+from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.http import HttpRequest
-from django.utils.functional import LazyObject, empty
+from django.utils.module_loading import import_string
 from python_ipware import IpWare
 
 from limits_app import conf
 from limits_app.conf import Network
-from limits_app.engine.amounts import shown
-from limits_app.engine.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
-from limits_app.models.patterns import is_malformed_network
-from limits_app.models.plan import MAX_PLAN_LENGTH
-from limits_app.models.users import identifier_of_user, is_logged_in
+from limits_app.services.integration import (
+    MAX_ENTITY_LENGTH,
+    MAX_PLAN_LENGTH,
+    RESOURCE_PATTERN,
+    identifier_of_user,
+    is_logged_in,
+    is_malformed_network,
+    shown,
+)
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
 
+_ENTITY: Final = conf.ENTITY_OF_REQUEST.name
 _DIGEST: Final = "digest:"
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
 """The attribute of a request with its API key."""
-_OF_SESSION: Final = "django.contrib.auth.middleware"
-"""The module of the function that finds the user of a session."""
+_OF_DJANGO: Final = "django."
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
@@ -66,12 +72,15 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
     An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
     too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
     """
-    function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
+    function = settings[_ENTITY]
+    if isinstance(function, str):
+        function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
     entity = function(request)
     if function is entity_of_request and not str(entity).startswith("key:"):
         is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
     if isinstance(entity, str):
-        entity = normalize_entity(entity or entity_of_request(request))
+        entity = entity or entity_of_request(request)
+        entity = _normalized(entity) if len(entity) <= MAX_ENTITY_LENGTH else normalize_entity(entity)
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
     plan = named_plan(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
@@ -101,6 +110,9 @@ def normalize_entity(entity: str) -> str:
     ):
         return entity
     return _DIGEST + _digest(entity)
+
+
+_normalized: Final = lru_cache(maxsize=4096)(normalize_entity)
 
 
 def is_storable(text: str) -> bool:
@@ -165,14 +177,24 @@ def possible_user(request: HttpRequest) -> Any:
     session is left alone: what another middleware puts there may come from any header.
     """
     user = getattr(request, "user", None)
-    if isinstance(user, LazyObject) and user.__dict__.get("_wrapped") is empty:
-        session = getattr(request, "session", None)
-        if hasattr(request, "_cached_user"):
-            return user
-        of_session = any(getattr(one, "__module__", None) == _OF_SESSION for one in vars(user).values())
-        if of_session and session is not None and session.is_empty():
-            return None
-    return user
+    of_session = getattr(getattr(request, "limits", None), "user_without_session", None)
+    return None if user is not None and user is of_session and request.session.is_empty() else user
+
+
+def reads_users_of_sessions(middleware: type) -> bool:
+    """Whether the user of a request is what Django reads from the session, when a middleware of the site is called.
+
+    Another middleware that stands between Django's and this one may have replaced the user.
+    """
+    names = list(django_settings.MIDDLEWARE)
+    own = f"{middleware.__module__}.{middleware.__qualname__}"
+    for name in reversed(names[: names.index(own)] if own in names else ()):
+        found = import_string(name)
+        if isinstance(found, type) and issubclass(found, AuthenticationMiddleware):
+            return found.process_request is AuthenticationMiddleware.process_request
+        if not name.startswith(_OF_DJANGO):
+            return False
+    return False
 
 
 def entity_of_header(request: HttpRequest, name: str) -> str | None:

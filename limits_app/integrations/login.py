@@ -24,15 +24,15 @@ from django.db.models import CharField, Q, TextField
 from django.http import HttpRequest
 from django.views.decorators.debug import sensitive_variables
 
-from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.access import is_exempt
-from limits_app.integrations.charges import NOTHING, one_of_each, refund
+from limits_app.integrations.charges import NOTHING, refund
 from limits_app.integrations.identity import client_of, entity_of_account, normalize_entity, without_unstorable
 from limits_app.integrations.request import RequestLimits
-from limits_app.policies import resolver
 from limits_app.services import Share, try_acquire_all
-from limits_app.services.request import Source
+from limits_app.services.amounts import one_of_each
+from limits_app.services.integration import Acquisition
+from limits_app.services.request import POLICIES, Source
 
 ACCOUNT: Final = "login.account"
 """The resource of attempts by account; its entities are those of `LoginLimitBackend.accounts_of`."""
@@ -105,7 +105,7 @@ class LoginLimitBackend:
         try:
             if limits is not None:
                 is_exempt(limits)  # where it is blocked, it is rejected, or counted as if it were not
-            source = resolver if limits is None else limits.source
+            source = POLICIES if limits is None else limits.source
             attempt = _Attempt(_acquire_all(self._shares(request, credentials), source))
         except (LimitExceeded, StoreUnavailable) as error:
             if limits is not None:
@@ -180,7 +180,7 @@ def _acquire_all(shares: Sequence[Share], source: Source) -> Sequence[Acquisitio
 
 def _acquired(shares: Sequence[Share], source: Source) -> Acquisition:
     acquisition = try_acquire_all(shares, source)
-    if not acquisition.successful:
+    if not acquisition:
         raise LimitExceeded.of(acquisition)
     return acquisition
 

@@ -12,15 +12,16 @@ from django.http.response import HttpResponseBase
 from limits_app import conf
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.access import is_exempt, is_known_as_limited, is_limited
-from limits_app.integrations.charges import charge_all
-from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, endpoints
+from limits_app.integrations.charges import Charge, charge_all
+from limits_app.integrations.identity import reads_users_of_sessions
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request import LimitedRequest, RequestLimits, limits_of
+from limits_app.integrations.request import EXEMPT, LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
-from limits_app.integrations.rules import Rule, RuleCharge, charges_for
-from limits_app.models.namespaces import is_of_thread
-from limits_app.policies import configuration
+from limits_app.integrations.rules import charges_for
+from limits_app.services.endpoints import EndpointTable, OutdatedEndpoints, endpoints
+from limits_app.services.integration import is_of_thread
 from limits_app.services.site_views import answers_options, renders_json
+from limits_app.services.url_rules import UrlRule
 
 _CREDENTIALS: Final = ("HTTP_AUTHORIZATION", "HTTP_COOKIE", "REMOTE_USER")
 """What tells the site who a client is; browsers send none of them with a preflight."""
@@ -43,6 +44,7 @@ class LimitsMiddleware:
     def __init__(self, get_response: Sync | Async) -> None:
         self._get_response: Any = get_response
         self._is_async = iscoroutinefunction(get_response)
+        self._reads_users_of_sessions = reads_users_of_sessions(type(self))
         # Django awaits a coroutine function under ASGI, and would run any other in a thread for each request.
         self.process_view: Callable[..., object] = _aenforce if self._is_async else _enforce
         if self._is_async:
@@ -50,8 +52,12 @@ class LimitsMiddleware:
 
     def __call__(self, request: LimitedRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
-        limits = limits_of(request)
+        if not hasattr(request, "limits"):
+            request.limits = RequestLimits(request)
+        limits = request.limits
         limits.has_middleware = True
+        if self._reads_users_of_sessions and hasattr(request, "session") and request.session.is_empty():
+            limits.user_without_session = request.user
         if self._is_async:
             return self._arespond(request, limits)
         try:
@@ -101,14 +107,21 @@ def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> H
 
 def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None:
     """Charge a request by the rules that match it; return a refusal where it is blocked, or a limit rejects it."""
-    limits = request.limits
+    limits, match = request.limits, request.resolver_match
     limits.enforced = True
-    if limits.has_exempt_view:
+    if match is not None and getattr(match.func, EXEMPT, False):
         return None
+    # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
+    table = None if limits.is_charged else endpoints.cached()
+    if table is None:
+        return _enforce_current(request)
+    limits.table = table
+    rules = _rules_for(request, table) if request.method == "OPTIONS" else table.find(request)
     try:
-        # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
-        table = None if limits.charges else endpoints.cached()
-        if table is not None and _has_applied(request, limits, table):
+        if len(rules) == 1 and rules[0].is_plain and not limits.needs_verdict:
+            limits.take(Charge(rules[0].resource, limits.entity, rules[0].amounts, rules[0].if_current))
+            return None
+        if _has_applied(limits, rules):
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -117,26 +130,18 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     return _enforce_current(request)
 
 
-def _has_applied(request: HttpRequest, limits: RequestLimits, table: EndpointTable) -> bool:
-    """Charge a request by the rules of a cached table, if that decides; it does not where it may be outdated.
+def _has_applied(limits: RequestLimits, rules: Sequence[UrlRule]) -> bool:
+    """Charge a request by rules that may be outdated, if that decides; it does not where nothing is charged.
 
-    What it is charged shows whether the table is current, so a block or an exemption of a charge does not decide.
+    What it is charged shows whether they are current, so a block or an exemption of a charge does not decide.
     """
-    limits.table = table
-    rules = _rules_for(request, table)
     has_verdict = not is_limited(limits)
     if not rules or has_verdict:
-        return _is_current(table) and (not has_verdict or _is_exempt(limits, rules) or not rules)
-    if len(rules) == 1 and rules[0].is_plain:
-        rule, entity = rules[0], limits.entity
-        if not is_limited(limits, (rule.resource, entity)):
-            return False
-        limits.charge(rule.resource, entity, rule.amounts, requested=rule.if_current)
-        return True
+        return endpoints.are_current(limits.table) and (not has_verdict or _is_exempt(limits, rules) or not rules)
     charges = charges_for(limits, rules)
-    if not all(is_limited(limits, (one.resource, one.entity)) for one in charges):
+    if not all(is_limited(limits, one.key) for one in charges):
         return False
-    charge_all(limits, [one.demand() for one in charges])
+    charge_all(limits, charges)
     return bool(charges)
 
 
@@ -147,14 +152,14 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     if limits.has_exempt_view:
         return None
     table = None if is_of_thread() else endpoints.cached()
-    if table is None or limits.charges:
+    if table is None or limits.is_charged:
         return await sync_to_async(_enforce)(request)
     limits.table = table
     rules = _rules_for(request, table)
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)
     try:
-        if await _ahas_applied(limits, table, rules):
+        if await _ahas_applied(limits, rules):
             return None
     except (OutdatedEndpoints, InvalidRequest):
         pass  # nothing was charged: continue with the current endpoints
@@ -163,36 +168,31 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     return await sync_to_async(_enforce_current)(request)
 
 
-async def _ahas_applied(limits: RequestLimits, table: EndpointTable, rules: Sequence[Rule]) -> bool:
+async def _ahas_applied(limits: RequestLimits, rules: Sequence[UrlRule]) -> bool:
     """`_has_applied` for asyncio, for no rule or a plain one, and a request that is known as limited."""
     if not rules:
-        return _is_current(table)
-    rule, entity = rules[0], await limits.aentity()
-    if not is_known_as_limited(limits, (rule.resource, entity)):
+        return endpoints.are_current(limits.table)
+    charge = Charge(rules[0].resource, await limits.aentity(), rules[0].amounts, rules[0].if_current)
+    if not is_known_as_limited(limits, charge.key):
         return False
-    await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+    await limits.atake(charge)
     return True
 
 
-def _rules_for(request: HttpRequest, table: EndpointTable) -> Sequence[Rule]:
+def _rules_for(request: HttpRequest, table: EndpointTable) -> Sequence[UrlRule]:
     """Return the rules that match a request; none for a preflight, which is charged nothing."""
     rules = table.find(request)
     return () if rules and request.method == "OPTIONS" and _is_preflight(request) else rules
 
 
-def _is_exempt(limits: RequestLimits, rules: Sequence[Rule]) -> bool:
+def _is_exempt(limits: RequestLimits, rules: Sequence[UrlRule]) -> bool:
     """Whether a request is exempt from the rules that match it; LimitExceeded where their resource is blocked."""
     if not is_exempt(limits):
         return False
     if any(limits.table.access.is_blocked_for_some(rule.resource) for rule in rules):
-        for one in charges_for(limits, rules):
-            is_exempt(limits, (one.resource, one.entity))
+        for charge in charges_for(limits, rules):
+            is_exempt(limits, charge.key)
     return True
-
-
-def _is_current(table: EndpointTable) -> bool:
-    """Whether a table is known to be current, as a request needs that charges nothing and so cannot find it out."""
-    return table.is_current() and configuration.is_followed()
 
 
 def _is_preflight(request: HttpRequest) -> bool:
@@ -218,9 +218,9 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
         rules = _rules_for(request, limits.table)
         if _is_exempt(limits, rules) or not rules:
             return None
-        charges = charges_for(limits, rules)
+        charges = charges_for(limits, rules, confirmed=True)
         try:
-            charge_all(limits, [one.demand(confirmed=True) for one in charges])
+            charge_all(limits, charges)
         except InvalidRequest:
             for one in charges:
                 _charge_valid(limits, one)
@@ -229,14 +229,14 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
     return None
 
 
-def _charge_valid(limits: RequestLimits, charge: RuleCharge) -> None:
+def _charge_valid(limits: RequestLimits, charge: Charge) -> None:
     """Charge the amounts of a rule, or 1 of each limit where they are invalid."""
     try:
-        limits.charge(charge.resource, charge.entity, charge.amounts)
+        limits.take(Charge(charge.resource, charge.entity, charge.named))
     except InvalidRequest as error:
         for rule in charge.rules:
             rule.report(error)
-        limits.charge(charge.resource, charge.entity)
+        limits.take(Charge(charge.resource, charge.entity))
 
 
 def _refused(request: HttpRequest, limits: RequestLimits, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:

@@ -22,12 +22,12 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
-from limits_app.engine.limit_checks import computed_seconds
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.calls import is_awaited, report_response
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
+from limits_app.services.code_rates import limits_of_rate
+from limits_app.services.integration import Limit, RateLimitAlgorithm
 from limits_app.services.site_views import fits_method
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,13 +81,15 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
         raise ImproperlyConfigured("ratelimit needs a key, such as 'user_or_ip'")
 
     def decorate(view: F) -> F:
-        rule = _Rule(group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block)
+        rule = _RatelimitRule(
+            group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block
+        )
         rule.announce()
 
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            is_first = not limits.charges
+            is_first = not limits.is_charged
             refused = rule.refusal(request)
             if refused is not None:
                 return refused
@@ -96,7 +98,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
         @wraps(view)
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            is_first = not limits.charges
+            is_first = not limits.is_charged
             refused = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
             if refused is not None:
                 return refused
@@ -112,7 +114,7 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     return decorate
 
 
-class _Rule(NamedTuple):
+class _RatelimitRule(NamedTuple):
     """The arguments of one decorator; `depth` counts the decorators of a view from the inside."""
 
     group: str
@@ -185,9 +187,7 @@ def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
     count, seconds = _parsed(rate) if isinstance(rate, str) else rate
     if seconds <= 0:
         raise ImproperlyConfigured(f"the period of the rate {rate!r} must be above 0")
-    if count == 0:
-        return cast("tuple[Limit, ...]", (Blocked(),)), 0
-    return (CallLimit(count, computed_seconds(seconds), RateLimitAlgorithm.FIXED_WINDOW),), seconds
+    return limits_of_rate(count, seconds, RateLimitAlgorithm.FIXED_WINDOW), seconds if count else 0
 
 
 def _parsed(rate: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from limits_app import conf
 from limits_app.conf import RefusalHandler
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable
 from limits_app.engine.outcome import Outcome
-from limits_app.integrations.request import limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import REFUNDS, name_of, set_headers
 from limits_app.services.limit_words import limit_name
 
@@ -32,6 +32,7 @@ logger = logging.getLogger("limits_app")
 REFUSALS: Final = (LimitExceeded, StoreUnavailable)
 """The errors that are answered with a refusal."""
 
+_HANDLER: Final = conf.REFUSAL_HANDLER.name
 TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
 QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -65,11 +66,12 @@ def refusal(
     prefer HTML, and problem details (RFC 9457) for others. Caches do not keep it.
     With `refunds`, the request is refunded what it was charged when this is its response.
     """
-    limits = limits_of(request)
+    limits: RequestLimits = getattr(request, "limits", None) or limits_of(request)
     content = content_of(error)
     if isinstance(error, LimitExceeded):
         content = content._replace(request_id=limits.request_id)
-    handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings)
+    has_handler = limits.settings[_HANDLER] is not None
+    handler = conf.function_of(conf.REFUSAL_HANDLER, limits.settings) if has_handler else None
     response = None if handler is None else _own(handler, request, error)
     if response is None and _wants_page(request):
         response = _page(request, content)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from http import HTTPStatus
+from ipaddress import IPv4Address, IPv6Address
+from operator import attrgetter
 from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, Unpack, cast
@@ -23,29 +25,50 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 
 from limits_app import conf, services
-from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
-from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, StoreUnavailable, Unresolved
 from limits_app.engine.outcome import Outcome
 from limits_app.integrations.access import ais_exempt, is_exempt
-from limits_app.integrations.charges import NOTHING, Charge, Charges, Key, one_of_each, refund, transfer_former_charge
-from limits_app.integrations.endpoints import EndpointTable, endpoints
-from limits_app.integrations.exemptions import has_exemptions
-from limits_app.integrations.identity import Identity, entity_of_user, identify, possible_user
-from limits_app.models.usage import REQUEST_ID_LENGTH
-from limits_app.models.users import entity_name
-from limits_app.policies import AccessVerdict, Limits, resolver
-from limits_app.policies import Key as ResolverKey
-from limits_app.services.access import acquire_nothing
-from limits_app.services.amounts import AcquireOptions, CheckOptions, RequestedAmounts, Resources, TryOptions
-from limits_app.services.request import Request, Source
+from limits_app.integrations.charges import (
+    NOTHING,
+    Charge,
+    Key,
+    are_held,
+    missing,
+    named_by,
+    refund,
+    refund_all,
+    transfer_former_charge,
+)
+from limits_app.integrations.identity import Identity, address_of, entity_of_user, identify, possible_user
+from limits_app.services import charging
+from limits_app.services.access import AccessTable, acquire_nothing
+from limits_app.services.amounts import (
+    AcquireOptions,
+    CheckOptions,
+    RequestedAmounts,
+    Resources,
+    TryOptions,
+    one_of_each,
+)
+from limits_app.services.endpoints import EndpointTable, endpoints
+from limits_app.services.exempting import has_exemptions
+from limits_app.services.integration import (
+    REQUEST_ID_LENGTH,
+    WEB_REQUEST,
+    AccessVerdict,
+    Acquisition,
+    Amount,
+    Limits,
+    entity_name,
+)
+from limits_app.services.request import POLICIES, Request, Source
 from limits_app.services.unavailable import without_limits
-from limits_app.usage.denial_counter import WEB_REQUEST
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
 _ENABLED: Final = conf.ENABLED.name
 _EXEMPT: Final = conf.EXEMPT.name
+_OUTCOME, ACQUISITION = attrgetter("outcome"), attrgetter("acquisition")
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
 _RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
@@ -75,19 +98,21 @@ class RequestLimits:
     Acquisitions are released when the response was sent, at the latest. That needs the middleware, or a decorated view.
     """
 
-    refused: tuple[Acquisition, ...] | None = None
-    """What rejected the request; None as long as nothing did."""
+    refused: tuple[Outcome, ...] | None = None
+    """The decisions that rejected the request; None as long as nothing did."""
     throttled_status: int | None = None
     """The status of the response that a view of the REST framework makes of a rejection."""
     has_middleware = False
     """Whether a middleware releases the acquisitions, and sets the headers."""
     has_decorator = False
     """Whether a decorated view releases the acquisitions, and sets the headers."""
+    user_without_session: object = None
+    """The user as Django reads it from the session, where that was empty when the middleware was called."""
     enforced = False
     """Whether the rules for the URL of the request were applied."""
     is_refunded = False
     """Whether the request was refunded what integrations charged, after it was rejected."""
-    source: Source = resolver
+    source: Source = POLICIES
     """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
@@ -97,15 +122,14 @@ class RequestLimits:
         self._reference = ref(request)
         self.settings = conf.current()
         """The settings, which do not change while the request is answered."""
-        self.acquired: list[Acquisition] = []
-        """The admitted acquisitions, in order."""
+        self.charges: list[Charge] = []
+        """What the request was charged by integrations and by code of the site, in order, and was not refunded."""
+        self.is_charged = False
+        """Whether integrations have charged anything, even if that was refunded."""
         self.throttled: dict[Key, Outcome] = {}
         """The outcomes with which throttles of the REST framework rejected the request."""
-        self.charges = Charges()
-        """What integrations charged."""
         self.log_ins: list[Acquisition] = []
         """The attempts to log in; those that did not fail are refunded at the end."""
-        self._acquired_by_name: list[tuple[str, Acquisition]] = []
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
@@ -116,6 +140,7 @@ class RequestLimits:
         self._judged_user: object = None
         self.needs_verdict: bool = self.settings[_ENABLED]
         """Whether anyone at all is blocked or exempt; True until the table is known."""
+        self._may_have_plan = True
         self._table: EndpointTable | None = None
         WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
@@ -145,6 +170,16 @@ class RequestLimits:
         return None if self.is_over else possible_user(self.request)
 
     @property
+    def address(self) -> IPv4Address | IPv6Address | None:
+        """The whole address of the client; None where it is unknown, or the request is over."""
+        return None if self.is_over else address_of(self.request)
+
+    @property
+    def access(self) -> AccessTable:
+        """Who is blocked or exempt."""
+        return self.table.access
+
+    @property
     def has_table(self) -> bool:
         """Whether the URL rules, and who is blocked or exempt, are known without a query."""
         return self._table is not None
@@ -164,6 +199,7 @@ class RequestLimits:
         self.verdicts.clear()
         settings = self.settings
         self.needs_verdict = settings[_ENABLED] and (table.access.has_entries or has_exemptions(settings[_EXEMPT]))
+        self._may_have_plan = settings[_PLAN] is not None or bool(table.access.index.groups)
 
     def forget_former_user(self) -> None:
         """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
@@ -235,21 +271,22 @@ class RequestLimits:
         return await sync_to_async(self.plan_of)(entity)
 
     @property
+    def acquired(self) -> list[Acquisition]:
+        """The admitted acquisitions, in order, without those that were refunded."""
+        return [*dict.fromkeys(map(ACQUISITION, self.charges))]
+
+    @property
     def acquisitions(self) -> dict[str, Acquisition]:
         """The acquisitions by resource; of several acquisitions of one resource the latest.
 
         `request.limits.acquisitions["api"].update({"tpm": 312})` reports the amount that was used.
         """
-        found: dict[str, Acquisition] = {}
-        for acquisition in self.acquired:
-            names = [name for name, one in self._acquired_by_name if one is acquisition]
-            found |= dict.fromkeys([*names, *self.charges.resources_of(acquisition)], acquisition)
-        return found
+        return {one.resource: one.acquisition for one in self.charges if one.acquisition is not None}
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """The decisions that admitted the request, in order."""
-        return tuple(acquisition.outcome for acquisition in self.acquired)
+        return tuple(map(_OUTCOME, self.acquired))
 
     @property
     def degraded(self) -> bool:
@@ -299,26 +336,10 @@ class RequestLimits:
         return await sync_to_async(self.check)(resource, **options)
 
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
-        if acquisition.holds_permits:
-            acquisition.enter_block()  # nested requests do not take permits again
-        self.acquired.append(acquisition)
-        names = (resource,) if isinstance(resource, str) else resource
-        self._acquired_by_name += [(name, acquisition) for name in names]
+        charging.hold_here(acquisition)  # nested requests do not take permits again
+        for name in (resource,) if isinstance(resource, str) else resource:
+            self.charges.append(Charge(name, None, acquisition=acquisition, by_view=True))
         return acquisition
-
-    def _charge_nothing(self, key: Key, named: Mapping[str, Amount], requested: RequestedAmounts) -> Acquisition:
-        """Note that nothing is charged for a key, since the request is exempt, or what is charged."""
-        if is_exempt(self):
-            self.refund_charges()
-        acquisition = acquire_nothing(requested or partial(one_of_each, named))
-        return self.note_charge(acquisition, ((key, named, ""),))
-
-    def refund_charges(self) -> None:
-        """Refund what integrations charged before the user was known, who is exempt."""
-        before = [one for one in self.acquired if self.charges.resources_of(one)]
-        if before:
-            self.charges.refund(before)
-            self.acquired = [one for one in self.acquired if one not in before]
 
     def charge(
         self,
@@ -335,23 +356,11 @@ class RequestLimits:
         `requested` replaces `named` where nothing was charged before. Returns the last acquisition of the resource.
         Raises what `limits.acquire` raises.
         """
-        key = resource, entity
+        charge = Charge(resource, entity, named, requested, default_limits)
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
-        with self._charge_locks.setdefault(key, RLock()) if timeout == 0 else nullcontext():
-            if self.needs_verdict and is_exempt(self, key):
-                return self._charge_nothing(key, named, requested)
-            if self.charges:
-                transfer_former_charge(self, resource, entity, default_limits)
-            missing = self._missing((*key, default_limits, self.plan_of(entity)), named, requested)
-            if missing is None:
-                return self.charges[key].acquisitions[-1]
-            try:
-                acquisition = missing.acquire(timeout)
-            except LimitExceeded as error:
-                self.refuse(error)
-                raise
-            return self.note_charge(acquisition, ((key, named, ""),))
+        with self._charge_locks.setdefault(charge.key, RLock()) if timeout == 0 else nullcontext():
+            return self.take(charge, timeout)
 
     async def acharge(
         self,
@@ -364,62 +373,112 @@ class RequestLimits:
         default_limits: Limits = (),
     ) -> Acquisition:
         """`charge` for asyncio."""
-        key = resource, entity
-        lock = self._charge_locks.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
+        charge = Charge(resource, entity, named, requested, default_limits)
+        lock = self._charge_locks.setdefault((*charge.key, asyncio.get_running_loop()), asyncio.Lock())
         async with lock if timeout == 0 else nullcontext():
-            if await ais_exempt(self, key):
-                return await sync_to_async(self._charge_nothing)(key, named, requested)
-            if self.charges and await self.aentity() == entity and len(self.identities) > 1:
-                await sync_to_async(transfer_former_charge)(self, resource, entity, default_limits)
-            missing = self._missing((*key, default_limits, await self.aplan_of(entity)), named, requested)
-            if missing is None:
-                return self.charges[key].acquisitions[-1]
-            try:
-                acquisition = await missing.aacquire(timeout)
-            except LimitExceeded as error:
-                self.refuse(error)
-                raise
-            return self.note_charge(acquisition, ((key, named, ""),))
+            return await self.atake(charge, timeout)
 
-    def _missing(self, key: ResolverKey, named: Mapping[str, Amount], requested: RequestedAmounts) -> Request | None:
-        """The request for what was not charged yet; None where all of it was."""
-        held = self.charges.held(key[:2]) if self.charges else None
-        if held is not None:
-            requested = held.missing(named)
-            if requested is None:
-                return None
-        request = Request(key, requested or partial(one_of_each, named), self.source)
-        request.requires_usage = False
-        return request
+    def take(self, charge: Charge, timeout: float | None = 0) -> Acquisition:
+        """Charge something, as far as it was not charged before, while no other thread or task charges it.
 
-    def note_charge(
-        self, acquisition: Acquisition, charged: Iterable[tuple[Key, Mapping[str, Amount], str]]
-    ) -> Acquisition:
-        """Note that an acquisition was charged for each resource and entity; LimitExceeded where it was rejected.
-
-        `charged` has each of these with the amounts that it names, and the prefix of its keys in the acquisition.
+        Returns the last acquisition of the resource. Raises what `limits.acquire` raises.
         """
-        if not acquisition.successful:
-            self.refused = (acquisition,)
-            raise LimitExceeded.of(acquisition)
-        if acquisition.holds_permits:
-            # The view may run in another thread or task than the middleware that charges its request.
-            acquisition.enter_block(elsewhere=True)
-        self.acquired.append(acquisition)
-        for key, named, prefix in charged:
-            earlier = self.charges.held(key) if self.charges else None
-            charge = Charge((acquisition,), named, prefix)
-            self.charges[key] = charge if earlier is None else earlier.followed_by(charge)
+        key, requested = (charge.resource, charge.entity), charge.requested
+        if self.needs_verdict and is_exempt(self, key):
+            return self._take_nothing(charge)
+        if self.charges:
+            transfer_former_charge(self, charge)
+            earlier = self.held(*key)
+            requested = missing(earlier, charge.named) if earlier else requested
+            if earlier and requested is None:
+                return cast("Acquisition", earlier[-1].acquisition)
+        requested = requested or partial(one_of_each, charge.named)
+        plan = self.plan_of(charge.entity) if self._may_have_plan else None
+        try:
+            request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+            acquisition = request.acquire(timeout)
+        except LimitExceeded as error:
+            self.refuse(error)
+            raise
+        if self.charges:
+            self.note(charge, acquisition)
+        else:
+            charge.acquisition, self.charges, self.is_charged = acquisition, [charge], True
         return acquisition
+
+    async def atake(self, charge: Charge, timeout: float | None = 0) -> Acquisition:
+        """`take` for asyncio."""
+        key, requested = (charge.resource, charge.entity), charge.requested
+        if await ais_exempt(self, key):
+            return await sync_to_async(self._take_nothing)(charge)
+        if self.charges:
+            if await self.aentity() == charge.entity and len(self.identities) > 1:
+                await sync_to_async(transfer_former_charge)(self, charge)
+            earlier = self.held(*key)
+            requested = missing(earlier, charge.named) if earlier else requested
+            if earlier and requested is None:
+                return cast("Acquisition", earlier[-1].acquisition)
+        requested = requested or partial(one_of_each, charge.named)
+        plan = await self.aplan_of(charge.entity) if self._may_have_plan else None
+        try:
+            request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+            acquisition = await request.aacquire(timeout)
+        except LimitExceeded as error:
+            self.refuse(error)
+            raise
+        self.note(charge, acquisition)
+        return acquisition
+
+    def _take_nothing(self, charge: Charge) -> Acquisition:
+        """Note that a charge takes nothing, since the request is exempt, or the entity that is charged."""
+        if is_exempt(self):
+            self.refund_charges()
+        acquisition = acquire_nothing(charge.amounts)
+        self.note(charge, acquisition)
+        return acquisition
+
+    def note(self, charge: Charge, acquisition: Acquisition) -> None:
+        """Note an acquisition that was admitted for a charge; what it names replaces the 1 that was taken before."""
+        charge.acquisition, self.is_charged = acquisition, True
+        if self.charges:
+            earlier = self.held(charge.resource, charge.entity)
+            for one in earlier:
+                one.report_unused(charge.named.keys() - named_by(earlier))
+            for one in self._of(charge.resource, charge.entity) if not earlier else ():
+                one.is_former = True
+        self.charges.append(charge)
+
+    def held(self, resource: str, entity: str | None) -> list[Charge]:
+        """What integrations have charged a resource for an entity, in order; empty where that was refunded."""
+        charges = self._of(resource, entity)
+        return charges if are_held(charges) else []
+
+    def _of(self, resource: str, entity: str | None) -> list[Charge]:
+        return [
+            one
+            for one in self.charges
+            if not (one.by_view or one.is_former) and one.resource == resource and one.entity == entity
+        ]
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether an integration has charged a resource for an entity, and that was not refunded."""
-        return self.charges.held((resource, entity)) is not None
+        return bool(self.held(resource, entity))
 
-    def refuse(self, error: Exception) -> Sequence[Acquisition]:
-        """Note a rejection; return what rejected the request."""
-        refused = rejected_acquisition(error)
-        self.refused = (self.refused or ()) if refused is None else (refused,)
+    def refund(self, acquisitions: Collection[Acquisition]) -> None:
+        """Refund some acquisitions, which do not count for the request any more."""
+        refund_all(self.charges, acquisitions)
+        self.charges = [one for one in self.charges if one.acquisition not in acquisitions]
+
+    def refund_charges(self) -> None:
+        """Refund what integrations charged before the user was known, who is exempt."""
+        of_integrations = [one.acquisition for one in self.charges if not one.by_view]
+        self.refund([one for one in self.acquired if one in of_integrations])
+
+    def refuse(self, error: Exception) -> Sequence[Outcome]:
+        """Note a rejection; return the decisions that rejected the request."""
+        if isinstance(error, LimitExceeded) and error.refused is not None:
+            self.refused = (error.outcome,)
+        self.refused = self.refused or ()
         return self.refused
 
     def end(self) -> None:
@@ -468,7 +527,7 @@ class RequestLimits:
 
         Of what views acquired themselves, unreported amounts are refunded. Call it when no view runs any more.
         """
-        if self.acquired:
-            self.charges.refund(self.acquired)
+        if self.charges:
+            refund_all(self.charges, self.acquired)
         self.is_refunded = True
         self.refused = self.refused or ()

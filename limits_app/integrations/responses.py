@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from itertools import chain
 from math import ceil
 from operator import attrgetter
 from time import time
@@ -23,27 +24,27 @@ from django.http import FileResponse, HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
-from limits_app.acquiring.acquisition import Acquisition
 from limits_app.conf import Headers
-from limits_app.engine.algorithms import Rule
-from limits_app.engine.limits import Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.engine.plan import Claim, PlannedLimit
-from limits_app.integrations.request import RequestLimits
+from limits_app.engine.outcome import Outcome
+from limits_app.integrations.request import ACQUISITION, RequestLimits
+from limits_app.services.integration import Amount
 
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 _ADDED: Final = "limits_headers"
 """The attribute of a response with the `_Added` by the names of its headers; a cache keeps it too."""
 _FORMAT: Final = conf.HEADERS.name
-_RESOURCE: Final = attrgetter("resource")
 _MUST_SETTLE: Final = attrgetter("must_settle")
-_SECOND: Final = 1_000_000
+_OUTCOME, _STATUSES = attrgetter("outcome"), attrgetter("violations", "passed")
+_RESOURCE, _PLACE = attrgetter("resource"), attrgetter("place")
+_DRAFT: Final = ("RateLimit-Policy", "RateLimit")
+_WITHOUT_RESET: Final = frozenset({"blocked", "resource"})
+"""The types of limits that time does not bring back."""
 _LIMIT: Final = "X-RateLimit-Limit"
 _REMAINING: Final = "X-RateLimit-Remaining"
 _RESET: Final = "X-RateLimit-Reset"
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _SECONDS_OF_A_DECADE: Final = 315_360_000
-_PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 _PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
 """Responses that are being sent, with the limits to release; the request is kept alive until then."""
 
@@ -59,20 +60,23 @@ class _Added(NamedTuple):
 
 
 class _Quota(NamedTuple):
-    """What clients learn about one limit; `reset_seconds` is when it is unused again, None for permits."""
+    """What clients learn about one limit, in whole units; `reset_seconds` is when it is unused again, None for permits.
 
-    claim: Claim
-    limit: PlannedLimit
+    The other fields are those of its status; `rejects` says that it rejects the request.
+    """
+
+    name: str
+    type: str
+    limit: Amount
+    window_seconds: float | None
+    capacity: Amount
     remaining: int
     reset_seconds: int | None
+    rejects: bool
 
     def urgency(self) -> tuple[bool, float, int]:
         """How close it is to its end; a limit that rejects comes first."""
-        claim, rule, place = self.claim, self.limit.rule, self.limit.place
-        rejects = (
-            not claim.admitted and rule.charged(claim.states[place], claim.decided_at, claim.amounts[place]) is None
-        )
-        return rejects, -self.remaining / max(rule.limit.ceiling, 1), self.reset_seconds or 0
+        return self.rejects, -self.remaining / max(self.capacity, 1), self.reset_seconds or 0
 
 
 def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
@@ -80,58 +84,74 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
 
     That is released when the response was sent, or was dropped.
     """
-    acquisitions = limits.acquired if limits.refused is None else _after_rejection(response, limits, final=final)
-    if acquisitions:
-        set_headers(response, limits, acquisitions)
+    acquired = dict.fromkeys(map(ACQUISITION, limits.charges))
+    if limits.refused is None:
+        outcomes: Sequence[Outcome] = tuple(map(_OUTCOME, acquired))
+    else:
+        outcomes = _after_rejection(response, limits, final=final)
+    if outcomes:
+        set_headers(response, limits, outcomes)
     if not final:
         return
     if limits.log_ins:
         limits.settle_log_ins(response.status_code)
+    if response.streaming or any(map(_MUST_SETTLE, acquired)):
+        _release_when_sent(response, limits)
+    else:
+        for acquisition in acquired:
+            acquisition.release()
+
+
+def _release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
         streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
-        _PENDING[ref(response, _release_response)] = limits, limits.request
-        _release_with_body(limits)
-    else:
-        limits.end()
+    _PENDING[ref(response, _release_response)] = limits, limits.request
+    _release_with_body(limits)
 
 
-def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final: bool) -> Sequence[Acquisition]:
+def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final: bool) -> Sequence[Outcome]:
     """Return what the headers of a response report after a rejection; refund a request whose `final` response it is."""
     refunds = getattr(response, REFUNDS, None)
-    refused, found = limits.refused or (), cast("Sequence[Acquisition]", ())
+    refused = limits.refused or ()
+    outcomes: Sequence[Outcome] = ()
     if refunds is None and response.status_code == limits.throttled_status:
         response.headers["Cache-Control"] = "no-store"
-        found, refunds = refused, True
+        outcomes, refunds = refused, True
         setattr(response, REFUNDS, refunds)
     elif refunds is None:
-        found = refused if limits.is_refunded else (*limits.acquired, *refused)
+        outcomes = refused if limits.is_refunded else (*limits.outcomes, *refused)
     if refunds and final:
         limits.undo()
-    return found
+    return outcomes
 
 
-def set_headers(response: HttpResponseBase, limits: RequestLimits, acquisitions: Sequence[Acquisition]) -> None:
-    """Add headers with the remaining amounts of the limits of some acquisitions.
+def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Sequence[Outcome]) -> None:
+    """Add headers with the remaining amounts of the limits in some outcomes.
 
     Headers that the view has set itself, as one that forwards the response of an upstream, stay: fields of the draft
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
     form = limits.settings[_FORMAT]
-    quotas = {} if form is Headers.NONE else _quotas(acquisitions)
+    quotas = () if form is Headers.NONE else _quotas(outcomes)
     if not quotas:
         return
     if hasattr(response, _ADDED):  # by an inner integration
         remove_headers(response)
     added: dict[str, _Added] = {}
     if form is not Headers.LEGACY:
-        for name, own in _draft(quotas).items():
+        policies, left = [], []
+        for quota in quotas:
+            policy, most = _policy(*quota[:4])
+            policies.append(policy)
+            reset = "" if quota.reset_seconds is None else f";t={quota.reset_seconds}"
+            left.append(f'"{quota.name}";r={min(quota.remaining, most)}{reset}')  # a burst is no part of the quota
+        for name, own in zip(_DRAFT, map(", ".join, (policies, left)), strict=True):
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own
             added[name] = _Added(value, before)
     if form is not Headers.DRAFT:
-        legacy = _legacy(max(quotas.values(), key=_Quota.urgency))
+        legacy = _legacy(max(quotas, key=_Quota.urgency))
         for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
             added[name] = _Added(number, response.headers.get(name))
             _set_header(response, name, number)
@@ -158,63 +178,43 @@ def name_of(resource: str | None, key: str) -> str:
     return key if resource is None else f"{resource}:{key}"
 
 
-def _quotas(acquisitions: Sequence[Acquisition]) -> Mapping[str, _Quota]:
+def _quotas(outcomes: Sequence[Outcome]) -> Collection[_Quota]:
     """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
-    resources: set[str | None] = set()
-    for one in acquisitions:
-        resources.update(map(_RESOURCE, one.claim.plan.scopes))
+    statuses = chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))
+    names_resource = len(set(map(_RESOURCE, statuses))) > 1
     found: dict[str, _Quota] = {}
-    for one in acquisitions:
-        claim, now = one.claim, one.claim.decided_at
-        for limit in () if claim.shape.is_degraded else claim.shape.limits:
-            rule, state = limit.rule, claim.states[limit.place]
-            name = name_of(claim.plan.scopes[limit.scope_index].resource, rule.key) if len(resources) > 1 else rule.key
-            remaining = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
-            reset_seconds = (
-                None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND), 0)
-            )  # rounded up
-            if isinstance(rule.limit, Blocked):
-                remaining, reset_seconds = 0, None
-            quota = _Quota(claim, limit, remaining, reset_seconds)
-            if name not in found or quota.urgency() >= found[name].urgency():
-                found[name] = quota
-    return found
-
-
-def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
-    policies, left = [], []
-    for name, quota in quotas.items():
-        policy, most = _policy(name, quota.limit.rule)
-        policies.append(policy)
-        text = f'"{name}";r={min(quota.remaining, most)}'  # a burst is no part of the quota
-        left.append(text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}")
-    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)}
+    for outcome in outcomes:
+        for status in () if outcome.degraded else sorted((*outcome.violations, *outcome.passed), key=_PLACE):
+            quota = _Quota(
+                name_of(status.resource, status.key) if names_resource else status.key,
+                status.type,
+                status.limit,
+                status.window_seconds,
+                status.capacity,
+                int(status.remaining),
+                None if status.type in _WITHOUT_RESET else ceil(status.reset_after),
+                status in outcome.violations,
+            )
+            if quota.name not in found or quota.urgency() >= found[quota.name].urgency():
+                found[quota.name] = quota
+    return found.values()
 
 
 @lru_cache(maxsize=4096)
-def _policy(name: str, rule: Rule) -> tuple[str, int]:
+def _policy(name: str, kind: str, limit: Amount, seconds: float | None) -> tuple[str, int]:
     """Return the item of a limit, and its `q`, which is whole.
 
     A capacity below 1 is sent as 1 in a longer window. A window that is not in whole seconds is left out.
     """
-    limit = rule.limit
-    if isinstance(limit, Blocked):
+    if kind == "blocked":
         return f'"{name}";q=0', 0
-    most = max(int(limit.capacity), 1)
-    if isinstance(limit, ResourceLimit):
+    most = max(int(limit), 1)
+    if kind == "resource":
         return f'"{name}";q={most};qu="concurrent-requests"', most
-    seconds = _window_seconds(limit)
-    if seconds is not None and limit.capacity < 1:
-        seconds /= limit.capacity
+    if seconds is not None and limit < 1:
+        seconds /= limit
     window = f";w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else ""
     return f'"{name}";q={most}{window}', most
-
-
-def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
-    """Return the length of a window as clocks usually have it; None for months."""
-    if not isinstance(limit, QuotaLimit):
-        return limit.window_seconds
-    return _PERIODS.get(limit.period) if limit.period else limit.session_seconds
 
 
 def _legacy(quota: _Quota) -> dict[str, str | None]:
@@ -222,9 +222,8 @@ def _legacy(quota: _Quota) -> dict[str, str | None]:
 
     A limit below 1 is sent as 1, as in the draft. None removes the header of another limit.
     """
-    limit = quota.limit.rule.limit
     return {
-        _LIMIT: str(0 if isinstance(limit, Blocked) else max(int(limit.ceiling), 1)),
+        _LIMIT: str(0 if quota.type == "blocked" else max(int(quota.capacity), 1)),
         _REMAINING: str(quota.remaining),
         _RESET: None if quota.reset_seconds is None else str(ceil(time()) + quota.reset_seconds),
     }

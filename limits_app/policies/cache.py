@@ -127,6 +127,8 @@ class KeptConfiguration:
         """The templates of clients with rows, which a change of a client leaves as they are."""
         self.pools: Kept[Key, tuple[int, ResolvedSet]] = Kept()
         """The limits of pools, with the generation that each was read in."""
+        self.url_rules: object = None
+        """The rules for URLs that were read last, with the number of their generation; `services` read them."""
         self.noted: set[tuple[str, Limits]] = set()
         """The limits of code that were written to the database."""
         self.generation = next(_GENERATIONS)
@@ -187,7 +189,7 @@ class KeptConfiguration:
         """Whether `follow` has nothing to do; calls no other machine."""
         alias, is_fresh = conf.get(conf.STORE), monotonic() < self.due_at
         try:
-            store, seen = resilient_store(alias).open(), self.sync.seen.get(alias)
+            store, seen = resilient_store(alias), self.sync.seen.get(alias)
             if store.remote:
                 return is_fresh and lasts(self._looked_at, _VERSION_SECONDS, monotonic())
             return is_fresh and seen is not None and store.version(self.namespace.keys.configuration) == seen
@@ -212,6 +214,7 @@ class KeptConfiguration:
     def clear(self) -> None:
         """Forget everything."""
         self.sync.forget()
+        self.url_rules = None
         self.noted.clear()
         self._forget_times()
 
@@ -275,17 +278,18 @@ class CurrentConfiguration:
 
     def __init__(self) -> None:
         self._reader = IdentifierReader(lambda: [(kept.namespace, kept.known) for kept in self.all()])
-        self._whole_site = KeptConfiguration(self._reader.start)
+        self.of_whole_site = KeptConfiguration(self._reader.start)
+        """That of sites without namespaces."""
         self._kept: Kept[SiteNamespace, KeptConfiguration] = Kept()
         self._locks = KeyLocks()
 
     def current(self) -> KeptConfiguration:
         """What is kept for the present namespace."""
         if not sources.is_used:
-            return self._whole_site
+            return self.of_whole_site
         namespace = current_namespace()
         if namespace is WHOLE_SITE:
-            return self._whole_site
+            return self.of_whole_site
         aged = self._kept.get(namespace)
         return self._begin(namespace) if aged is None else aged.value
 
@@ -328,7 +332,7 @@ class CurrentConfiguration:
 
     def all(self) -> list[KeptConfiguration]:
         """All that is kept."""
-        return [self._whole_site, *[aged.value for aged in list(self._kept.values.values())]]
+        return [self.of_whole_site, *[aged.value for aged in list(self._kept.values.values())]]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -477,7 +481,8 @@ class Resolver(_Source):
         return self._cached(key, None)
 
     def _cached(self, key: Key, shared: Hashable) -> ResolvedSet | None:
-        configuration = self._configurations.current()
+        configurations = self._configurations
+        configuration = configurations.current() if sources.is_used else configurations.of_whole_site
         seen = configuration.sync.seen  # before anything is looked up
         if monotonic() >= configuration.due_at:
             return None

@@ -71,6 +71,8 @@ class AccessTable:
     def _forget(self, seen: object) -> None:
         self._chains: dict[Subject, Sequence[EntityPolicies]] = {}
         self._groups: dict[Any, dict[str, str]] = {}
+        self._limited: set[tuple[str, ...]] = set()
+        """The identities of requests that no policy blocks or exempts, at any time, until something changes."""
         self.seen = seen
         """What the process knew of changes when the first of them was read."""
 
@@ -100,22 +102,33 @@ class AccessTable:
         if not self.has_entries:
             return LIMITED
         self._follow()
+        limited, names = self._limited, []  # another set after a change
         now = datetime.fromtimestamp(resolver.clock(), UTC)
         judged = partial(access_of, switch=self.index.switch, now=now, on_resource=resource is not None)
         known: list[Sequence[EntityPolicies]] = []
         unread: list[Sequence[EntityPolicies]] = []
         error: Unresolved | None = None
         for name, plan in identities:
+            names.append(name)
             try:
                 known += filter(None, [self._chain(name, plan, resource, now)])
             except Unresolved as failed:
                 error = failed
                 unread += [[one] for one in [self.index.policies_of(name, resource)] if one is not None]
+        if not (known or unread or error or self.index.plans):
+            if len(limited) >= _MOST_KEPT:
+                limited.clear()
+            limited.add(tuple(names))
         verdict = judged([*known, *unread])
         if error is None or verdict.access is Access.BLOCKED:
             return verdict
         without_limits(error)
         return judged(known)
+
+    def is_limited(self, names: Sequence[str]) -> bool:
+        """Whether a request with some identities is known to be limited, by what is not a policy of one resource."""
+        self._follow()
+        return tuple(names) in self._limited
 
     def is_blocked_for_some(self, resource: str) -> bool:
         """Whether a resource is blocked for some clients only."""

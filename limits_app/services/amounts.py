@@ -12,7 +12,7 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.amounts import Amount, Requested
 from limits_app.engine.errors import InvalidLimit, InvalidRequest
 from limits_app.engine.keys import EntityName
-from limits_app.engine.limits import Blocked, CallLimit
+from limits_app.engine.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.engine.notation import CALLS, checked_limits
 from limits_app.models.patterns import check_client
 from limits_app.models.users import entity_name
@@ -102,3 +102,34 @@ def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
     """The error for keys without a limit, with the keys that have one."""
     listed = ", ".join(sorted(keys)) or "none"
     return InvalidRequest(f"No limit has the key {', '.join(unknown)}; must be one of: {listed}")
+
+
+def one_of_each(named: Mapping[str, Amount], limits: LimitSet) -> Mapping[str, Amount] | None:
+    """The amounts that are named, and 1 of every other limit.
+
+    Calls and permits count 1 by default. Without this, a rate that an administrator adds to a resource would be an
+    error wherever no code names it.
+    """
+    if not named:
+        return limits.ones
+    if all(isinstance(limit, Blocked) for limit in limits):
+        return None  # a name cannot be wrong where there are no limits
+    return {**(limits.ones or {}), **named}
+
+
+def amount_of_each(amount: Amount, limits: LimitSet) -> Mapping[str, Amount] | None:
+    """The amount for every rate and for the calls; permits count 1."""
+    return {limit.key: amount for limit in limits if isinstance(limit, MeteredLimit | CallLimit)}
+
+
+def remaining_amounts(
+    taken: Mapping[str, Amount], named: Mapping[str, Amount], limits: LimitSet
+) -> Mapping[str, Amount]:
+    """The amounts that are named now, less the permits that are held; 0 of everything else that was taken."""
+    rest: dict[str, Amount] = {
+        limit.key: 0 for limit in limits if limit.key in taken and not isinstance(limit, MeteredLimit)
+    }
+    permits = {limit.key for limit in limits if isinstance(limit, ResourceLimit)}
+    for key, amount in named.items():
+        rest[key] = max(amount - taken[key], 0) if key in permits and key in taken else amount
+    return rest

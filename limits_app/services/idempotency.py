@@ -49,11 +49,11 @@ class IdempotentRequest(Request):
         self._requested_amounts: Requested = None
         self._is_repeated = False
 
-    def _limits(self, resolved: ResolvedSet) -> tuple[LimitSet, RequestedAmounts]:
-        limits, requested = super()._limits(resolved)
+    def _extend(self, resolved: ResolvedSet, limits: LimitSet) -> tuple[LimitSet, RequestedAmounts]:
+        """Return the limits with those of the key."""
         if not limits.scoped and resolved.shadow is None:
-            return limits, requested
-        amounts = self._requested_amounts = amounts_for(limits, requested)
+            return limits, self._requested
+        amounts = self._requested_amounts = amounts_for(limits, self._requested)
         self._same_scope = amounts_scope(self._key_scope, amounts if isinstance(amounts, Mapping) else {})
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         schema = schema_of((once,), limits.store.lease_us)

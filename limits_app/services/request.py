@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
+from limits_app import signals
 from limits_app.acquiring.acquisition import Acquisition, rejected_acquisition
 from limits_app.acquiring.blocking import checked_timeout
 from limits_app.acquiring.bound_limits import BoundLimits
@@ -25,7 +26,15 @@ from limits_app.engine.errors import (
 )
 from limits_app.engine.limits import Blocked
 from limits_app.engine.outcome import Outcome
-from limits_app.models.namespaces import SiteNamespace, current_namespace, entered, in_task, is_of_thread
+from limits_app.models.namespaces import (
+    WHOLE_SITE,
+    SiteNamespace,
+    current_namespace,
+    entered,
+    in_task,
+    is_of_thread,
+    sources,
+)
 from limits_app.policies import Key, MemberSet, PooledSet, ResolvedSet, resolver
 from limits_app.services import notify
 from limits_app.services.amounts import RequestedAmounts, amounts_for
@@ -52,6 +61,10 @@ class Source(Protocol):
     def catch_up(self, key: Key, stale: ResolvedSet | None, /) -> None: ...
 
 
+POLICIES: Final[Source] = resolver
+"""The source of the effective limits."""
+
+
 class Request:
     """A request for amounts of the effective limits of a key, which `source` resolves.
 
@@ -61,19 +74,33 @@ class Request:
 
     requires_usage = True
     """Whether a block of what it acquires must report the usage of rates."""
+    is_of_view = False
+    """Whether it is what integrations charge a web request.
+
+    Usage need not be reported then, and a rejection raises LimitExceeded. Whichever thread or task the view runs in
+    holds the permits.
+    """
     _time_left: Callable[[], float | None]
     """Returns how many seconds the request may still wait."""
     _resolved: ResolvedSet | None = None
     _shadowed: ResolvedSet | None = None
     """The resolved set, if it has limits in shadow mode that are still to be tried."""
     _fallback: LimitSet | None = None
+    _try: Callable[[LimitSet, Requested], Acquisition] | None = None
+    """Acquires without waiting, where that is more than `try_acquire`."""
+    _extend: Callable[[ResolvedSet, LimitSet], tuple[LimitSet, RequestedAmounts]] | None = None
+    """Returns other limits in place of the effective ones, and the amounts that are requested of them."""
     _namespace: SiteNamespace
     """That in which the request was admitted, for its extensions."""
 
-    def __init__(self, key: Key, requested: RequestedAmounts, source: Source = resolver) -> None:
+    def __init__(
+        self, key: Key, requested: RequestedAmounts, source: Source = POLICIES, *, is_of_view: bool = False
+    ) -> None:
         self._key = key
         self._requested = requested
         self._source = source
+        if is_of_view:
+            self.requires_usage, self.is_of_view = False, True
 
     def acquire(self, timeout: float | None = 0) -> Acquisition:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that.
@@ -83,7 +110,13 @@ class Request:
         if timeout != 0:
             self._time_left = _countdown(timeout)
         acquisition = self._finish(self._use(self._try if timeout == 0 else self._wait))
-        return acquisition if self._shadowed is None else follow(acquisition, self._shadowed, self._requested)
+        if self._shadowed is not None:
+            acquisition = follow(acquisition, self._shadowed, self._requested)
+        if self.is_of_view and not acquisition.successful:
+            raise LimitExceeded.of(acquisition)
+        if self.is_of_view and acquisition.holds_permits:
+            acquisition.enter_block(elsewhere=True)
+        return acquisition
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
         """`acquire` for asyncio."""
@@ -94,7 +127,13 @@ class Request:
             self._time_left = _countdown(timeout)
         acquired = await self._ause(self._atry if timeout == 0 else self._await)
         acquisition = self._finish(acquired, in_task=True)
-        return acquisition if self._shadowed is None else await afollow(acquisition, self._shadowed, self._requested)
+        if self._shadowed is not None:
+            acquisition = await afollow(acquisition, self._shadowed, self._requested)
+        if self.is_of_view and not acquisition.successful:
+            raise LimitExceeded.of(acquisition)
+        if self.is_of_view and acquisition.holds_permits:
+            acquisition.enter_block(elsewhere=True)
+        return acquisition
 
     def peek(self) -> Outcome:
         """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
@@ -132,22 +171,34 @@ class Request:
             else:
                 notify.rejected(extension.outcome)
 
-    def _use(self, use: Callable[[LimitSet, Requested], T]) -> T:
-        """Call `use` with the effective limits and the amounts, again after an error that `_recover` handles."""
+    @overload
+    def _use(self, use: Callable[[LimitSet, Requested], Acquisition] | None) -> Acquisition: ...
+
+    @overload
+    def _use(self, use: Callable[[LimitSet, Requested], T]) -> T: ...
+
+    def _use(self, use: Any) -> Any:
+        """Call `use` with the effective limits and the amounts, again after an error that `_recover` handles.
+
+        None is for `try_acquire` of the limits.
+        """
         try:
             while True:
                 try:
                     limits, requested = self._fallback, self._requested
                     if limits is None:
                         resolved = self._source.cached(self._key) or self._source.read(self._key)
-                        limits, requested = self._limits(resolved)
+                        self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
+                        limits = resolved.limit_set if resolved.available else resolved.in_store()
+                        if self._extend is not None:
+                            limits, requested = self._extend(resolved, limits)
                 except _RECOVERABLE as error:
                     self._recover(error)
                     continue
                 # An error of the site is raised.
                 amounts = requested(limits) if callable(requested) else requested
                 try:
-                    return use(limits, amounts)
+                    return limits.try_acquire(amounts) if use is None else use(limits, amounts)
                 except _RECOVERABLE as error:
                     self._recover(error)
         except SynchronousOnlyOperation as error:
@@ -160,7 +211,10 @@ class Request:
                 limits, requested = self._fallback, self._requested
                 if limits is None:
                     resolved = self._source.cached(self._key) or await sync_to_async(self._source.read)(self._key)
-                    limits, requested = self._limits(resolved)
+                    self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
+                    limits = resolved.limit_set if resolved.available else resolved.in_store()
+                    if self._extend is not None:
+                        limits, requested = self._extend(resolved, limits)
             except _RECOVERABLE as error:
                 await self._arecover(error)
                 continue
@@ -169,14 +223,6 @@ class Request:
                 return await use(limits, amounts)
             except _RECOVERABLE as error:
                 await self._arecover(error)
-
-    def _limits(self, resolved: ResolvedSet) -> tuple[LimitSet, RequestedAmounts]:
-        """Note what the next attempt uses, and return its limits, and the amounts that it requests of them.
-
-        Raises StoreUnavailable where it is known beforehand.
-        """
-        self._resolved, self._shadowed = resolved, None if resolved.shadow is None else resolved
-        return resolved.limit_set if resolved.available else resolved.in_store(), self._requested
 
     def _recover(self, error: Exception) -> None:
         """Prepare the next try after an error; raise where another try cannot help."""
@@ -204,9 +250,6 @@ class Request:
         else:
             self._recover(error)
 
-    def _try(self, limits: LimitSet, amounts: Requested) -> Acquisition:
-        return limits.try_acquire(amounts)
-
     async def _atry(self, limits: LimitSet, amounts: Requested) -> Acquisition:
         return await limits.atry_acquire(amounts)
 
@@ -233,9 +276,10 @@ class Request:
         if not acquisition.successful:
             notify.rejected(acquisition.outcome)
             return acquisition
-        notify.admitted(self._key[0], acquisition, in_task=in_task)
+        if notify.OBSERVERS or signals.limit_near.receivers:
+            notify.admitted(self._key[0], acquisition, in_task=in_task)
         if acquisition.limit_set.version is not None:  # limits without a version never change
-            acquisition.source, self._namespace = self, current_namespace()
+            acquisition.source, self._namespace = self, current_namespace() if sources.is_used else WHOLE_SITE
             acquisition.requires_usage = self.requires_usage
         return acquisition
 

@@ -166,6 +166,11 @@ class Trial:
                 await (self.tried.acancel if refunds_unreported else self.tried.arelease)()
 
 
+def is_limited(acquisition: Acquisition) -> bool:
+    """Whether an acquisition is of any limits, also of those in shadow mode."""
+    return acquisition.has_limits or acquisition.companion is not None
+
+
 def _requested_of(shadow: LimitSet, requested: RequestedAmounts) -> Mapping[str, Amount]:
     """The amounts of a request that the limits in shadow mode have keys for."""
     return _known(shadow, amounts_for(shadow, requested) or {})

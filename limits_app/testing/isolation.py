@@ -17,7 +17,6 @@ from limits_app.engine.limits import Limit
 from limits_app.engine.notation import checked_limits
 from limits_app.engine.record import schema_of
 from limits_app.forgetting import forget_compiled, forget_use
-from limits_app.integrations.endpoints import endpoints
 from limits_app.models import CodeLimits, Endpoint, PolicyEffect, code_limits
 from limits_app.models.in_tests import is_forbidden
 from limits_app.models.users import entity_name
@@ -34,6 +33,7 @@ from limits_app.policies import (
     read_in_background,
     resolver,
 )
+from limits_app.services.endpoints import endpoints
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock

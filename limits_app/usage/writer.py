@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, models, router
 from limits_app.acquiring.runtime import at_end, on_fork
 from limits_app.conf import test_runner
 from limits_app.engine.clock import Clock, as_clock, monotonic_us
-from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered
+from limits_app.models.namespaces import WHOLE_SITE, SiteNamespace, current_namespace, entered, sources
 from limits_app.stores.background import BackgroundTask
 
 logger = logging.getLogger("limits_app")
@@ -127,7 +127,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
 
     def _origin(self) -> Origin:
         """Where something is noted now."""
-        namespace = current_namespace()
+        namespace = current_namespace() if sources.is_used else WHOLE_SITE
         return _WHOLE_SITE if namespace is WHOLE_SITE else Origin(namespace, router.db_for_write(self.model))
 
     def _schedule_writing(self, origin: Origin) -> None:

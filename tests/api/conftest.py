@@ -10,8 +10,8 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import conf
-from limits_app.integrations.endpoints import endpoints
 from limits_app.policies import resolver
+from limits_app.services.endpoints import endpoints
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -14,8 +14,8 @@ import pytest
 from limits_app import CallLimit, LimitSet, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.engine.limit_checks import MAX_WINDOW_MILLI
 from limits_app.engine.limits import Limit
-from limits_app.integrations.celery.line import Place
-from limits_app.integrations.celery.requeue import Waiting
+from limits_app.services.task_lines import Place
+from limits_app.services.task_waiting import Waiting
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 

@@ -25,10 +25,10 @@ from limits_app import (
     limits,
 )
 from limits_app.integrations.celery import LimitedTask, TaskRefused, limited_task
-from limits_app.integrations.celery.requeue import Waiting, jittered
 from limits_app.integrations.celery.task import PLACES, REQUEUED
 from limits_app.integrations.celery.task_limits import TaskLimits, entered
 from limits_app.policies import resolver
+from limits_app.services.task_waiting import Waiting, jittered
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.usage.denial_counter import denials

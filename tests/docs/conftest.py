@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 from pytest_django import Settings
 
-from limits_app.integrations.endpoints import endpoints
 from limits_app.policies import resolver
+from limits_app.services.endpoints import endpoints
 from limits_app.stores import registry
 
 NUMBERS: Final = count(1)

@@ -155,6 +155,35 @@ def test_where_a_limit_comes_from_is_told(store: MemoryStore) -> None:
     assert site.try_acquire({"tpm": 1}).outcome.summary().startswith("'tpm' of api has 0 of 100 left")
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (RateLimit("tpm", 100, 60, burst=300), ("rate", 100, 60, 300)),
+        (CallLimit(7, 0.5), ("call", 7, 0.5, 7)),
+        (QuotaLimit("day", 9, "day"), ("quota", 9, 86_400, 9)),
+        (QuotaLimit("month", 9, "month"), ("quota", 9, None, 9)),
+        (QuotaLimit("session", 9, session_seconds=1800), ("quota", 9, 1800, 9)),
+        (DB, ("resource", 3, None, 3)),
+    ],
+    ids=lambda one: getattr(one, "key", ""),
+)
+def test_a_status_has_what_the_limit_admits_in_its_window(store: MemoryStore, limit: Any, expected: Any) -> None:
+    limits = scoped_set(store, limit)
+    [status] = limits.try_acquire({limit.key: 1}).outcome.passed
+    assert (status.type, status.limit, status.window_seconds, status.capacity) == expected
+
+
+def test_statuses_know_their_place_among_the_limits(store: MemoryStore) -> None:
+    limits = scoped_set(store, TPM, CallLimit(1, 60), DB)
+    used_up(limits, "call_count")
+    outcome = limits.try_acquire({"tpm": 1}).outcome
+    assert [(one.key, one.place) for one in (*outcome.violations, *outcome.passed)] == [
+        ("call_count", 1),
+        ("tpm", 0),
+        ("db", 2),
+    ]
+
+
 def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
     limits = scoped_set(store, TPM, DB)
     limits.try_acquire({"tpm": 80, "db": 0})
@@ -175,7 +204,9 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
         "overdrawn": [],
         "shadowed": [],
     }
-    assert list(told["violations"][0]) == [field.name for field in fields(LimitStatus)]  # type: ignore[index]
+    of_definition = {"type", "limit", "window_seconds", "place"}
+    names = [field.name for field in fields(LimitStatus) if field.name not in of_definition]
+    assert list(told["violations"][0]) == names  # type: ignore[index]
 
 
 def test_what_can_never_be_admitted_binds_more_than_any_wait(store: MemoryStore) -> None:

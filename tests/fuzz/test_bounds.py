@@ -16,12 +16,12 @@ from django.test import override_settings
 from limits_app.engine.limits import CallLimit, QuotaLimit
 from limits_app.engine.notation import parse_limit
 from limits_app.integrations.identity import client_of, entity_of_key, normalize_entity, resource_named
-from limits_app.integrations.routes import Route
 from limits_app.models.validators import validate_amounts, validate_json, validate_methods
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Response
 from limits_app.services.limits_file import read_content
+from limits_app.services.routes import Route
 
 LONG = 1_000_000
 MOST_SECONDS = 1.0

@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path as address
 from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
 from pytest_django import DjangoAssertNumQueries, Settings
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.response import Response
@@ -375,6 +376,38 @@ def test_an_anonymous_page_makes_no_query_and_does_not_vary_by_cookie(
     with django_assert_num_queries(0):
         response = Client().get("/")
     assert (response.status_code, response.has_header("Vary")) == (200, False)
+
+
+def lazy_user(get_response: Any) -> Any:
+    """A middleware that reads users from a header when they are first looked at, as a site may have one."""
+
+    def middleware(request: HttpRequest) -> Any:
+        name = request.headers.get("X-Token")
+        if name:
+            request.user = SimpleLazyObject(lambda: User.objects.get(username=name))  # type: ignore[assignment]
+        return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.parametrize("place", [2, 3], ids=["before the limits", "behind the limits"])
+def test_a_user_of_another_middleware_is_checked_where_there_is_no_session(
+    place: int, ann: User, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE[:place], f"{__name__}.lazy_user", *MIDDLEWARE[place:]]
+    block(f"user:{ann.pk}")
+    statuses = [Client().get("/", headers=headers).status_code for headers in ({}, {"X-Token": "ann"}, {})]
+    assert statuses == [200, 403, 200]
+
+
+def test_a_client_that_was_not_blocked_before_is_blocked_by_the_next_request(send: Send, ann: User) -> None:
+    block(NETWORK)
+    block("user:0")
+    assert [send(user=ann), send(), send(user=ann)] == [200, 200, 200]
+    block(f"user:{ann.pk}")
+    assert [send(user=ann), send()] == [403, 200]
+    block("ip:*")
+    assert send() == 403
 
 
 def test_a_blocked_client_costs_no_query(ann: User, django_assert_num_queries: DjangoAssertNumQueries) -> None:

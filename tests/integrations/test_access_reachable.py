@@ -17,9 +17,10 @@ from rest_framework.views import APIView
 
 from limits_app import exempt, limited, limits
 from limits_app.engine.limits import CallLimit
-from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Entity
+from limits_app.policies import configuration
+from limits_app.services.endpoints import endpoints
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
 from tests.integrations.test_access import INSIDE, NETWORK, OUTSIDE, Send, Throttled, ann, block, send, site
@@ -222,6 +223,6 @@ def test_a_preflight_is_answered_by_current_rules(
     statuses = [client.options("/form/", headers=headers).status_code for _ in range(2)]
     outdated = endpoints.cached()
     block(f"ip:{INSIDE}")
-    monkeypatch.setattr(endpoints, "_kept", lambda: outdated)
+    monkeypatch.setattr(configuration.current(), "url_rules", outdated)
     statuses.append(client.options("/form/", headers=headers).status_code)
     assert statuses == [200, 200, 403]

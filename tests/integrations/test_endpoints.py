@@ -17,8 +17,8 @@ from django.urls.converters import REGISTERED_CONVERTERS, get_converters
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.models import Endpoint, Resource
+from limits_app.services.endpoints import EndpointTable, endpoints
 from limits_app.stores import registry
 from tests.integrations.site import endpoint, fine, limit
 

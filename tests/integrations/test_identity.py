@@ -20,10 +20,10 @@ from limits_app.acquiring.acquisition import Acquisition
 from limits_app.engine.errors import InvalidLimit
 from limits_app.engine.limits import CallLimit
 from limits_app.integrations.decorators import limited
-from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.identity import entity_of_account, entity_of_key, entity_of_request, normalize_entity
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.models import Limit, Plan, Policy
+from limits_app.services.endpoints import endpoints
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, fine, limit
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from pytest_django import Settings
@@ -17,10 +17,9 @@ from rest_framework.views import APIView
 
 from limits_app import services
 from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.integrations.charges import charge_all
+from limits_app.integrations.charges import Charge, charge_all
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request import RequestLimits, limits_of
-from limits_app.services import Share
 from tests.integrations.rest import Person, throttle, view_of
 from tests.integrations.site import endpoint, left, limit
 
@@ -32,6 +31,19 @@ Send = Callable[..., Any]
 
 def plain(self: APIView, request: Request) -> Response:
     return Response("fine")
+
+
+def test_a_charge_that_was_transferred_within_its_view_reports_nothing(request_of_client: HttpRequest) -> None:
+    limit("api", CallLimit(10, 60, RateLimitAlgorithm.TOKEN_BUCKET))
+
+    @limited("api", usage=lambda _response: {"call_count": 3})
+    def view(request: HttpRequest) -> HttpResponse:
+        request.user = Person(1)  # type: ignore[assignment]  # as far as we look
+        limits_of(request).charge("api", limits_of(request).entity)
+        return HttpResponse("fine")
+
+    assert view(request_of_client).status_code == 200
+    assert [left("api", who)["call_count"] for who in (CLIENT, "user:1")] == [10, 9]
 
 
 def test_the_requester_is_who_was_authenticated(send: Send, serve: Any) -> None:
@@ -165,10 +177,10 @@ def test_charges_of_resources_alone_and_together_are_transferred(request_of_clie
     limits = limits_of(request_of_client)
     for name in ("a", "b"):
         limit(name, CallLimit(10, 60))
-    charge_all(limits, [(Share("a", limits.entity), {})])
+    charge_all(limits, [Charge("a", limits.entity)])
     assert limits.acquisitions["a"].acquisitions.keys() == {"call_count"}, "without the name of the resource"
     request_of_client.user = Person(1)  # type: ignore[assignment]  # as far as we look
-    charge_all(limits, [(Share(name, limits.entity), {}) for name in ("a", "b")])
+    charge_all(limits, [Charge(name, limits.entity) for name in ("a", "b")])
     assert [left(name, who)["call_count"] for name in ("a", "b") for who in (CLIENT, "user:1")] == [10, 9, 10, 9]
 
 
@@ -176,7 +188,7 @@ def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of
     limits = limits_of(request_of_client)
     limit("a", CallLimit(10, 60))
     limit("b", CallLimit(10, 60))
-    charge_all(limits, [(Share(name, limits.entity), {}) for name in ("a", "b")])
+    charge_all(limits, [Charge(name, limits.entity) for name in ("a", "b")])
     assert set(limits.acquisitions) == {"a", "b"}
     request_of_client.user = Person(1)  # type: ignore[assignment]
     limits.charge("a", limits.entity)

@@ -18,12 +18,12 @@ from limits_app import CallLimit, checks, limits
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.conf import test_runner
 from limits_app.engine.errors import StoreUnavailable, Unresolved
-from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint, Policy
 from limits_app.models.in_tests import is_empty_in_test
 from limits_app.models.own_queries import DATABASE_ERRORS, FAILED, NOT_MIGRATED, Failures, failures
 from limits_app.policies import resolver
 from limits_app.services.doctor import diagnose
+from limits_app.services.endpoints import endpoints
 from tests.integrations.site import Ask, fine
 from tests.stores.database.databases import ALIAS, VENDORS, There, database, served, sqlite_in
 from tests.stores.database.databases import Settings as DatabaseSettings

@@ -15,10 +15,10 @@ from django.test import override_settings
 from pytest_django import DjangoAssertNumQueries, DjangoDbBlocker
 
 from limits_app import CallLimit, limits
-from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.models.changes import may_be_kept
 from limits_app.policies import configuration, resolver
+from limits_app.services.endpoints import endpoints
 from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
 
 PRESENT: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,8 +12,8 @@ from pytest_django import Settings
 from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
-from limits_app.integrations.endpoints import endpoints
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+from limits_app.services.endpoints import endpoints
 from tests.api.site import ROOT
 from tests.stores.database.databases import ALIAS
 

@@ -1,7 +1,7 @@
 """The Celery integration: tasks that run when their limits admit them, and wait in the broker until then.
 
-`demand` reads from the arguments of a call which entity is charged how much, `task` acquires that, and `requeue`
-computes when a rejected task is tried again.
+`demand` reads from the arguments of a call which entity is charged how much, and `task` acquires that;
+`services.task_waiting` computes when a rejected task is tried again.
 """
 
 from __future__ import annotations

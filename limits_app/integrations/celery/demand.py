@@ -9,14 +9,11 @@ from functools import partial, reduce
 from string import Formatter
 from typing import Any
 
-from limits_app.acquiring.blocking import checked_timeout
-from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import InvalidLimit
-from limits_app.engine.keys import check_entity, check_resource
-from limits_app.integrations.charges import one_of_each
 from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
-from limits_app.services.amounts import one_client
+from limits_app.services.amounts import one_client, one_of_each
+from limits_app.services.integration import Amount, check_entity, check_resource, checked_timeout
 
 Payer = str | Callable[..., str | None] | None
 """An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""

@@ -14,15 +14,14 @@ from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
 from limits_app import services
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
 from limits_app.engine.outcome import Outcome
 from limits_app.integrations.celery.demand import Demand, Payer, Price
-from limits_app.integrations.celery.requeue import Waiting, jittered
 from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
+from limits_app.services.integration import Acquisition, Amount
 from limits_app.services.several import prepared
+from limits_app.services.task_waiting import Waiting, jittered
 
 REQUEUED: Final = "limits_requeued"
 """The message header that counts how often a task was queued again."""

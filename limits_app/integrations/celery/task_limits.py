@@ -9,12 +9,11 @@ from contextvars import ContextVar
 from typing import Final
 
 from limits_app import services
-from limits_app.acquiring.acquisition import Acquisition
-from limits_app.acquiring.limit_set import LimitSet
-from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import InvalidRequest, StoreUnavailable
 from limits_app.engine.outcome import Outcome
 from limits_app.services import Share
+from limits_app.services.charging import hold_nothing
+from limits_app.services.integration import Acquisition, Amount
 
 logger = logging.getLogger("limits_app")
 
@@ -81,7 +80,7 @@ class TaskLimits:
         return resource
 
 
-OUTSIDE_TASK: Final = TaskLimits(LimitSet().try_acquire())
+OUTSIDE_TASK: Final = TaskLimits(hold_nothing())
 _CURRENT: Final[ContextVar[TaskLimits]] = ContextVar("limits_app_task", default=OUTSIDE_TASK)
 
 

@@ -14,12 +14,15 @@ from rest_framework import throttling
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
-from limits_app.engine.limit_checks import computed_seconds
-from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.integrations.charges import Charge
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import client_at, client_of, entity_of_user, normalize_entity
-from limits_app.models.users import is_logged_in
-from limits_app.services import Share
+from limits_app.services.code_rates import limits_of_rate
+from limits_app.services.integration import (
+    Limit,
+    RateLimitAlgorithm,
+    is_logged_in,
+)
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -74,10 +77,10 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
             return None
         return normalize_entity(entity_of_user(user) or f"ip:{self.get_ident(request)}")
 
-    def get_share(self, request: Request, view: APIView) -> Share | None:
+    def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Return what the request is charged; None without a rate, or without a key."""
-        share = None if self.rate is None else super().get_share(request, view)
-        return None if share is None or share.entity is None else share
+        charge = None if self.rate is None else super().get_charge(request, view)
+        return None if charge is None or charge.entity is None else charge
 
     @property
     def default_limits(self) -> tuple[Limit, ...]:  # type: ignore[override]  # as the rate is when it is needed
@@ -98,14 +101,14 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
     rate: str | None = None
 
-    def get_share(self, request: Request, view: APIView) -> Share | None:
+    def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Read the scope and its rate; None for a view without a scope."""
         self.scope = getattr(view, self.scope_attr, None)
         if not self.scope:
             return None
         self.rate = self.get_rate()
         self.num_requests, self.duration = self.parse_rate(self.rate)
-        return super().get_share(request, view)
+        return super().get_charge(request, view)
 
 
 @lru_cache(maxsize=1024)
@@ -113,6 +116,4 @@ def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
     """Return the limit of a rate: never more requests in any window than it says."""
     if capacity is None or seconds is None:
         return ()
-    if capacity <= 0:
-        return (cast(Any, Blocked()),)
-    return (CallLimit(capacity, computed_seconds(seconds), RateLimitAlgorithm.SLIDING_WINDOW),)
+    return limits_of_rate(max(capacity, 0), seconds, RateLimitAlgorithm.SLIDING_WINDOW)

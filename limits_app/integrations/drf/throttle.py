@@ -11,18 +11,17 @@ from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
-from limits_app.engine.limits import Limit
 from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.access import is_exempt
 from limits_app.integrations.calls import report_response
-from limits_app.integrations.charges import NOTHING, Key, amount_of_each, charge_all
+from limits_app.integrations.charges import Charge, Key, charge_all
 from limits_app.integrations.identity import resource_named
 from limits_app.integrations.refusals import PERMIT_SECONDS, REFUSALS, content_of
 from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.integrations.responses import release_when_finished
-from limits_app.services import Share
+from limits_app.services.amounts import amount_of_each
+from limits_app.services.integration import Amount, Limit, entity_name
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -80,14 +79,14 @@ class LimitThrottle(BaseThrottle):
         """Return how much a request takes."""
         return self.cost
 
-    def get_share(self, request: Request, view: APIView) -> Share | None:
+    def get_charge(self, request: Request, view: APIView) -> Charge | None:
         """Return what the request is charged; None for nothing."""
         resource = self.get_resource(request, view)
         if not resource:
             return None
-        entity, cost = self.get_entity(request, view), self.get_cost(request, view)
+        entity, cost = entity_name(self.get_entity(request, view)), self.get_cost(request, view)
         requested = None if cost == 1 else partial(amount_of_each, cost)
-        return Share(resource_named(resource), entity, requested, tuple(self.default_limits))
+        return Charge(resource_named(resource), entity, requested=requested, default_limits=tuple(self.default_limits))
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Charge for all throttles of the view when the first one is called: when one rejects, all do.
@@ -96,20 +95,19 @@ class LimitThrottle(BaseThrottle):
         """
         self._violations = ()
         limits = limits_of(request)
-        share = self.get_share(request, view)
-        if share is None:
+        charge = self.get_charge(request, view)
+        if charge is None:
             self._charge(limits, {})  # nothing, but a user whom the view has authenticated may be blocked
             return True
-        key = share.key[:2]
-        if key not in limits.throttled:
+        if charge.key not in limits.throttled:
             # What was charged before is not charged again, but the view may have authenticated another user since.
-            was_charged = limits.was_charged(*key)
-            self._charge(limits, {key: share} if was_charged else self._all_shares(share, request, view))
-        outcome = limits.throttled.get(key)
+            was_charged = limits.was_charged(*charge.key)
+            self._charge(limits, {charge.key: charge} if was_charged else self._all_charges(charge, request, view))
+        outcome = limits.throttled.get(charge.key)
         if outcome is None:
             return True
         # The violations of a pool, or of another throttle, have other resources.
-        own = tuple(one for one in outcome.violations if one.resource == share.resource)
+        own = tuple(one for one in outcome.violations if one.resource == charge.resource)
         self._violations = own or outcome.violations
         return False
 
@@ -118,14 +116,14 @@ class LimitThrottle(BaseThrottle):
         known = [PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
-    def _charge(self, limits: RequestLimits, shares: Mapping[Key, Share]) -> None:
-        """Charge the shares, and note a rejection for all of them."""
+    def _charge(self, limits: RequestLimits, charges: Mapping[Key, Charge]) -> None:
+        """Charge all, and note a rejection for all of them."""
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
             if is_exempt(limits):
                 limits.refund_charges()
-            charge_all(limits, [(share, NOTHING) for share in shares.values()])
+            charge_all(limits, [*charges.values()])
         except REFUSALS as error:
             limits.refuse(error)
             if isinstance(error, StoreUnavailable | NeverAdmissible) or error.outcome.blocked:
@@ -133,19 +131,19 @@ class LimitThrottle(BaseThrottle):
                 limits.throttled_status = refused.status_code
                 raise refused from error
             limits.throttled_status = HTTPStatus.TOO_MANY_REQUESTS
-            limits.throttled |= dict.fromkeys(shares, error.outcome)
+            limits.throttled |= dict.fromkeys(charges, error.outcome)
 
-    def _all_shares(self, own: Share, request: Request, view: APIView) -> dict[Key, Share]:
+    def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[Key, Charge]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
-        shares = {own.key[:2]: own}
+        charges = {own.key: own}
         if not hasattr(view, "get_throttles") or not self._is_charged_with_others():
-            return shares
+            return charges
         for one in view.get_throttles():
             if isinstance(one, LimitThrottle) and type(one) is not type(self) and one._is_charged_with_others():
-                share = one.get_share(request, view)
-                if share is not None:
-                    shares.setdefault(share.key[:2], share)
-        return shares
+                charge = one.get_charge(request, view)
+                if charge is not None:
+                    charges.setdefault(charge.key, charge)
+        return charges
 
     def _is_charged_with_others(self) -> bool:
         return type(self).allow_request is LimitThrottle.allow_request

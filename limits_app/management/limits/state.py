@@ -14,7 +14,6 @@ from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import NeverAdmissible
 from limits_app.engine.notation import seconds_text
 from limits_app.engine.outcome import LimitStatus, Outcome, Stats
-from limits_app.integrations.endpoints import rules_for_path
 from limits_app.management.limits.arguments import REQUESTED, RESOURCE, WHOM, amounts, argument, positive, seconds
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import ExitCode, fail, note_unused, subcommand
@@ -23,6 +22,7 @@ from limits_app.policies import Pair, latest_code_limits
 from limits_app.services import RowState
 from limits_app.services.amounts import known_amounts
 from limits_app.services.doctor import PATIENCE_SECONDS, Finding, Severity, diagnose
+from limits_app.services.endpoints import rules_for_path
 from limits_app.services.explain_text import emergency_text
 from limits_app.services.limit_words import limit_name
 

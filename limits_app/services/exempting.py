@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Any, Final
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Any, Final, Protocol
 
 from limits_app.conf import Exempt
 from limits_app.engine.errors import Unresolved
-from limits_app.integrations.identity import address_of
 from limits_app.models.patterns import Patterns
+from limits_app.services.access import AccessTable
 from limits_app.services.unavailable import without_limits
 
-if TYPE_CHECKING:
-    from limits_app.integrations.request import RequestLimits
-
 _NO_PATTERNS: Final = Patterns()
+
+
+class Requester(Protocol):
+    """Who makes a request, as far as exemptions need it; None for a user or an address that is unknown."""
+
+    @property
+    def user(self) -> Any: ...
+
+    @property
+    def address(self) -> IPv4Address | IPv6Address | None: ...
+
+    @property
+    def access(self) -> AccessTable: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +48,23 @@ class Exemptions:
         """Whether the user of a request makes a difference."""
         return self.staff or self.superusers or bool(self.groups)
 
-    def apply(self, limits: RequestLimits, names: Collection[str | None]) -> bool:
+    def apply(self, requester: Requester, names: Collection[str | None]) -> bool:
         """Whether a request is exempt; `names` are the identifiers of its identities. May query the database."""
-        return any(name in self.entities for name in names) or self._has_network(limits) or self._has_user(limits)
+        return any(name in self.entities for name in names) or self._has_network(requester) or self._has_user(requester)
 
-    def _has_network(self, limits: RequestLimits) -> bool:
-        address = address_of(limits.request) if self.networks and not limits.is_over else None
+    def _has_network(self, requester: Requester) -> bool:
+        address = requester.address if self.networks else None
         return address is not None and any(address in network for network in self.networks)
 
-    def _has_user(self, limits: RequestLimits) -> bool:
-        user: Any = limits.user if self.needs_user else None
+    def _has_user(self, requester: Requester) -> bool:
+        user: Any = requester.user if self.needs_user else None
         if not getattr(user, "is_active", False):
             return False
         flags = (self.staff, "is_staff"), (self.superusers, "is_superuser")
         if any(exempt and getattr(user, name, False) for exempt, name in flags):
             return True
         try:
-            return bool(self.groups) and not self.groups.isdisjoint(limits.table.access.groups_of(user).values())
+            return bool(self.groups) and not self.groups.isdisjoint(requester.access.groups_of(user).values())
         except Unresolved as error:
             without_limits(error)
             return True

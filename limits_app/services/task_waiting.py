@@ -16,7 +16,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import Scope
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit
 from limits_app.engine.plan import PlannedLimit, ScopedLimits
-from limits_app.integrations.celery.line import Line, Place, line_of, read_lines
+from limits_app.services.task_lines import Line, Place, line_of, read_lines
 
 _SECOND_US: Final = 1_000_000
 _LINE_SPEED: Final = 0.99

@@ -22,25 +22,23 @@ from limits_app import conf
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.amounts import Amount, Requested, shown
 from limits_app.engine.errors import Unresolved
-from limits_app.integrations.charges import one_of_each
-from limits_app.integrations.routes import RouteTree
-from limits_app.integrations.rules import Rule, compiled
 from limits_app.models import Endpoint, changes
 from limits_app.models.in_tests import is_empty_in_test
-from limits_app.models.namespaces import MOST_NAMESPACES, WHOLE_SITE, SiteNamespace, current_namespace, sources
+from limits_app.models.namespaces import sources
 from limits_app.models.own_queries import read
 from limits_app.policies import (
     NO_ACCESS_INDEX,
     AccessIndex,
-    Aged,
-    Kept,
     configuration,
     has_no_access_in_test,
     read_access_index,
     resolver,
 )
 from limits_app.services.access import AccessTable
+from limits_app.services.amounts import one_of_each
+from limits_app.services.routes import RouteTree
 from limits_app.services.unavailable import without_limits
+from limits_app.services.url_rules import UrlRule, compiled
 from limits_app.stores.resilient import ResilientStore
 
 logger = logging.getLogger("limits_app")
@@ -60,7 +58,7 @@ class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
     `access` is who is blocked or exempt.
-    `generation` is that of the configuration, read before the endpoints; None is for a table that is always current.
+    `generation` is that of the configuration, read before the endpoints; None is for a table that is never outdated.
     The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
     """
 
@@ -71,10 +69,10 @@ class EndpointTable:
         seconds: float = inf,
         access: AccessIndex = NO_ACCESS_INDEX,
     ) -> None:
-        self._generation = generation
+        self.generation = generation
         self.access = AccessTable(access)
         self.keep(seconds)
-        self._rules: list[Rule] = []
+        self._rules: list[UrlRule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
@@ -90,14 +88,14 @@ class EndpointTable:
         """Keep the table for so long from now on."""
         self.kept_at, self.seconds = monotonic(), seconds
 
-    def find(self, request: HttpRequest) -> tuple[Rule, ...]:
+    def find(self, request: HttpRequest) -> tuple[UrlRule, ...]:
         """Return the rules that match a request, in their order."""
         path, method, match = request.path_info, request.method or "", request.resolver_match
         find = self.known if len(path) + len(method) <= _LONGEST_KNOWN else self._matching
         return find(path, None if match is None else match.view_name, method)
 
-    def _matching(self, path: str, view_name: str | None, method: str) -> tuple[Rule, ...]:
-        found: list[Rule] = []
+    def _matching(self, path: str, view_name: str | None, method: str) -> tuple[UrlRule, ...]:
+        found: list[UrlRule] = []
         for rule in self.candidates(path, view_name):
             if rule.fits(path, method):
                 found.append(rule)
@@ -105,7 +103,7 @@ class EndpointTable:
                     break
         return tuple(found)
 
-    def candidates(self, path: str, view_name: str | None) -> list[Rule]:
+    def candidates(self, path: str, view_name: str | None) -> list[UrlRule]:
         """Return the rules whose path or view may match, in their order."""
         numbers = self._routes.candidates(path.removeprefix("/"))
         if path in self._exact:
@@ -116,10 +114,6 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
-    def is_current(self) -> bool:
-        """Whether nothing that endpoints depend on has changed, as far as this process knows."""
-        return self._generation is None or self._generation == configuration.generation
-
     def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
         """Return a function of the effective limits that returns the amounts of a rule, if the rule is as current.
 
@@ -127,10 +121,10 @@ class EndpointTable:
         when it charges, so no query for it is needed before: what is known to have changed until then has changed the
         generation, or made the verdict on who is blocked outdated. Then the function raises OutdatedEndpoints.
         """
-        generation, access = self._generation, self.access
+        generation, access = self.generation, self.access
 
         def amounts_if_current(found: LimitSet) -> Requested:
-            kept = configuration.current()
+            kept = configuration.current() if sources.is_used else configuration.of_whole_site
             # The limits that decide in place of an unavailable store are in another kind of store.
             is_outdated = generation not in {None, kept.generation}
             # A change since the last verdict may have made it another one.
@@ -141,7 +135,7 @@ class EndpointTable:
 
         return amounts_if_current
 
-    def _add(self, rule: Rule, row: Endpoint) -> None:
+    def _add(self, rule: UrlRule, row: Endpoint) -> None:
         number = len(self._rules)
         if rule.route is not None:
             self._routes.add(rule.route, number)
@@ -153,10 +147,9 @@ class EndpointTable:
 
 
 class Endpoints:
-    """Keeps the compiled endpoints of this process until the configuration changes, RESOLVER_TTL_SECONDS at most."""
+    """The compiled endpoints, which are kept with the configuration: until it changes, RESOLVER_TTL_SECONDS at most."""
 
     def __init__(self) -> None:
-        self._tables: Kept[SiteNamespace, EndpointTable] = Kept()
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
         """Returns the endpoints in a database; tests replace it."""
         self.read_access: Callable[[str, datetime], AccessIndex] = read_access_index
@@ -165,40 +158,45 @@ class Endpoints:
     def current(self) -> EndpointTable:
         """Return the present endpoints, which are read when something has changed; see `KeptConfiguration.follow`."""
         configuration.follow()
-        table = self.cached()
-        return table if table is not None and table.is_current() else self._load()
+        return self.cached() or self._load()
 
     def cached(self) -> EndpointTable | None:
         """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
-        aged = self._tables.values.get(current_namespace() if sources.is_used else WHOLE_SITE)
-        if aged is None:
+        kept = configuration.current() if sources.is_used else configuration.of_whole_site
+        table = kept.url_rules
+        if not isinstance(table, EndpointTable) or table.generation != kept.generation:
             return None
-        aged.is_used, kept = True, aged.value
         # `lasts`, without a call for each request.
-        return kept if 0 <= monotonic() - kept.kept_at < kept.seconds else None
+        return table if 0 <= monotonic() - table.kept_at < table.seconds else None
+
+    def are_current(self, table: EndpointTable) -> bool:
+        """Whether a table is known to be current, as a request needs that charges nothing and so cannot find it out.
+
+        Calls no other machine. First the version is compared, then the generation, which a change makes another one
+        before its version counts as seen.
+        """
+        kept = configuration.current() if sources.is_used else configuration.of_whole_site
+        return kept.is_followed() and table.generation in {None, kept.generation}
 
     def clear(self) -> None:
         """Drop the endpoints."""
-        self._tables.clear()
-
-    def _kept(self) -> EndpointTable | None:
-        """Return the endpoints of the present namespace that were read last."""
-        aged = self._tables.get(current_namespace())
-        return None if aged is None else aged.value
+        for kept in configuration.all():
+            kept.url_rules = None
 
     def _load(self) -> EndpointTable:
+        kept = configuration.current()
         # Before the query: after a change in between, the endpoints are read once more.
-        generation = configuration.generation
+        generation = kept.generation
         using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
             is_empty = is_empty_in_test(Endpoint, using)
             rows: list[Endpoint] = [] if is_empty else read(using, lambda: [*self.read(using)], [])
             access = self._access(using)
         except Unresolved as error:
-            return self._last_known(error)
+            return _last_known(error)
         table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS), access)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
-            self._tables.add(current_namespace(), Aged(table), most=MOST_NAMESPACES)
+            kept.url_rules = table
         return table
 
     def _access(self, using: str) -> AccessIndex:
@@ -207,14 +205,15 @@ class Endpoints:
         now = datetime.fromtimestamp(resolver.clock(), UTC)
         return read(using, lambda: self.read_access(using, now), NO_ACCESS_INDEX)
 
-    def _last_known(self, error: Unresolved) -> EndpointTable:
-        """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""
-        kept = self._kept()
-        if kept is None:
-            without_limits(error)
-            return EndpointTable(())
-        kept.keep(_RETRY_SECONDS)
-        return kept
+
+def _last_known(error: Unresolved) -> EndpointTable:
+    """Return the endpoints that were read last, however old; without any, none unless ON_UNRESOLVED says block."""
+    table = configuration.current().url_rules
+    if not isinstance(table, EndpointTable):
+        without_limits(error)
+        return EndpointTable(())
+    table.keep(_RETRY_SECONDS)
+    return table
 
 
 def _enabled(using: str) -> Iterable[Endpoint]:
@@ -225,7 +224,7 @@ def _enabled(using: str) -> Iterable[Endpoint]:
 endpoints: Final = Endpoints()
 
 
-def rules_for_path(path: str, method: str = "GET") -> tuple[Rule, ...]:
+def rules_for_path(path: str, method: str = "GET") -> tuple[UrlRule, ...]:
     """Return the rules that match a request to a path of the site, in their order; exemptions are not considered."""
     request = HttpRequest()
     request.path_info, request.method = path, method

@@ -1,0 +1,18 @@
+"""Rates in code, in the notation of other libraries: the limits that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from limits_app.engine.limit_checks import computed_seconds
+from limits_app.engine.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+
+
+def limits_of_rate(calls: int, seconds: float, algorithm: RateLimitAlgorithm) -> tuple[Limit, ...]:
+    """Return the limit of so many calls in a window; no calls at all block everything.
+
+    Raises InvalidLimit for an invalid number.
+    """
+    if calls == 0:
+        return (cast(Any, Blocked()),)
+    return (CallLimit(calls, computed_seconds(seconds), algorithm),)

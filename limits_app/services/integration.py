@@ -1,0 +1,48 @@
+"""What integrations use of the layers below `services`: types, constants, and checks of names and amounts."""
+
+from __future__ import annotations
+
+from limits_app.acquiring.acquisition import Acquisition
+from limits_app.acquiring.blocking import checked_timeout
+from limits_app.engine.amounts import Amount, shown
+from limits_app.engine.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN, EntityName, check_entity, check_resource
+from limits_app.engine.limits import Limit, RateLimitAlgorithm
+from limits_app.engine.notation import checked_limits
+from limits_app.models import CountedBy
+from limits_app.models.namespaces import is_of_thread
+from limits_app.models.patterns import is_malformed_network
+from limits_app.models.plan import MAX_PLAN_LENGTH
+from limits_app.models.usage import REQUEST_ID_LENGTH
+from limits_app.models.users import KINDS_OF_NO_USER, entity_name, identifier_of_user, is_logged_in
+from limits_app.policies import LIMITED, Access, AccessIndex, AccessVerdict, Limits
+from limits_app.usage.denial_counter import WEB_REQUEST
+
+__all__ = [
+    "KINDS_OF_NO_USER",
+    "LIMITED",
+    "MAX_ENTITY_LENGTH",
+    "MAX_PLAN_LENGTH",
+    "REQUEST_ID_LENGTH",
+    "RESOURCE_PATTERN",
+    "WEB_REQUEST",
+    "Access",
+    "AccessIndex",
+    "AccessVerdict",
+    "Acquisition",
+    "Amount",
+    "CountedBy",
+    "EntityName",
+    "Limit",
+    "Limits",
+    "RateLimitAlgorithm",
+    "check_entity",
+    "check_resource",
+    "checked_limits",
+    "checked_timeout",
+    "entity_name",
+    "identifier_of_user",
+    "is_logged_in",
+    "is_malformed_network",
+    "is_of_thread",
+    "shown",
+]

@@ -1,0 +1,92 @@
+"""Rules for URLs, compiled: which requests a rule matches, and what it charges."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from limits_app.conf.parsers import parsed_network
+from limits_app.engine.amounts import Amount, shown
+from limits_app.engine.errors import InvalidLimit, InvalidRequest
+from limits_app.engine.keys import check_resource
+from limits_app.models import CountedBy, Endpoint
+from limits_app.models.endpoint import lines_of
+from limits_app.models.patterns import Patterns
+from limits_app.models.validators import WILDCARD
+from limits_app.services.amounts import RequestedAmounts
+from limits_app.services.exempting import Exemptions
+from limits_app.services.routes import Route
+from limits_app.services.site_views import fits_method
+
+logger = logging.getLogger("limits_app")
+
+_route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
+
+Confirm = Callable[[Mapping[str, Amount]], RequestedAmounts]
+"""Returns amounts that are requested only of limits of the same configuration as the rules."""
+
+
+@dataclass(slots=True)
+class UrlRule:
+    """An endpoint, compiled; `route` is None for a rule whose path or view was looked up by name.
+
+    `if_current` are its amounts for limits of the same configuration; for others it raises OutdatedEndpoints.
+    """
+
+    name: str
+    resource: str
+    amounts: Mapping[str, Amount]
+    methods: frozenset[str]
+    route: Route | None
+    counted_by: str
+    header: str
+    exemptions: Exemptions
+    stop: bool
+    confirm: Confirm
+    if_current: RequestedAmounts
+    is_plain: bool
+    """Whether it charges every request for the entity of the request."""
+    reported: bool = False
+
+    def fits(self, path: str, method: str) -> bool:
+        """Whether the method and the route match; a rule without methods fits any, one with GET also fits HEAD."""
+        fits = not self.methods or fits_method(self.methods, method)
+        return fits and (self.route is None or self.route.fits(path.removeprefix("/")))
+
+    def report(self, error: InvalidRequest) -> None:
+        """Log once that its amounts are invalid for the effective limits."""
+        if not self.reported:
+            self.reported = True
+            logger.error("the rule %s takes 1 of each limit until its amounts are corrected: %s", self.name, error)
+
+
+def compiled(row: Endpoint, confirm: Confirm) -> UrlRule:
+    """Compile a row; raises ImproperlyConfigured, re.error or a ValueError for one that is invalid."""
+    is_route = "<" in row.path or WILDCARD in row.path
+    amounts = row.amounts
+    if not isinstance(amounts, dict):
+        raise InvalidLimit(f"amounts must be an object, not {shown(amounts)}")
+    exemptions = Exemptions(
+        row.exempt_staff,
+        row.exempt_superusers,
+        frozenset(lines_of(row.exempt_groups)),
+        tuple(map(parsed_network, lines_of(row.exempt_networks))),
+        Patterns(lines_of(row.exempt_entities)),
+    )
+    return UrlRule(
+        name=row.name,
+        resource=check_resource(row.resource_name),
+        amounts=amounts,
+        methods=row.method_set,
+        route=_route(row.path) if is_route else None,
+        counted_by=row.counted_by,
+        header=row.header,
+        exemptions=exemptions,
+        stop=row.stop,
+        confirm=confirm,
+        if_current=confirm(amounts),
+        is_plain=row.counted_by == CountedBy.ENTITY and not exemptions,
+    )
