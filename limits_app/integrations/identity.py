@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from unicodedata import normalize
 
 from django.conf import settings as django_settings
-from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 from python_ipware import IpWare
@@ -36,6 +35,7 @@ _DIGEST: Final = "digest:"
 _KEY_OF_REQUEST: Final = "_limits_app_api_key"
 """The attribute of a request with its API key."""
 _OF_DJANGO: Final = "django."
+_READS_USER: Final = "django.contrib.auth.middleware.AuthenticationMiddleware.process_request"
 _MOST_HOPS: Final = 32
 _LONGEST_CACHED: Final = 512
 """The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
@@ -189,9 +189,9 @@ def reads_users_of_sessions(middleware: type) -> bool:
     names = list(django_settings.MIDDLEWARE)
     own = f"{middleware.__module__}.{middleware.__qualname__}"
     for name in reversed(names[: names.index(own)] if own in names else ()):
-        found = import_string(name)
-        if isinstance(found, type) and issubclass(found, AuthenticationMiddleware):
-            return found.process_request is AuthenticationMiddleware.process_request
+        function = getattr(import_string(name), "process_request", None)  # which a subclass may have inherited
+        if function is not None and f"{function.__module__}.{function.__qualname__}" == _READS_USER:
+            return True
         if not name.startswith(_OF_DJANGO):
             return False
     return False
