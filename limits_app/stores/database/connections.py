@@ -142,8 +142,12 @@ class StoreConnection(ABC):
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Execute one statement, and return its rows."""
-        self.cursor.execute(sql, values)
+        self.send(sql, values)
         return self.cursor.fetchall() if self.cursor.description else []
+
+    def send(self, sql: str, values: Sequence[object]) -> None:
+        """Send a statement, and wait for the reply."""
+        self.cursor.execute(sql, values)
 
     def insert(self, table: str, columns: str, values: Sequence[object]) -> bool:
         """Create a row unless it exists, and return whether it is new."""

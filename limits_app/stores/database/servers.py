@@ -9,7 +9,7 @@ from math import ceil
 from socket import SHUT_RDWR, socket
 from threading import RLock
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.clock import Clock, monotonic_us
@@ -126,10 +126,11 @@ class PostgreSQLConnection(StoreConnection):
             pooled=code in _PG_POOLED,
         )
 
-    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+    def send(self, sql: str, values: Sequence[object]) -> None:
         REPLY_TIMER.start(self, self.options.reply_timeout)
         try:
-            return super().execute(sql, values)
+            # Nothing is gained where there are no values.
+            self.cursor.execute(sql, values, prepare=None if values else False)
         finally:
             REPLY_TIMER.stop(self)
 

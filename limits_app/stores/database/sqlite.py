@@ -50,14 +50,13 @@ class SQLiteConnection(StoreConnection):
         is_unmigrated = _MISSING.search(str(error)) is not None
         return Failure(transient=False, lost=False, unmigrated=is_unmigrated, full=is_full)
 
-    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        """Execute one statement, for up to `lock_timeout` seconds while other connections have locked the file."""
+    def send(self, sql: str, values: Sequence[object]) -> None:
+        """Execute a statement, for up to `lock_timeout` seconds while other connections have locked the file."""
         sql = _with_question_marks(sql)
         deadline = 0.0
         while True:
             try:
                 self.cursor.execute(sql, values)
-                return self.cursor.fetchall() if self.cursor.description else []
             except sqlite3.OperationalError as error:
                 now = monotonic()
                 if error.sqlite_errorcode & 0xFF not in _BUSY or now > (deadline or now):
@@ -65,6 +64,8 @@ class SQLiteConnection(StoreConnection):
                 if not deadline:
                     deadline = now + self.options.lock_timeout
                     self.check_caller(self.wrapper.alias)
+            else:
+                return
             sleep(random() * _MAX_PAUSE_SECONDS)
 
     def rollback(self) -> None:
