@@ -99,29 +99,3 @@ class AskedInThread:
     async def apeek(self: Store, claim: Claim) -> None:
         """`peek` in a thread."""
         await asyncio.to_thread(self.peek, claim)
-
-
-class Settling:
-    """The claims that are being settled, for stores that settle without a lock: each claim by one caller at a time."""
-
-    def __init__(self) -> None:
-        self._claims: dict[Claim, object] = {}
-
-    def begin(self, claim: Claim, token: object = None) -> bool:
-        """Whether the caller has to settle a claim, and to call `end` afterwards; False while another caller does.
-
-        A caller that may be interrupted passes a `token`, an object that no other caller has, and calls `end` with it
-        in any case: that has no effect where the claim is another caller's.
-        """
-        mine = object() if token is None else token
-        if claim.settled or self._claims.setdefault(claim, mine) is not mine:
-            return False
-        if claim.settled:  # by a caller that has ended since
-            self.end(claim)
-            return False
-        return True
-
-    def end(self, claim: Claim, token: object = None) -> None:
-        """The claim is settled, or other callers may try."""
-        if token is None or self._claims.get(claim) is token:
-            del self._claims[claim]

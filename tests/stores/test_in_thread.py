@@ -9,10 +9,9 @@ from threading import Event
 import pytest
 
 from limits_app.engine.errors import StoreUnavailable
-from limits_app.engine.limits import RateLimit, ResourceLimit
+from limits_app.engine.limits import ResourceLimit
 from limits_app.engine.plan import Amounts, Claim
-from limits_app.stores.in_thread import Settling, give_back, in_thread, keep_unsettled
-from limits_app.stores.memory import MemoryStore
+from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled
 from tests.acquiring.test_remote_stores import FarStore
 from tests.stores.support import limits_of
 
@@ -160,37 +159,6 @@ def test_what_cannot_be_released_now_is_settled_later_or_is_an_error() -> None:
     assert later == [(claim, [-1])]
     keep_unsettled(store, claim, [-1], "settled")
     assert len(later) == 1
-
-
-def claim() -> Claim:
-    return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).prepare({"tpm": 1}).claim
-
-
-def test_a_caller_that_may_not_have_begun_ends_only_what_is_its_own() -> None:
-    settling, one, first, second = Settling(), claim(), object(), object()
-    settling.end(one, first)
-    assert settling.begin(one, first)
-    assert not settling.begin(one, second)
-    settling.end(one, second)
-    assert not settling.begin(one, second)
-    settling.end(one, first)
-    assert settling.begin(one, second)
-
-
-def test_a_caller_that_looked_before_another_ended_settles_nothing() -> None:
-    class Late(Claim):
-        """Settled by another caller between two looks."""
-
-        looks = 0
-
-        @property  # type: ignore[override]  # where others have a slot
-        def settled(self) -> bool:
-            self.looks += 1
-            return self.looks > 1
-
-    settling, late = Settling(), Late.__new__(Late)
-    assert not settling.begin(late)
-    assert not settling._claims
 
 
 def test_another_error_after_a_cancellation_releases_nothing(work: Work) -> None:
