@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -75,7 +75,7 @@ class ExplainedLimit:
             "used": self.used,
             "binds": self.binds,
             "in_slices": self.in_slices,
-            "status": None if self.status is None else asdict(self.status),
+            "status": None if self.status is None else self.status.as_dict(),
         }
 
 

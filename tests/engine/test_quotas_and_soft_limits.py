@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -33,7 +32,7 @@ def test_the_outcome_says_by_how_much_it_is_overdrawn(limit: RateLimit, store: M
     assert beyond.allowed
     assert not beyond.violations
     assert [(status.key, status.overdrawn, status.remaining) for status in beyond.overdrawn] == [("k", 3, 0)]
-    assert beyond.as_dict()["overdrawn"] == [dataclasses.asdict(beyond.overdrawn[0])]
+    assert beyond.as_dict()["overdrawn"] == [beyond.overdrawn[0].as_dict()]
     assert beyond.retry_after == 0
     assert beyond.summary() == "allowed"
 

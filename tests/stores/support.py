@@ -102,12 +102,12 @@ def _guarded(target: Callable[..., None], pipe: Connection, args: tuple[object, 
         raise
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], *, pause_seconds: float = 0.005) -> None:
     """Look again and again, since nobody tells when a process has been killed."""
     deadline, pause = monotonic() + PATIENCE, Event()
     while not condition():
         assert monotonic() < deadline, "it does not happen"
-        pause.wait(0.005)
+        pause.wait(pause_seconds)
 
 
 class Lookout(Clock):

@@ -92,6 +92,11 @@ class TestProcessStore(Counting, StoreConformance):
         assert isinstance(store, ProcessStore)
         store.close()
 
+    def use_space(self, store: Store) -> None:
+        assert isinstance(store, ProcessStore)
+        with store._file.open().begin(write=True) as txn:
+            txn.put(b"filler", bytes(2_000_000))
+
     def count_entries(self, store: Store) -> int:
         assert isinstance(store, ProcessStore)
         return count_entries(store)
