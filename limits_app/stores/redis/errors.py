@@ -40,11 +40,13 @@ SLOT_MOVED: Final = frozenset({ErrorKind.MOVED, ErrorKind.ASK, ErrorKind.TRY_AGA
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
 """What redis-py raises when a connection was lost, or the server is silent."""
 REFUSED: Final = (exceptions.ResponseError, exceptions.BusyLoadingError)
-"""What redis-py raises when the server has not executed a call; the second is a ConnectionError."""
+"""What redis-py raises for an error that the server has replied; the second is a ConnectionError."""
+_WITHIN_SCRIPT: Final = frozenset({ErrorKind.NO_PERMISSION, ErrorKind.OTHER})
+"""Of a call that may have changed something before: a script has no transaction that could be rolled back."""
 
 
 class Unanswered(StoreUnavailable):
-    """The server did not answer a call that was sent: it may have been executed, and is not sent again."""
+    """A call that was sent was not answered, or ended with an error: it may have been executed, and is not repeated."""
 
 
 class NotPrimary(StoreUnavailable):
@@ -87,7 +89,7 @@ def error_kind(error: BaseException | None) -> ErrorKind:
 
 
 def refusal(error: Exception) -> StoreUnavailable:
-    """Return the error for a call that the server did not execute."""
+    """Return the error for a call to which the server has replied an error; Unanswered where it may have an effect."""
     kind = error_kind(error)
     if kind is ErrorKind.WRONG_TYPE:
         return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
@@ -98,4 +100,6 @@ def refusal(error: Exception) -> StoreUnavailable:
     message = f"Redis refuses the call with {kind.value}: {error}"
     if kind is ErrorKind.NO_PERMISSION:
         message += " (docs/stores.md lists what the ACL user of the store needs)"
+    if kind in _WITHIN_SCRIPT:
+        return Unanswered(message)
     return NotPrimary(message) if kind in NOT_PRIMARY else StoreUnavailable(message)

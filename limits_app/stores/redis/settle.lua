@@ -39,7 +39,8 @@ for index = 1, #scopes do
     end
     save(scope)
     local watched_until = call('HGET', scope.key, 'w')
-    if watched_until and tonumber(watched_until) > now then call('PUBLISH', channel, scope.key) end
+    -- The scope is saved: an announcement that is denied must not make this an error, after which it would be repeated.
+    if watched_until and tonumber(watched_until) > now then redis.pcall('PUBLISH', channel, scope.key) end
   end
 end
 return lease_was_lost and 'L' or has_new and 'N' or 'A'

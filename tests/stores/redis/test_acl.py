@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from redis import Redis
 
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
+from limits_app.engine.keys import short_key
 from limits_app.engine.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, acl_commands, acl_rules, prefix_for
 from limits_app.testing.conformance.contract import counting
@@ -150,6 +151,46 @@ def test_keys_and_channels_of_other_sites_are_denied(server: RedisServer, missin
         denied = limits_of(store, CallLimit(100, HOUR)).try_acquire if missing == "~" else store._waking.announce
         with pytest.raises(StoreUnavailable, match=r"NOPERM.*docs/stores\.md"):
             denied()
+
+
+@contextmanager
+def with_rights(server: RedisServer, *rules: str) -> Iterator[RedisStore]:
+    """A store whose user has some rights."""
+    with Redis(port=server.port) as client:
+        client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">secret", *rules)
+    with closing(
+        RedisStore(url=f"redis://app:secret@{HOST}:{server.port}", prefix=prefix_for(SITE), **PATIENT)
+    ) as store:
+        yield store
+
+
+@pytest.mark.parametrize("amount", [10, 30])
+def test_a_release_that_may_not_be_announced_refunds_once(server: RedisServer, amount: int) -> None:
+    with with_rights(server, *[rule for rule in acl_rules(SITE) if not rule.startswith("&")]) as store:
+        limits = limits_of(store, RateLimit("tokens", 100, 24 * HOUR))
+        first, last = limits.try_acquire({"tokens": 60}), limits.try_acquire({"tokens": amount})
+        store._waking._note([store._names.scope(short_key(scope)) for scope in last.claim.plan.scope_keys])
+        last.update({"tokens": 0})
+        for _ in range(3):
+            with suppress(StoreUnavailable):
+                last.release()
+        assert first
+        assert 40 <= limits.get_stats()["tokens"]["available"] < 41
+
+
+def test_a_release_that_was_denied_in_the_middle_is_no_lost_lease_afterwards(server: RedisServer) -> None:
+    with with_rights(server, *acl_rules(SITE)) as store:
+        limits = limits_of(store, ResourceLimit("workers", 2), RateLimit("tokens", 100, 24 * HOUR))
+        held = limits.try_acquire({"tokens": 60})
+        with Redis(port=server.port) as client:
+            client.execute_command("ACL", "SETUSER", "app", "-hset")
+            with pytest.raises(StoreUnavailable, match="NOPERM"):
+                held.release()
+            client.execute_command("ACL", "SETUSER", "app", "+hset")
+        held.release()
+        assert not held.lost_lease
+        assert limits.try_acquire({"workers": 1, "tokens": 40})
+        assert not limits.try_acquire({"workers": 0, "tokens": 1})
 
 
 def test_the_documentation_lists_the_same() -> None:
