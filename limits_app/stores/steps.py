@@ -74,7 +74,10 @@ class LateReleases:
                 self._is_settling = False
 
     def _settle_next(self) -> None:
-        claim, changes = self.waiting.popleft()
+        try:
+            claim, changes = self.waiting.popleft()
+        except IndexError:  # another thread settles the last one
+            return
         try:
             self._settle(claim, changes)
         except StoreUnavailable:

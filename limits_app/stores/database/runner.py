@@ -12,10 +12,11 @@ from limits_app.acquiring.backoff import RetryAlgorithm, delay, jittered
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import StaleConfiguration, StoreFull, StoreUnavailable
 from limits_app.stores.database.transaction import RowExistsError, Transaction
-from limits_app.stores.steps import InStep
+from limits_app.stores.steps import InStep, LateReleases
 
 if TYPE_CHECKING:
     from limits_app.engine.clock import Clock
+    from limits_app.engine.plan import Amounts, Claim
     from limits_app.stores.database.connections import ThreadConnections
     from limits_app.stores.database.housekeeping import Housekeeping
     from limits_app.stores.database.records import RecordTable
@@ -34,29 +35,38 @@ class _RepeatError(Exception):
 
 
 class _ThreadState(local):
-    """Whether the thread is in a step, and what it does after it."""
+    """Whether the thread is in a step."""
 
-    def __init__(self) -> None:
-        self.is_running = False
-        self.later: list[Callable[[], None]] = []
+    is_running = False
 
 
 class TransactionRunner:
-    """Runs the work of one store in this process, each time on the connection of the calling thread."""
+    """Runs the work of one store in this process, each time on the connection of the calling thread.
+
+    A finalizer or a signal handler may call the store within a step of its thread. `settle` is then called after it.
+    """
 
     def __init__(
-        self, connections: ThreadConnections, table: RecordTable, housekeeping: Housekeeping, clock: Clock
+        self,
+        connections: ThreadConnections,
+        table: RecordTable,
+        housekeeping: Housekeeping,
+        clock: Clock,
+        *,
+        settle: Callable[[Claim, Amounts], object],
     ) -> None:
         self._connections = connections
         self._table = table
         self._housekeeping = housekeeping
         self.clock = clock
+        self._settle = settle
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child process continues no transaction of its parent."""
+        """A child process continues no transaction of its parent, and settles nothing for it."""
         self._thread = _ThreadState()
+        self._late = LateReleases(self._settle)
         self.has_turn = False
         """Whether a thread is in a step in a file, which has one writer."""
 
@@ -64,9 +74,9 @@ class TransactionRunner:
         """Whether the calling thread is in a step: the caller is a finalizer or a signal handler."""
         return self._thread.is_running
 
-    def do_later(self, action: Callable[[], None]) -> None:
-        """Call `action` after the step of the calling thread."""
-        self._thread.later.append(action)
+    def settle_later(self, claim: Claim, changes: Amounts) -> None:
+        """Settle a claim after the step of the calling thread."""
+        self._late.waiting.append((claim, changes))
 
     def run(self, work: Work[T]) -> T:
         """Return the result of `work`, called with a transaction.
@@ -84,8 +94,8 @@ class TransactionRunner:
                 result = self._with_room(work)
         finally:
             thread.is_running = False
-            while thread.later:
-                thread.later.pop(0)()
+            if self._late.waiting:
+                self._late.settle_all()
         if self._housekeeping.is_due():
             with suppress(StoreUnavailable):  # it is due again with the next new rows
                 self.run(self._housekeeping.clean)

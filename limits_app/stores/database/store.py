@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from os import urandom
@@ -27,11 +26,8 @@ from limits_app.stores.database.runner import TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
 from limits_app.stores.database.transaction import ServerClock, Transaction
-from limits_app.stores.in_thread import AskedInThread
+from limits_app.stores.in_thread import AskedInThread, keep_unsettled
 from limits_app.stores.steps import first_admitted, open_once
-
-logger = logging.getLogger("limits_app")
-
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
 _POLL_US: Final = (5_000, 250_000)
@@ -66,7 +62,9 @@ class DatabaseStore(AskedInThread):
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
         self._open_again = None if clock is not None else partial(open_database_store, using, **options)
         self._connections = ThreadConnections(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
-        self._runner = TransactionRunner(self._connections, RecordTable(), Housekeeping(), self._clock(clock))
+        self._runner = TransactionRunner(
+            self._connections, RecordTable(), Housekeeping(), self._clock(clock), settle=self._settle_after_step
+        )
         self.clock = self._runner.clock
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -104,7 +102,7 @@ class DatabaseStore(AskedInThread):
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if self._runner.is_running():  # called by a finalizer or a signal handler
-            self._runner.do_later(partial(self._settle_after_step, claim, changes))
+            self._runner.settle_later(claim, changes)
             return
         if claim.settled:
             return
@@ -214,11 +212,8 @@ class DatabaseStore(AskedInThread):
     def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
         try:
             self.settle(claim, changes)
-        except StoreUnavailable as error:  # the caller of the step does not expect it
-            if self.settle_later is None:
-                logger.warning("a release within a step of the store could not be settled: %s", error)
-            else:
-                self.settle_later(claim, changes)
+        except StoreUnavailable as error:
+            keep_unsettled(self, claim, changes, error)
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
         keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.shape.permits}

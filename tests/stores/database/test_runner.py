@@ -70,7 +70,8 @@ def run(connection: Connection) -> object:
         transaction.commit()
         return "done"
 
-    return TransactionRunner(connections, RecordTable(), Housekeeping(), Clock(lambda: 0)).run(step)
+    steps = TransactionRunner(connections, RecordTable(), Housekeeping(), Clock(lambda: 0), settle=lambda *_: None)
+    return steps.run(step)
 
 
 @pytest.mark.parametrize("deadlocks", [0, 1, 19])
