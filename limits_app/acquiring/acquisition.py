@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from threading import Lock
 from types import MappingProxyType, TracebackType
 from typing import Final, Protocol, Self, cast
 from weakref import ref
 
 from limits_app.acquiring.blocks import enter_block, leave_block
 from limits_app.acquiring.bound_limits import BoundLimits
-from limits_app.acquiring.runtime import PROCESS
+from limits_app.acquiring.runtime import PROCESS, lock_over_forks
 from limits_app.acquiring.shares import charged_for, requested_of, shares, sum_used, used_before
 from limits_app.acquiring.store import is_remote
 from limits_app.engine.algorithms import State
@@ -34,7 +33,7 @@ from limits_app.engine.runtime import present
 
 logger = logging.getLogger("limits_app")
 
-_REPORTING: Final = Lock()
+_REPORTING: Final = lock_over_forks()
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
@@ -449,7 +448,7 @@ class Acquisition:
                     stack.push_async_callback(self.companion.aend, refunds_unreported=refunds_unreported)
                 for part, used in reversed(shares(self.parts())):
                     stack.push_async_callback(part._asettle, used, refunds_unreported=refunds_unreported)
-        except Exception:  # a store settles all the same for a task that is cancelled
+        except (Exception, KeyboardInterrupt, SystemExit):  # a store settles all the same for a task that is cancelled
             self._is_ending = False
             raise
 

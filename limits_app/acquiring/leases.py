@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import RLock
 from time import sleep
 from typing import Final
 
@@ -43,7 +43,8 @@ class Renewer:
         self._held.clear()
         self.running = False
         """Whether renewal was started and permits were held since."""
-        self._lock = Lock()
+        # Reentrant, because a finalizer may take permits while this thread holds the lock.
+        self._lock = RLock()
         self._ran_at = 0
 
     def add(self, claim: Claim) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from threading import Lock
 from typing import Any, NoReturn
@@ -328,6 +329,34 @@ def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, 
     unreachable.down = False
     acquisition.release()
     assert used(limits) == {"tpm": 10, "db": 0}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, StoreUnavailable])
+@pytest.mark.parametrize("extends", [False, True])
+def test_a_release_in_a_task_that_a_signal_handler_has_interrupted_can_be_repeated(
+    clock: FakeClock, error: type[BaseException], *, extends: bool
+) -> None:
+    class Interrupted(MemoryStore):
+        """A store during whose settlements a signal handler raises for a while."""
+
+        interrupted = True
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            if self.interrupted:
+                raise error
+            super().settle(claim, changes)
+
+    store = Interrupted(clock=clock)
+    limits = limit_set(store, TPM, DB)
+    acquisition = limits.try_acquire({"tpm": 30, "db": 2})
+    if extends:
+        acquisition.extend({"db": 1})
+    with suppress(error):
+        acquisition.arelease().send(None)
+    assert not acquisition.is_released
+    store.interrupted = False
+    asyncio.run(acquisition.arelease())
+    assert used(limits) == {"tpm": 30, "db": 0}
 
 
 def test_a_release_during_one_that_fails_leaves_everything_to_later_ones(clock: FakeClock) -> None:

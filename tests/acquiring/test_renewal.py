@@ -407,3 +407,23 @@ def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
     assert clock() == 500_008
     assert not clock.moves_by_itself
     assert as_clock(clock) is clock
+
+
+def test_permits_may_be_taken_while_the_thread_of_the_renewer_starts(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, finalized = limit_set(store, ResourceLimit("db", 5)), []
+    start = leases.start_thread
+
+    def start_while_something_is_finalized(*given: Any) -> Any:
+        if not finalized:
+            finalized.append(None)
+            finalized.append(limits.try_acquire({"db": 1}))
+        return start(*given)
+
+    monkeypatch.setattr(leases, "start_thread", start_while_something_is_finalized)
+    monkeypatch.setattr(store.clock, "moves_by_itself", True)
+    caller = threading.Thread(target=lambda: finalized.append(limits.try_acquire({"db": 1})), daemon=True)
+    caller.start()
+    caller.join(PATIENCE_SECONDS)
+    assert len([one for one in finalized if one]) == 2

@@ -10,7 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import RLock, Thread
 from time import sleep
 from typing import Any, Final
 
@@ -71,7 +71,8 @@ class ClusterConnections:
 
     def after_fork(self) -> None:
         """Start again without a thread in a child process."""
-        self._lock = Lock()
+        # Reentrant, because a finalizer may settle while this thread holds the lock.
+        self._lock = RLock()
         self._updating: Thread | None = None
 
     def run(self, call: Command) -> Any:

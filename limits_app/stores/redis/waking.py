@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from math import inf
-from threading import Event, Lock, Thread
+from threading import Event, RLock, Thread
 from time import monotonic
 from typing import Any, Final
 
@@ -46,7 +46,8 @@ class Waking:
 
     def after_fork(self) -> None:
         """Start again without a thread in a child process."""
-        self._lock = Lock()
+        # Reentrant, because a finalizer may wait while this thread holds the lock.
+        self._lock = RLock()
         self._watched: dict[bytes, str] = {}
         self._subscribed = Event()
         self._thread: Thread | None = None

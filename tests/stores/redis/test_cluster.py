@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from limits_app.engine.limits import CallLimit, RateLimit, RateLimitAlgorithm, R
 from limits_app.engine.plan import Claim, ScopedLimits
 from limits_app.engine.record import schema_of
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
+from limits_app.stores.redis import cluster as cluster_module
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
@@ -450,3 +451,24 @@ def test_idempotency_key_is_charged_after_the_limits_and_refunded_before_them(
         assert not any(any(group) for group in groups[:-1])
         assert refunds == groups[::-1]
         calls.clear()
+
+
+def test_a_release_by_a_finalizer_while_a_server_is_met_for_the_first_time(
+    store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, made = limits_of(store, ResourceLimit("db", 2)), cluster_module.Connections
+    held = limits.try_acquire()
+
+    def make_while_something_is_finalized(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        held.release()
+        return made(*given, **options)
+
+    store._connections._by_node.clear()
+    monkeypatch.setattr(cluster_module, "Connections", make_while_something_is_finalized)
+    acquired: list[object] = []
+    caller = Thread(target=lambda: acquired.append(limits.try_acquire()), daemon=True)
+    caller.start()
+    caller.join(PATIENCE)
+    assert acquired
+    assert held.is_released
