@@ -376,7 +376,7 @@ class _Source(ABC):
         with self._locks.locked((configuration, shared)):
             if balancers.are_used:
                 self._read_cool_downs(key)
-            found = self._cached(key, shared)  # another thread may have resolved them in the meantime
+            found = self.cached(key, shared)  # another thread may have resolved them in the meantime
             if found is not None:
                 return found
             found, uses_code = self._resolved(key, shared)
@@ -434,19 +434,16 @@ class _Source(ABC):
         return limit_set.version if limit_set.store is DISABLED else seen.get(resolved.alias)
 
     @abstractmethod
-    def cached(self, key: Key) -> ResolvedSet | None:
+    def cached(self, key: Key, shared: Hashable = None) -> ResolvedSet | None:
         """The limits of a key, if they are kept; None where they are missing, outdated, or need a query.
 
         That is also where the store may be available again, and where the cool-downs of a pool have to be read.
+        `shared` is that of `_shared` where it is known.
         """
 
     @abstractmethod
     def _checked(self, key: Key) -> Key:
         """The key as it is kept; InvalidLimit for an invalid one."""
-
-    def _cached(self, key: Key, shared: Hashable) -> ResolvedSet | None:  # noqa: ARG002 - other sources need it
-        """`cached` for a key of which it is known what it shares."""
-        return self.cached(key)
 
     @abstractmethod
     def _shared(self, key: Key) -> Hashable:
@@ -476,11 +473,8 @@ class Resolver(_Source):
     caller then calls `catch_up`, and asks again.
     """
 
-    def cached(self, key: Key) -> ResolvedSet | None:
+    def cached(self, key: Key, shared: Hashable = None) -> ResolvedSet | None:
         """See `_Source.cached`."""
-        return self._cached(key, None)
-
-    def _cached(self, key: Key, shared: Hashable) -> ResolvedSet | None:
         configurations = self._configurations
         configuration = configurations.current() if sources.is_used else configurations.of_whole_site
         seen = configuration.sync.seen  # before anything is looked up
@@ -651,7 +645,7 @@ class PoolResolver(_Source):
     def _shared(self, key: Key) -> Hashable:
         return key
 
-    def cached(self, key: Key) -> ResolvedSet | None:
+    def cached(self, key: Key, shared: Hashable = None) -> ResolvedSet | None:  # noqa: ARG002 - the key
         """See `_Source.cached`."""
         seen = self.configuration.sync.seen
         last = None if monotonic() >= self.configuration.due_at else self._last(key)

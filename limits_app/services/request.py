@@ -112,10 +112,11 @@ class Request:
         acquisition = self._finish(self._use(self._try if timeout == 0 else self._wait))
         if self._shadowed is not None:
             acquisition = follow(acquisition, self._shadowed, self._requested)
-        if self.is_of_view and not acquisition.successful:
-            raise LimitExceeded.of(acquisition)
-        if self.is_of_view and acquisition.holds_permits:
-            acquisition.enter_block(elsewhere=True)
+        if self.is_of_view:
+            if not acquisition.claim.admitted:
+                raise LimitExceeded.of(acquisition)
+            if acquisition.claim.shape.permits:
+                acquisition.enter_block(elsewhere=True)
         return acquisition
 
     async def aacquire(self, timeout: float | None = 0) -> Acquisition:
@@ -129,10 +130,11 @@ class Request:
         acquisition = self._finish(acquired, in_task=True)
         if self._shadowed is not None:
             acquisition = await afollow(acquisition, self._shadowed, self._requested)
-        if self.is_of_view and not acquisition.successful:
-            raise LimitExceeded.of(acquisition)
-        if self.is_of_view and acquisition.holds_permits:
-            acquisition.enter_block(elsewhere=True)
+        if self.is_of_view:
+            if not acquisition.claim.admitted:
+                raise LimitExceeded.of(acquisition)
+            if acquisition.claim.shape.permits:
+                acquisition.enter_block(elsewhere=True)
         return acquisition
 
     def peek(self) -> Outcome:
@@ -273,7 +275,7 @@ class Request:
         """Count and notify of a decision; return the acquisition that the caller receives."""
         if self._fallback is None and self._resolved is not None and self._resolved.evaluated:
             count(self._resolved, acquisition, self._key[1])
-        if not acquisition.successful:
+        if not acquisition.claim.admitted:
             notify.rejected(acquisition.outcome)
             return acquisition
         if notify.OBSERVERS or signals.limit_near.receivers:
