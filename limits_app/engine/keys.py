@@ -17,9 +17,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, Protocol
+from hashlib import blake2b
+from typing import Final, NamedTuple, Protocol
 
 from limits_app.engine.amounts import shown, to_milli
 from limits_app.engine.errors import InvalidLimit, InvalidRequest, LimitsError
@@ -33,8 +33,7 @@ UPSTREAM_LEVEL: Final = "upstream"
 """The level of the cool-down of a resource's upstream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """A resource and an entity under one key; the entity is None for the site itself, and for all where it is `shared`.
 
     The scope of a pool's `member` has the name of the pool as its resource. A `total` is over all resources.
@@ -76,7 +75,7 @@ def shared_scope(resource: str, key: str) -> Scope:
     Each such limit has its scope, so that policies that share different limits never meet in one record.
     """
     site = scope_of(resource, None)
-    return replace(site, key=f"{site.key}*{key}", shared=True)
+    return site._replace(key=f"{site.key}*{key}", shared=True)
 
 
 def total_scope(entity: str | None, *, of_system: bool) -> Scope:
@@ -97,7 +96,7 @@ def member_scope(pool: str, member: str) -> Scope:
 
 def shadow_scope(scope: Scope) -> Scope:
     """Return the scope of policies in shadow mode, beside the enforced ones."""
-    return replace(scope, key=f"{scope.key}~")
+    return scope._replace(key=f"{scope.key}~")
 
 
 class EntityScopes:
@@ -133,17 +132,18 @@ class EntityScopes:
 
 def upstream_scope(resource: str) -> Scope:
     """Return the scope of the cool-down of a resource's upstream; stores keep nothing in it."""
-    return replace(scope_of(resource, None), key=f"{scope_of(resource, None).key}^", shared=True)
+    site = scope_of(resource, None)
+    return site._replace(key=f"{site.key}^", shared=True)
 
 
 def line_scope(scope: Scope, key: str) -> Scope:
     """Return the scope of the queue of waiters for a limit of a scope."""
-    return replace(scope, key=f"{scope.key}>{key}")
+    return scope._replace(key=f"{scope.key}>{key}")
 
 
 def line_change_scope(line: Scope, state: str) -> Scope:
     """Return the scope that records a change of a queue that was computed from a state of it."""
-    return replace(line, key=f"{line.key}>{_digest(state)}!")
+    return line._replace(key=f"{line.key}>{_digest(state)}!")
 
 
 def idempotency_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:
@@ -153,7 +153,7 @@ def idempotency_scope(resource: str, entity: str | None, key: str, *others: str)
     """
     first, *more = sorted({resource, *others})
     scope = scope_of(first, entity)
-    return replace(scope, key=f"{scope.key}!{'+'.join([_digest(key), *more])}")
+    return scope._replace(key=f"{scope.key}!{'+'.join([_digest(key), *more])}")
 
 
 def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
@@ -162,7 +162,7 @@ def amounts_scope(key_scope: Scope, amounts: Mapping[str, object]) -> Scope:
     `key_scope` is that of the key. Equal amounts in another order, or written as another type of number, are the same.
     """
     listed = sorted([(str(key), _plain(amount)) for key, amount in amounts.items()])
-    return replace(key_scope, key=f"{key_scope.key}#{_digest(repr(listed))}")
+    return key_scope._replace(key=f"{key_scope.key}#{_digest(repr(listed))}")
 
 
 def slices_key(key: str) -> str:
@@ -239,9 +239,6 @@ def _digest(text: str) -> str:
 
 
 def _hashed(text: str) -> bytes:
-    # Imported on use, which shortens the import of the package.
-    from hashlib import blake2b
-
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

@@ -130,10 +130,15 @@ class Known:
 
     def may_have_rows(self, identifier: str) -> bool:
         """Whether a client may have rows; True for all until they were read."""
-        if not self.has_entities or (is_user(identifier) and not self.has_members):
+        if not self.has_entities or (not self.has_members and is_user(identifier)):
             return True
-        hashes = [_hash(identifier_digest(name)) for name in identifiers_read(identifier)]
-        return any(hashed in self.added or hashed in self.table for hashed in hashes)
+        if not self.added and not self.table:
+            return False
+        for name in identifiers_read(identifier):
+            hashed = _hash(identifier_digest(name))
+            if hashed in self.added or hashed in self.table:
+                return True
+        return False
 
 
 class _Reading:

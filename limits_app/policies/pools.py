@@ -65,7 +65,7 @@ class PoolMembers:
             limits = member.limits
             scoped[member.name] = (ScopedLimits(scope, schema_of(limits), MEMBER_LEVEL),) if limits else ()
         if not scoped:
-            scope = replace(member_scope(definition.name, ""), member=None)
+            scope = member_scope(definition.name, "")._replace(member=None)
             scoped[""] = (ScopedLimits(scope, schema_of((Blocked(),)), MEMBER_LEVEL),)
         return cls(definition, scoped)
 

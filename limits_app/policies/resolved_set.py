@@ -43,7 +43,7 @@ class Evaluated(NamedTuple):
     kind: EvaluationKind
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ResolvedSet:
     """The effective limits of a request, and how the request is decided while their store is unavailable.
 
@@ -52,7 +52,7 @@ class ResolvedSet:
     unavailable when the limits were resolved. `fallbacks` caches the sets that decide in place of
     this one while the store is unavailable. `evaluated` has the policies whose decisions are counted, by scope and key.
     `template` is the set from which this one was made by changing names or the version; the scopes of both are in the
-    same order.
+    same order. Nothing changes a set: it is not frozen, since one is made for each client, and freezing takes longest.
     """
 
     limit_set: LimitSet

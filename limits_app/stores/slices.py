@@ -333,7 +333,7 @@ def recorded(plan: Plan) -> Plan:
 
     The lease of these permits is the record of the slice in the store.
     """
-    shape, records = plan.shape, [replace(scope, key=slices_key(scope.key)) for scope in plan.scopes]
+    shape, records = plan.shape, [scope._replace(key=slices_key(scope.key)) for scope in plan.scopes]
     if shape.in_slices is None:
         shape.in_slices = _recorded(shape)
     return Plan(shape.in_slices, (*plan.scopes, *records), plan.namespace)
