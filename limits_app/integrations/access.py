@@ -99,8 +99,7 @@ def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str |
 
 def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
-    kinds, needs_user = _kinds(limits)
-    names = names_of(limits, kinds, needs_user=needs_user)
+    names = _names(limits)
     if resource is None and entity is None and not exemptions and table.is_limited(names):
         return LIMITED
     if resource is None and entity is not None:
@@ -108,7 +107,7 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
             return verdict_of(limits)
         names = [entity]  # what is charged besides exempts only that charge
     elif entity is not None and entity not in names:
-        names.append(entity)
+        names = [*names, entity]
     verdict = table.verdict(_with_plans(limits, table.index, names, resource), resource)
     if verdict.access is not Access.LIMITED or resource is not None:
         return verdict
@@ -122,6 +121,15 @@ def _kinds(limits: RequestLimits) -> tuple[frozenset[str], bool]:
     table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
     kinds = table.kinds | exemptions.entities.kinds if exemptions.entities else table.kinds
     return kinds, exemptions.needs_user or bool(table.index.plans)
+
+
+def _names(limits: RequestLimits) -> list[str]:
+    """The identifiers of a request that make a difference, which are found once for all verdicts on it."""
+    names = limits.judged_names
+    if names is None:
+        kinds, needs_user = _kinds(limits)
+        names = limits.judged_names = names_of(limits, kinds, needs_user=needs_user)
+    return names
 
 
 def _calls_site(limits: RequestLimits) -> bool:

@@ -214,7 +214,7 @@ def _enforce_current(request: LimitedRequest) -> HttpResponseBase | None:
         return None
     try:
         limits.table = endpoints.current()
-        limits.verdicts.clear()  # they may have been made before a change
+        limits.forget_verdicts()  # they may have been made before a change
         rules = _rules_for(request, limits.table)
         if _is_exempt(limits, rules) or not rules:
             return None

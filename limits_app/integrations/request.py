@@ -135,6 +135,8 @@ class RequestLimits:
         self._charge_locks: dict[object, Any] = {}
         self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
         """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
+        self.judged_names: list[str] | None = None
+        """The identifiers by which the request is judged, for all verdicts; None until they are known."""
         self.blocks_in_shadow: set[object] = set()
         """The blocks in shadow mode that were counted for the request."""
         self._judged_user: object = None
@@ -196,7 +198,7 @@ class RequestLimits:
         if table is self._table:
             return
         self._table = table
-        self.verdicts.clear()
+        self.forget_verdicts()
         settings = self.settings
         self.needs_verdict = settings[_ENABLED] and (table.access.has_entries or has_exemptions(settings[_EXEMPT]))
         self._may_have_plan = settings[_PLAN] is not None or bool(table.access.index.groups)
@@ -207,7 +209,12 @@ class RequestLimits:
         user = self._judged_user if request is None else getattr(request, "user", None)
         if user is not self._judged_user:
             self._judged_user = user
-            self.verdicts.clear()
+            self.forget_verdicts()
+
+    def forget_verdicts(self) -> None:
+        """Drop all verdicts, as those from before a change."""
+        self.verdicts.clear()
+        self.judged_names = None
 
     @cached_property
     def request_id(self) -> str:
@@ -229,6 +236,7 @@ class RequestLimits:
         request = request or self.request
         if not self.identities or getattr(request, "user", None) is not self.identities[-1].user:
             self.identities.append(identify(request, self.settings))
+            self.judged_names = None  # the counted entity is one of them
         return self.identities[-1].entity
 
     async def aentity(self) -> str | None:
