@@ -100,7 +100,8 @@ class LimitSet(BoundLimits):
         """See `BoundLimits.bound`."""
         bound = super().bound(scopes, version=version, identity=identity)
         bound.mode, bound.is_private = self.mode, self.is_private
-        bound._share_free()
+        if version is None:
+            bound._share_free()
         return bound
 
     def __reduce__(self) -> tuple[object, ...]:

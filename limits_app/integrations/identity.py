@@ -76,7 +76,7 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
     if isinstance(function, str):
         function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
     entity = function(request)
-    if function is entity_of_request and not str(entity).startswith("key:"):
+    if function is entity_of_request and entity.startswith("ip:"):
         is_logged_in(getattr(request, "user", None))  # the entity depends on the session: let the response vary by it
     if isinstance(entity, str):
         entity = entity or entity_of_request(request)

@@ -18,6 +18,7 @@ from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, 
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
 from limits_app.usage.writer import BackgroundWriter, Origin
 
+_USAGE: Final = conf.USAGE.name
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
 _MINUTES_PER_HOUR: Final = 60
@@ -85,7 +86,7 @@ class Denials(BackgroundWriter[Denied, Times]):
 
     def note(self, outcome: Outcome) -> None:
         """Count a rejection for each limit that rejected the request, with the id of the present web request."""
-        if not conf.get(conf.USAGE):
+        if not conf.current()[_USAGE]:
             return
         now, request, origin = self.now(), WEB_REQUEST.get()(), self._origin()
         ids = "" if request is None else request.request_id
