@@ -197,8 +197,9 @@ class RequestLimits:
     def table(self, table: EndpointTable) -> None:
         if table is self._table:
             return
+        if self._table is not None:  # there are no verdicts without one
+            self.forget_verdicts()
         self._table = table
-        self.forget_verdicts()
         settings = self.settings
         self.needs_verdict = settings[_ENABLED] and (table.access.has_entries or has_exemptions(settings[_EXEMPT]))
         self._may_have_plan = settings[_PLAN] is not None or bool(table.access.index.groups)
