@@ -34,6 +34,7 @@ from limits_app.engine.runtime import present
 logger = logging.getLogger("limits_app")
 
 _REPORTING: Final = lock_over_forks()
+_NOTHING: Final[Mapping[str, Amount]] = MappingProxyType({})
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
@@ -86,34 +87,34 @@ class Acquisition:
     algorithm can.
     """
 
-    requested: Mapping[str, Amount] = MappingProxyType({})
-    """The requested amounts by key."""
-    used: Sequence[int] = ()
-    """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
-    extensions: tuple[Acquisition, ...] = ()
-    """What `extend` has acquired, in the order in which it was charged."""
-    is_repeated = False
-    """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
-    is_free = False
-    """Whether it is that of a set without limits, which all callers share: it holds nothing."""
-    requires_usage: bool | None = None
-    """Whether a block must report the usage of rates; None: as the limit set says. If not, what was not reported counts
-    as used as requested."""
+    # What each acquisition reads is its own: the interpreter finds it faster than a default of the class.
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
-    companion: Companion | None = None
-    _reports: Mapping[str, object] = MappingProxyType({})
-    """The reported use by key, where a limit adds up the amounts of several keys."""
-    _in_block = False
-    _is_ending = False
-    """Whether a release is on its way, or was done; a release that has failed may be repeated."""
     _config: dict[str, object] | None = None
     _outcome: tuple[object, Outcome] | None = None
 
-    def __init__(self, limit_set: BoundLimits, claim: Claim) -> None:
+    def __init__(self, limit_set: BoundLimits, claim: Claim, requested: Mapping[str, Amount] = _NOTHING) -> None:
         self.limit_set = limit_set
         self.claim = claim
+        self.requested = requested
+        """The requested amounts by key."""
+        self.used: Sequence[int] = ()
+        """The reported use in parts, by place, also of what extensions charged; -1 where none was reported."""
+        self.extensions: tuple[Acquisition, ...] = ()
+        """What `extend` has acquired, in the order in which it was charged."""
+        self.companion: Companion | None = None
+        self.is_repeated = False
+        """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
+        self.is_free = False
+        """Whether it is that of a set without limits, which all callers share: it holds nothing."""
+        self.requires_usage = limit_set.require_usage
+        """Whether a block must report the usage of rates. If not, what was not reported counts as used as requested."""
+        self._reports: Mapping[str, object] = _NOTHING
+        """The reported use by key, where a limit adds up the amounts of several keys."""
+        self._in_block = False
+        self._is_ending = False
+        """Whether a release is on its way, or was done; a release that has failed may be repeated."""
         self._forks = PROCESS.forks
 
     def __bool__(self) -> bool:
@@ -294,14 +295,14 @@ class Acquisition:
 
     def release(self) -> None:
         """Settle the reported usage and return permits; later calls do nothing. Amounts not reported stay spent."""
-        self._release(refunds_unreported=False)
+        self._release(False)
 
     def cancel(self) -> None:
         """Return permits, and refund amounts whose usage was not reported, as a block that raises does.
 
         Amounts are refunded where the algorithm can; single calls stay charged. No usage has to be reported.
         """
-        self._release(refunds_unreported=True)
+        self._release(True)
         self.requires_usage = False
 
     async def arelease(self) -> None:
@@ -326,15 +327,16 @@ class Acquisition:
     ) -> None:
         if self.is_free:
             return
-        if self._in_block:
+        shape = self.claim.shape
+        if shape.permits or self.extensions:
             self.leave_block()
         try:
-            self._release(refunds_unreported=kind is not None)
+            self._release(kind is not None)
         except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
-        if kind is None and (self.claim.shape.must_report or self.extensions):
+        if kind is None and (shape.must_report or self.extensions):
             self._check_reported()
 
     async def __aenter__(self) -> Self:
@@ -411,10 +413,10 @@ class Acquisition:
         except Exception:
             logger.exception("the notification of a lost lease failed")
 
-    def _release(self, *, refunds_unreported: bool) -> None:
-        shape = self.claim.shape
-        if not shape.needs_settling and not self.used and not self.extensions and self.companion is None:
-            self.claim.settled = not self.is_free
+    def _release(self, refunds_unreported: bool) -> None:
+        claim = self.claim
+        if not (claim.shape.needs_settling or self.used or self.extensions) and self.companion is None:
+            claim.settled = not self.is_free
             return
         if self._is_ending:
             return
@@ -423,7 +425,7 @@ class Acquisition:
             if not self.extensions and self.companion is None:
                 changes = self._changes(self.used, refunds_unreported)
                 if changes is not None:
-                    self.limit_set.store.settle(self.claim, changes)
+                    self.limit_set.store.settle(claim, changes)
                 return
             with ExitStack() as stack:  # everything is settled, also when one part of it fails
                 if self.companion is not None:
@@ -472,7 +474,7 @@ class Acquisition:
         A forked child has nothing to do: its parent holds the amounts and releases them.
         """
         claim = self.claim
-        if claim.released:
+        if claim.settled or claim.put_off:
             return None
         if claim.admitted and self._forks == PROCESS.forks:
             shape = claim.shape
@@ -480,8 +482,7 @@ class Acquisition:
                 self.limit_set.store.renewer.discard(claim)
             if refunds_all:
                 return [-amount for amount in claim.amounts]
-            is_extended = bool(self.extensions)
-            changes = shape.changes(used, claim.amounts, refunds_unreported=refunds_unreported, is_extended=is_extended)
+            changes = shape.changes(used, claim.amounts, refunds_unreported, bool(self.extensions))
             if shape.permits or any(changes):
                 return changes
         claim.settled = True
@@ -489,38 +490,43 @@ class Acquisition:
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
-        is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
-        if self.claim.admitted and is_required:
-            missing = [key for part in self.parts() for key in part.claim.shape.unreported(part.used, self._reports)]
+        if self.claim.admitted and self.requires_usage:
+            missing: list[str] = []
+            for part in self.parts():
+                missing += part.claim.shape.unreported(part.used, self._reports)
             if missing:
                 raise UsageNotReported(sorted(set(missing)))
 
     def _record(self, usage: Mapping[str, Amount]) -> None:
         """Check all keys of a report, and record it in each part that has charged the key."""
-        reports, by_key = self._reports, self.claim.shape.by_key
+        reports = self._reports
         if self.extensions or self.claim.shape.has_sums:
             reports = {**reports, **usage}
-        used = self._used_with(self, usage, reports)
-        extended = [(part, self._used_with(part, usage, reports)) for part in self.extensions]
-        for key in usage:
-            if key not in by_key and not any(key in part.claim.shape.by_key for part in self.extensions):
-                check_amounts("usage", {key: usage[key]})
-                self.limit_set.skip_unknown(key, reported=True)
-        self.used, self._reports = used, reports
-        for part, of_part in extended:
-            part.used = of_part
+        reported = [(part, self._used_with(part, usage, reports)) for part in self.extensions]
+        self.used, self._reports = self._used_with(self, usage, reports), reports
+        for part, used in reported:
+            part.used = used
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]) -> list[int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""
         charged, by_key = part.claim.amounts, part.claim.shape.by_key
         used = [*part.used] if part.used else [-1] * len(charged)
         for key, amount in usage.items():
-            for limit in by_key.get(key, ()):
-                place = limit.place
-                used[place] = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
-                if used[place] > charged[place]:
-                    self._check_overuse(part, limit, key, used[place], used=amount)
+            limits = by_key.get(key, ())
+            if not limits:
+                self._skip_unrequested(key, amount)
+            for limit in limits:
+                parts = sum_used(self.parts(), limit, reports) if limit.is_sum else parts_of(limit, amount)
+                used[limit.place] = parts
+                if parts > charged[limit.place]:
+                    self._check_overuse(part, limit, key, parts, used=amount)
         return used
+
+    def _skip_unrequested(self, key: str, amount: object) -> None:
+        """Warn of a reported key that no part has requested; raises InvalidRequest for an invalid amount."""
+        if not any(key in part.claim.shape.by_key for part in self.parts()):
+            check_amounts("usage", {key: amount})
+            self.limit_set.skip_unknown(key, reported=True)
 
     def _check_overuse(self, part: Acquisition, limit: PlannedLimit, key: str, parts: int, *, used: object) -> None:
         """Raise InvalidRequest, or warn, where more was used than the acquisition and its extensions have requested."""

@@ -253,7 +253,7 @@ class PlanShape:
         return missing
 
     def changes(
-        self, used: Sequence[int], amounts: Amounts, *, refunds_unreported: bool = False, is_extended: bool = False
+        self, used: Sequence[int], amounts: Amounts, refunds_unreported: bool = False, is_extended: bool = False
     ) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
 
@@ -352,26 +352,26 @@ class Claim:
     set back; None where none did.
     """
 
-    # Most of them stay as they are, so most are in the class: a request makes a claim.
-    admitted: bool | None = None
-    fits = True
-    settled = False
-    put_off = False
-    unanswered = False
-    decided_at = 0
+    # What each request reads is the claim's own: the interpreter finds it faster than a default of the class.
     repeated_us: int | None = None
-    states: Sequence[State] = ()
     held_anew: dict[int, int] | None = None
     number = 0
     holder: Holder = 0
     owner: ref[LeaseHolder] | None = None
     taken_from: object = None
 
-    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None) -> None:
+    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None, *, fits: bool = True) -> None:
         self.plan = plan
         self.shape = shape = plan.shape
         self.amounts = amounts
         self.version = version
+        self.fits = fits
+        self.admitted: bool | None = None
+        self.settled = False
+        self.put_off = False
+        self.unanswered = False
+        self.decided_at = 0
+        self.states: Sequence[State] = ()
         if shape.permits:
             self.number = self.holder = _next_number()
 
