@@ -87,10 +87,17 @@ class Acquisition:
     algorithm can.
     """
 
-    # What each acquisition reads is its own: the interpreter finds it faster than a default of the class.
+    # Those that every acquisition reads are its own: the interpreter finds them faster than defaults of the class.
+    is_repeated = False
+    """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
+    requires_usage: bool | None = None
+    """Whether a block must report the usage of rates; None: as the limit set says. If not, what was not reported counts
+    as used as requested."""
     lost_lease = False
     """Whether a lease ran out while it was held, so that others may hold the permits."""
     source: LimitsSource | None = None
+    _reports: Mapping[str, object] = _NOTHING
+    """The reported use by key, where a limit adds up the amounts of several keys."""
     _config: dict[str, object] | None = None
     _outcome: tuple[object, Outcome] | None = None
 
@@ -104,14 +111,8 @@ class Acquisition:
         self.extensions: tuple[Acquisition, ...] = ()
         """What `extend` has acquired, in the order in which it was charged."""
         self.companion: Companion | None = None
-        self.is_repeated = False
-        """Whether its idempotency key was admitted before, so that it holds only permits and extensions."""
         self.is_free = False
         """Whether it is that of a set without limits, which all callers share: it holds nothing."""
-        self.requires_usage = limit_set.require_usage
-        """Whether a block must report the usage of rates. If not, what was not reported counts as used as requested."""
-        self._reports: Mapping[str, object] = _NOTHING
-        """The reported use by key, where a limit adds up the amounts of several keys."""
         self._in_block = False
         self._is_ending = False
         """Whether a release is on its way, or was done; a release that has failed may be repeated."""
@@ -253,7 +254,16 @@ class Acquisition:
         if self.is_free:
             check_amounts("usage", usage)
             return
-        self._record(self._beyond_first_request(usage) if self.is_repeated else usage)
+        own = self._beyond_first_request(usage) if self.is_repeated else usage
+        reports = own
+        if self.extensions or claim.shape.has_sums:
+            reports = self._reports = {**self._reports, **own}
+        used = self._used_with(self, own, reports)
+        if self.extensions:
+            extended = [self._used_with(part, own, reports) for part in self.extensions]
+            for part, of_part in zip(self.extensions, extended, strict=True):
+                part.used = of_part
+        self.used = used
         if self.companion is not None:
             self.companion.update(usage)
 
@@ -328,8 +338,10 @@ class Acquisition:
         if self.is_free:
             return
         shape = self.claim.shape
-        if shape.permits or self.extensions:
+        if self.extensions:
             self.leave_block()
+        elif shape.permits:
+            leave_block(self.claim)
         try:
             self._release(kind is not None)
         except Exception:
@@ -490,22 +502,13 @@ class Acquisition:
 
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
-        if self.claim.admitted and self.requires_usage:
+        is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
+        if self.claim.admitted and is_required:
             missing: list[str] = []
             for part in self.parts():
                 missing += part.claim.shape.unreported(part.used, self._reports)
             if missing:
                 raise UsageNotReported(sorted(set(missing)))
-
-    def _record(self, usage: Mapping[str, Amount]) -> None:
-        """Check all keys of a report, and record it in each part that has charged the key."""
-        reports = self._reports
-        if self.extensions or self.claim.shape.has_sums:
-            reports = {**reports, **usage}
-        reported = [(part, self._used_with(part, usage, reports)) for part in self.extensions]
-        self.used, self._reports = self._used_with(self, usage, reports), reports
-        for part, used in reported:
-            part.used = used
 
     def _used_with(self, part: Acquisition, usage: Mapping[str, object], reports: Mapping[str, object]) -> list[int]:
         """Return the use of a part with a report; raises InvalidRequest for an invalid amount."""

@@ -36,7 +36,7 @@ class FirstToAsk:
 Block = tuple[Claim, Nestable, object]
 """The claim whose permits a `with` block holds, its limits, and the thread or task that runs the block."""
 
-_BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", default=())
+BLOCKS: Final[ContextVar[tuple[Block, ...]]] = ContextVar("limits_app_blocks", default=())
 """The blocks around the running code that hold permits."""
 
 
@@ -45,15 +45,15 @@ def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> N
 
     `elsewhere` is for a block that may run in another one, within the same context.
     """
-    blocks, block = _BLOCKS.get(), (claim, limits, FirstToAsk() if elsewhere else _running())
-    _BLOCKS.set((*_without(blocks, claim), block) if blocks else (block,))
+    blocks, block = BLOCKS.get(), (claim, limits, FirstToAsk() if elsewhere else _running())
+    BLOCKS.set((*_without(blocks, claim), block) if blocks else (block,))
 
 
 def leave_block(claim: Claim) -> None:
     """End a block; it may have been entered elsewhere."""
-    blocks = _BLOCKS.get()
+    blocks = BLOCKS.get()
     if blocks:
-        _BLOCKS.set(blocks[:-1] if blocks[-1][0] is claim else _without(blocks, claim))
+        BLOCKS.set(blocks[:-1] if blocks[-1][0] is claim else _without(blocks, claim))
 
 
 def _without(blocks: tuple[Block, ...], claim: Claim) -> tuple[Block, ...]:
@@ -67,7 +67,7 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     A nested request does not take these again, since it would wait for itself. Permits that were held for the longest
     time that their limit allows do not count: other holders may have them.
     """
-    blocks = _BLOCKS.get()
+    blocks = BLOCKS.get()
     if not blocks:
         return NOTHING_HELD
     held: set[Bucket] = set()

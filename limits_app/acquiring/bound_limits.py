@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from limits_app.acquiring.blocks import held_here
+from limits_app.acquiring.blocks import BLOCKS, held_here
 from limits_app.acquiring.store import Store
 from limits_app.engine import mypyc_attr
 from limits_app.engine.amounts import Amount, shown
@@ -161,34 +161,29 @@ class BoundLimits:
         Unnamed permits that the running thread or task holds in a block are not taken again, unless a plan is given.
         """
         if plan is None:
-            plan = self._plan_of(requested)
+            if requested is None or type(requested) is dict:
+                plan = self._by_keys.get(None if requested is None else tuple(requested))
+            if plan is None or (plan.shape.permits and BLOCKS.get()):
+                plan = self._find(requested, held_here(self), plan)
         shape = plan.shape
         amounts, fits = shape.fixed_amounts, shape.fits
         if amounts is None:
             amounts, fits = shape.amounts(requested or {})
-        claim = Claim(plan, amounts, self.version)
-        if not fits:
-            claim.fits = False
-        return claim
+        return Claim(plan, amounts, self.version, fits)
 
     def extension_of(self, requested: Mapping[str, Amount]) -> Claim:
         """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
         return self.claim_of(requested, self._plan(self._shapes.extension(requested)))
 
-    def _plan_of(self, requested: Mapping[str, Amount] | None) -> Plan:
-        plan: Plan | None
-        if requested is None:
-            plan = self._by_keys.get(None)
-        else:
-            plan = self._by_keys.get(tuple(requested)) if type(requested) is dict else None
-        if plan is None or plan.shape.permits:
-            held = held_here(self)
-            if plan is None or held:
-                plan = self._find(requested, held)
-        return plan
+    def _find(
+        self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket], known: Plan | None = None
+    ) -> Plan:
+        """Return the plan of a request; permits that are `held` are not taken again, unless they are named.
 
-    def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
-        """Return the plan of a request; permits that are `held` are not taken again, unless they are named."""
+        `known` is the plan where nothing is held, if there is one yet.
+        """
+        if known is not None and not held:
+            return known
         keys = None if requested is None else tuple(requested) if type(requested) is dict else ()
         shape = None if held else self._shapes.by_keys.get(keys)
         if shape is None:

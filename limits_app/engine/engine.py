@@ -43,20 +43,21 @@ def charge(claim: Claim, records: list[Record], now: int, is_gone: IsGone | None
     shape, amounts = claim.shape, claim.amounts
     charged_states: list[State] = []
     for limit in shape.limits:
-        rule, record, amount = limit.rule, records[limit.scope_index], amounts[limit.place]
-        charged = rule.take(record.states[limit.index], now, amount)
+        record, amount = records[limit.scope_index], amounts[limit.place]
+        charged = limit.rule.take(record.states[limit.index], now, amount)
         if charged is None:
-            if not rule.is_soft:
+            if not limit.rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            charged = rule.settle(_current(record, limit.index, now), now, amount)
+            charged = limit.rule.settle(_current(record, limit.index, now), now, amount)
         charged_states.append(charged)
-    if shape.counts_usage:
+    counts_usage = shape.counts_usage
+    if counts_usage:
         _begin_hours(shape, records, amounts, now)
     for limit in shape.limits:
         record = records[limit.scope_index]
         # Without a call in between, where a signal handler could raise: what is charged is counted.
         record.states[limit.index] = charged_states[limit.place]
-        if record.usage is not None:
+        if counts_usage and record.usage is not None:
             record.usage.amounts[limit.index] += amounts[limit.place]
         record.changed = True
     for limit in shape.permits:
@@ -79,27 +80,29 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
     """
     shape, taken_at, kept_leases = claim.shape, claim.decided_at, True
     for limit in shape.limits:
-        change, record, rule = changes[limit.place], records[limit.scope_index], limit.rule
-        counted, finished = 0, record.finished
+        change = changes[limit.place]
+        if not change and not limit.is_permit:
+            continue
+        record, rule = records[limit.scope_index], limit.rule
+        counts_usage = shape.counts_usage and not limit.is_permit and not claim.unanswered
         if limit.is_permit:
             settles = record.leases.pop((rule.key, claim.holder), None) is not None
             kept_leases = kept_leases and (settles or claim.unanswered)
-        elif change:
+        else:
             is_forgotten = taken_at + shape.recorded_us < record.reset_at and not shape.is_credit
             settles = change > 0 or not (is_forgotten or claim.unanswered)
-            if shape.counts_usage and not claim.unanswered:
-                counted, finished = _counted(record, limit, change, taken_at)
-        else:
-            continue
+        if counts_usage:
+            counted, finished = _counted(record, limit, change, taken_at)
         if settles and record.schema is limit.schema and not shape.is_credit:
             state = rule.current(record.states[limit.index], now)
             record.states[limit.index] = rule.settle(state, now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: what is refunded is not counted.
-        if counted and record.usage is not None:
-            record.usage.amounts[limit.index] += counted
-        record.finished = finished
+        if counts_usage:
+            if counted and record.usage is not None:
+                record.usage.amounts[limit.index] += counted
+            record.finished = finished
         record.changed = True
     return kept_leases
 

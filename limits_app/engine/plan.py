@@ -121,8 +121,8 @@ class PlannedLimit:
         """Whether unused amounts are refunded."""
         self.must_report = False
         """Whether usage must be reported; the shape sets it."""
-        self.most_units = min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
-        """The largest whole amount that the limit can ever admit."""
+        self.most_units = -1 if self.is_sum else min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
+        """The largest whole amount that the limit can ever admit; -1 where amounts are added up."""
 
     def moved(self, scope_index: int, place: int, named: Collection[str] = ()) -> PlannedLimit:
         """Return the same limit at another place."""
@@ -177,6 +177,7 @@ class PlanShape:
         self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
         self.counts_usage = not is_credit and any(schema.counts_usage for schema in self.schemas)
         self.permits = tuple([limit for limit in limits if limit.is_permit])
+        self._spent = tuple([limit for limit in limits if not limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         self.must_report = frozenset(many_calls).union(
             [key for limit in limits if isinstance(limit.rule.limit, MeteredLimit) for key in limit.keys]
@@ -231,7 +232,7 @@ class PlanShape:
         amounts, fits = self._defaults.copy(), self.fits
         for limit in self.named:
             amount = requested[limit.key]
-            if type(amount) is int and 0 <= amount <= limit.most_units and len(limit.keys) == 1:
+            if type(amount) is int and 0 <= amount <= limit.most_units:
                 amounts[limit.place] = amount * limit.rule.parts_per_unit
             else:
                 parts = limit.bounded(sum([parts_of(limit, requested[key]) for key in limit.keys]))
@@ -263,20 +264,19 @@ class PlanShape:
         that `is_extended`, whose extensions are refunded with it.
         """
         changes = [0] * len(amounts)
-        refunds = is_extended and refunds_unreported
-        for limit in self.limits:
+        for limit in self._spent if used else ():
             place = limit.place
-            if limit.is_permit:
-                changes[place] = -amounts[place]
-            elif used and used[place] >= 0:
+            if used[place] >= 0:
                 changes[place] = used[place] - amounts[place]
-            elif refunds_unreported and limit.must_report:
-                changes[place] = -amounts[place]
-            if refunds_unreported and changes[place] < 0 and limit.refunds:
-                refunds = True
-        if refunds:
-            for limit in self._idempotency:
-                changes[limit.place] = -amounts[limit.place]
+        for limit in self.permits:
+            changes[limit.place] = -amounts[limit.place]
+        if refunds_unreported:
+            for limit in self.reporting:
+                if not used or used[limit.place] < 0:
+                    changes[limit.place] = -amounts[limit.place]
+            if is_extended or any(limit.refunds and changes[limit.place] < 0 for limit in self.limits):
+                for limit in self._idempotency:
+                    changes[limit.place] = -amounts[limit.place]
         return changes
 
 
@@ -360,7 +360,7 @@ class Claim:
     owner: ref[LeaseHolder] | None = None
     taken_from: object = None
 
-    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None, *, fits: bool = True) -> None:
+    def __init__(self, plan: Plan, amounts: Amounts, version: int | None = None, fits: bool = True) -> None:
         self.plan = plan
         self.shape = shape = plan.shape
         self.amounts = amounts

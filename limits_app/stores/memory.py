@@ -201,9 +201,9 @@ class MemoryStore:
         With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
         """
         self._met_new = False
-        records = []
+        known, records = self._records, []
         for key, schema in plan.schemas:
-            record = self._records.get(key)
+            record = known.get(key)
             if record is None or record.schema is not schema:
                 record = self._new_or_migrated(record, schema, migrate_at)
             records.append(record)

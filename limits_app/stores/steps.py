@@ -109,20 +109,17 @@ class Steps:
 
     def run(self, work: Callable[..., R], *args: object) -> R:
         """Call `work` in a step and return its result; raise InStep within a step of the calling thread."""
-        thread = get_ident()
+        if self._running:
+            self._wait()
         try:
-            if self._running and self._running != thread:
-                self._wait()
             with self.lock:
-                if self._running:
-                    raise InStep
                 try:
-                    self._running = thread
+                    self._running = get_ident()
                     return work(*args)
                 finally:
                     self._running = 0
         finally:
-            if self._late.waiting and not self._running:
+            if self._late.waiting:
                 self._late.settle_all()
 
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
@@ -134,7 +131,9 @@ class Steps:
         return work() if self._running == get_ident() else self.run(work)
 
     def _wait(self) -> None:
-        """Wait a little, because each thread that blocks has to be woken."""
+        """Wait a little for the step of another thread, because each thread that blocks has to be woken."""
+        if self._running == get_ident():
+            raise InStep
         for _ in range(_TRIES):
             sleep(0)
             if not self._running:

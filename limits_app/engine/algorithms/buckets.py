@@ -48,12 +48,14 @@ class BucketRule(Rule):
         return state if ahead_us <= self._window_us else (state[0], self._next_tick(now))
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        level: int = state[0]
-        last: int = state[1]
+        level: int
+        last: int
+        level, last = state
         tick = now if self._tick_us == 1 else now // self._tick_us
         if tick > last:
-            drained = (tick - last) * self._rate
-            level = level - drained if level > drained else 0
+            level -= (tick - last) * self._rate
+            if level < 0:
+                level = 0
             last = tick
         elif tick < last:  # the clock was set back
             state = self.current(state, now)
@@ -75,7 +77,9 @@ class BucketRule(Rule):
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         if change <= 0:
-            return (max(state[0] + change, 0), state[1]) if self._refunds else state
+            if not self._refunds:
+                return state
+            return (state[0] + change if state[0] > -change else 0), state[1]
         level = self.used(state, now)
         last = max(now // self._tick_us, state[1])
         if self._tick_us > 1 and level < self._rate:

@@ -54,7 +54,8 @@ class Permits(Rule):
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """The change is minus the permits of one holder."""
-        return state[0] + change, state[1] - 1, state[2], state[3]
+        held, holders, fence, earliest = state
+        return held + change, holders - 1, fence, earliest
 
     def credit(self, state: State, now: int, parts: int) -> State:
         """Return the state as it is: permits stay with their holders."""
