@@ -74,6 +74,14 @@ class _TestStore(MemoryStore):
     def new_steps(self) -> Steps:
         return _TestSteps(self.settle, self._all.begin_test)
 
+    def acquire(self, claim: Claim) -> bool:
+        self._all.begin_test()
+        return super().acquire(claim)
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        self._all.begin_test()
+        super().settle(claim, changes)
+
     def version(self, namespace: str = "") -> int:
         self._all.begin_test()
         return super().version(namespace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from threading import get_ident
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import AtFork
@@ -68,7 +69,20 @@ class MemoryStore:
         return len(self._records) + sum([len(record.leases) for record in self._records.values()])
 
     def acquire(self, claim: Claim) -> bool:
-        return self._steps.run(self._acquire, claim)
+        # A step as `Steps.run` takes it, here and in `settle` without a call of it: every request takes these two.
+        steps = self._steps
+        if steps.running:
+            steps.wait()
+        try:
+            with steps.lock:
+                try:
+                    steps.running = get_ident()
+                    return self._acquire(claim)
+                finally:
+                    steps.running = 0
+        finally:
+            if steps.late.waiting:
+                steps.late.settle_all()
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -80,14 +94,23 @@ class MemoryStore:
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if claim.settled:
             return
-        kept_leases = True
+        steps, kept_leases = self._steps, True
         try:
-            kept_leases = self._steps.run(self._settle, claim, changes)
+            if steps.running:
+                steps.wait()
+            with steps.lock:
+                try:
+                    steps.running = get_ident()
+                    kept_leases = self._settle(claim, changes)
+                finally:
+                    steps.running = 0
         except InStep:
-            self._steps.settle_later(claim, changes)
+            steps.settle_later(claim, changes)
         finally:  # also after an interruption, which may have come when the claim was settled
             if self.line.busy:
                 self.line.notify(claim.plan.scope_keys)
+            if steps.late.waiting and not steps.running:
+                steps.late.settle_all()
         if not kept_leases:
             claim.lose_lease()
 

@@ -103,40 +103,43 @@ class Steps:
         """Start in a child without the step and the releases of its parent."""
         # Reentrant, so that a thread that is in a step gets an error.
         self.lock = RLock()
-        self._late = LateReleases(self._settle)
-        self._running = 0
+        self.late = LateReleases(self._settle)
+        self.running = 0
         """The thread that is in a step; 0 for none."""
 
     def run(self, work: Callable[..., R], *args: object) -> R:
         """Call `work` in a step and return its result; raise InStep within a step of the calling thread."""
-        if self._running:
-            self._wait()
+        if self.running:
+            self.wait()
         try:
             with self.lock:
                 try:
-                    self._running = get_ident()
+                    self.running = get_ident()
                     return work(*args)
                 finally:
-                    self._running = 0
+                    self.running = 0
         finally:
-            if self._late.waiting:
-                self._late.settle_all()
+            if self.late.waiting:
+                self.late.settle_all()
 
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim after the step of the calling thread."""
-        self._late.waiting.append((claim, changes))
+        self.late.waiting.append((claim, changes))
 
     def run_within(self, work: Callable[[], R]) -> R:
         """Call `work` in the step of the calling thread, or in one of its own."""
-        return work() if self._running == get_ident() else self.run(work)
+        return work() if self.running == get_ident() else self.run(work)
 
-    def _wait(self) -> None:
-        """Wait a little for the step of another thread, because each thread that blocks has to be woken."""
-        if self._running == get_ident():
+    def wait(self) -> None:
+        """Wait a little for the step of another thread, because each thread that blocks has to be woken.
+
+        Raises InStep within a step of the calling thread.
+        """
+        if self.running == get_ident():
             raise InStep
         for _ in range(_TRIES):
             sleep(0)
-            if not self._running:
+            if not self.running:
                 return
 
 
