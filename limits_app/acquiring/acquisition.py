@@ -255,7 +255,7 @@ class Acquisition:
             check_amounts("usage", usage)
             return
         own = self._beyond_first_request(usage) if self.is_repeated else usage
-        reports = own
+        reports: Mapping[str, object] = own
         if self.extensions or claim.shape.has_sums:
             reports = self._reports = {**self._reports, **own}
         used = self._used_with(self, own, reports)
@@ -504,8 +504,8 @@ class Acquisition:
         """Raise UsageNotReported where usage had to be reported and was not."""
         is_required = self.limit_set.require_usage if self.requires_usage is None else self.requires_usage
         if self.claim.admitted and is_required:
-            missing: list[str] = []
-            for part in self.parts():
+            missing = self.claim.shape.unreported(self.used, self._reports)
+            for part in self.extensions:
                 missing += part.claim.shape.unreported(part.used, self._reports)
             if missing:
                 raise UsageNotReported(sorted(set(missing)))
@@ -527,7 +527,7 @@ class Acquisition:
 
     def _skip_unrequested(self, key: str, amount: object) -> None:
         """Warn of a reported key that no part has requested; raises InvalidRequest for an invalid amount."""
-        if not any(key in part.claim.shape.by_key for part in self.parts()):
+        if key not in {known for part in self.parts() for known in part.claim.shape.by_key}:
             check_amounts("usage", {key: amount})
             self.limit_set.skip_unknown(key, reported=True)
 

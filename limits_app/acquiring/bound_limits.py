@@ -175,9 +175,7 @@ class BoundLimits:
         """Return the claim of a request for the named amounts alone; raises InvalidRequest for invalid amounts."""
         return self.claim_of(requested, self._plan(self._shapes.extension(requested)))
 
-    def _find(
-        self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket], known: Plan | None = None
-    ) -> Plan:
+    def _find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket], known: Plan | None = None) -> Plan:
         """Return the plan of a request; permits that are `held` are not taken again, unless they are named.
 
         `known` is the plan where nothing is held, if there is one yet.

@@ -84,25 +84,24 @@ def settle(claim: Claim, records: list[Record], now: int, changes: Sequence[int]
         if not change and not limit.is_permit:
             continue
         record, rule = records[limit.scope_index], limit.rule
-        counts_usage = shape.counts_usage and not limit.is_permit and not claim.unanswered
+        counted, finished = 0, record.finished
         if limit.is_permit:
             settles = record.leases.pop((rule.key, claim.holder), None) is not None
             kept_leases = kept_leases and (settles or claim.unanswered)
         else:
             is_forgotten = taken_at + shape.recorded_us < record.reset_at and not shape.is_credit
             settles = change > 0 or not (is_forgotten or claim.unanswered)
-        if counts_usage:
-            counted, finished = _counted(record, limit, change, taken_at)
+            if shape.counts_usage and not claim.unanswered:
+                counted, finished = _counted(record, limit, change, taken_at)
         if settles and record.schema is limit.schema and not shape.is_credit:
             state = rule.current(record.states[limit.index], now)
             record.states[limit.index] = rule.settle(state, now, change, taken_at)
         elif settles:
             _settle_by_key(record, limit, change, now=now, taken_at=taken_at, is_credit=shape.is_credit)
         # Without a call in between, where a signal handler could raise: what is refunded is not counted.
-        if counts_usage:
-            if counted and record.usage is not None:
-                record.usage.amounts[limit.index] += counted
-            record.finished = finished
+        if counted and record.usage is not None:
+            record.usage.amounts[limit.index] += counted
+        record.finished = finished
         record.changed = True
     return kept_leases
 

@@ -177,7 +177,6 @@ class PlanShape:
         self.slice_us = 0 if is_credit else min([scope.slice_us for scope in scopes], default=0)
         self.counts_usage = not is_credit and any(schema.counts_usage for schema in self.schemas)
         self.permits = tuple([limit for limit in limits if limit.is_permit])
-        self._spent = tuple([limit for limit in limits if not limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         self.must_report = frozenset(many_calls).union(
             [key for limit in limits if isinstance(limit.rule.limit, MeteredLimit) for key in limit.keys]
@@ -264,20 +263,23 @@ class PlanShape:
         that `is_extended`, whose extensions are refunded with it.
         """
         changes = [0] * len(amounts)
-        for limit in self._spent if used else ():
+        for limit in self.limits if used else ():
             place = limit.place
             if used[place] >= 0:
                 changes[place] = used[place] - amounts[place]
         for limit in self.permits:
             changes[limit.place] = -amounts[limit.place]
         if refunds_unreported:
-            for limit in self.reporting:
-                if not used or used[limit.place] < 0:
-                    changes[limit.place] = -amounts[limit.place]
-            if is_extended or any(limit.refunds and changes[limit.place] < 0 for limit in self.limits):
-                for limit in self._idempotency:
-                    changes[limit.place] = -amounts[limit.place]
+            self._refund_unreported(changes, used, amounts, is_extended)
         return changes
+
+    def _refund_unreported(self, changes: list[int], used: Sequence[int], amounts: Amounts, is_extended: bool) -> None:
+        for limit in self.reporting:
+            if not used or used[limit.place] < 0:
+                changes[limit.place] = -amounts[limit.place]
+        refunded = [limit for limit in self.limits if limit.refunds and changes[limit.place] < 0]
+        for limit in self._idempotency if refunded or is_extended else ():
+            changes[limit.place] = -amounts[limit.place]
 
 
 class Plan:
@@ -352,7 +354,10 @@ class Claim:
     set back; None where none did.
     """
 
-    # What each request reads is the claim's own: the interpreter finds it faster than a default of the class.
+    # What is read before a store decides is the claim's own: that is found faster than a default of the class.
+    admitted: bool | None = None
+    decided_at = 0
+    states: Sequence[State] = ()
     repeated_us: int | None = None
     held_anew: dict[int, int] | None = None
     number = 0
@@ -366,12 +371,9 @@ class Claim:
         self.amounts = amounts
         self.version = version
         self.fits = fits
-        self.admitted: bool | None = None
         self.settled = False
         self.put_off = False
         self.unanswered = False
-        self.decided_at = 0
-        self.states: Sequence[State] = ()
         if shape.permits:
             self.number = self.holder = _next_number()
 

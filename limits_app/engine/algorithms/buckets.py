@@ -53,9 +53,8 @@ class BucketRule(Rule):
         level, last = state
         tick = now if self._tick_us == 1 else now // self._tick_us
         if tick > last:
-            level -= (tick - last) * self._rate
-            if level < 0:
-                level = 0
+            drained = (tick - last) * self._rate
+            level = level - drained if level > drained else 0
             last = tick
         elif tick < last:  # the clock was set back
             state = self.current(state, now)
