@@ -116,6 +116,8 @@ class RequestLimits:
     """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
+    judged_names: list[str] | None = None
+    """The identifiers by which the request is judged, for all verdicts; None until they are known."""
 
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
@@ -135,8 +137,6 @@ class RequestLimits:
         self._charge_locks: dict[object, Any] = {}
         self.verdicts: dict[tuple[str | None, str | None], AccessVerdict] = {}
         """Whether the request is blocked or exempt, in general and for each resource and entity that it is charged."""
-        self.judged_names: list[str] | None = None
-        """The identifiers by which the request is judged, for all verdicts; None until they are known."""
         self.blocks_in_shadow: set[object] = set()
         """The blocks in shadow mode that were counted for the request."""
         self._judged_user: object = None
