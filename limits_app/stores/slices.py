@@ -104,26 +104,35 @@ class Slice:
         self.is_closed = False
 
     def spend(self, claim: Claim, now: int) -> bool:
-        """Admit a claim if all its amounts are left."""
-        if self.has_ended(now):
+        """Admit a claim if all its amounts are left, and the time of the slice is not over."""
+        return not self.has_ended(now) and self.admit(claim, now)
+
+    def admit(self, claim: Claim, now: int) -> bool:
+        """Admit a claim if all its amounts are left; its states are those of the slice when it was charged."""
+        if not self.change([-amount for amount in claim.amounts]):
             return False
-        for place, amount in enumerate(claim.amounts):
-            if amount > self.left[place]:
-                return False
-        self.admit(claim, now)
+        claim.admitted, claim.taken_from = True, self
+        claim.decided_at = self.claim.decided_at + now - self.answered_at
+        claim.states = self.claim.states[: len(claim.amounts)]
         return True
+
+    def change(self, changes: Amounts) -> bool:
+        """Change what is left of each limit; False, and nothing is changed, where less than nothing would be left.
+
+        A finalizer or a signal handler may change it meanwhile: then it is computed again.
+        """
+        while True:
+            before = self.left
+            left = [rest + change for rest, change in zip(before, changes, strict=True)]
+            if min(left, default=0) < 0:
+                return False
+            if self.left is before:
+                self.left = left
+                return True
 
     def has_ended(self, now: int) -> bool:
         """Return whether its time is over; also where the clock was set back since it was asked for."""
         return not lasts(self.asked_at, self.ends_at - self.asked_at, now)
-
-    def admit(self, claim: Claim, now: int) -> None:
-        """Admit a claim whose amounts are left; its states are those of the slice when it was charged."""
-        for place, amount in enumerate(claim.amounts):
-            self.left[place] -= amount
-        claim.admitted, claim.taken_from = True, self
-        claim.decided_at = self.claim.decided_at + now - self.answered_at
-        claim.states = self.claim.states[: len(claim.amounts)]
 
     def returns(self, now: int) -> list[int]:
         """Return the changes that settle the slice: the part of the rest that its limits have not refilled.
@@ -227,8 +236,9 @@ class Slices:
                 traffic.taking_since = _NEVER
             if charged is not None and charged is not claim:
                 self._close(traffic)
-                traffic.slice = Slice(charged, request.asked_at, answered_at=now)
-                traffic.slice.admit(claim, now)
+                taken = Slice(charged, request.asked_at, answered_at=now)
+                taken.admit(claim, now)
+                traffic.slice = taken
         return charged is not None
 
     def refund(self, claim: Claim, changes: Amounts) -> bool:
@@ -238,8 +248,7 @@ class Slices:
             if not isinstance(piece, Slice) or piece.is_closed or claim.released or max(changes) > 0:
                 return False
             claim.settled = True  # first, so that nothing is refunded twice
-            piece.left = [rest - change for rest, change in zip(piece.left, changes, strict=True)]
-            return True
+            return piece.change([-change for change in changes])
 
     def return_ended(self, settle: Callable[[Claim, Amounts], object], *, everything: bool = False) -> int | None:
         """Settle the slices that have ended, or all; return in how many microseconds to call again (None: never).

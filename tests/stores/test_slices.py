@@ -795,3 +795,53 @@ def test_four_processes_are_admitted_all_of_a_limit_and_what_a_killed_one_held_i
     with django_db_blocker.unblock():
         admitted, lost = race(store, ["killed", "lives", "lives", "lives"])
     assert 20_000 - lost <= admitted <= 20_000
+
+
+class Interrupted(list[int]):
+    """Amounts; `deed` is done in the middle of what goes through them, as a signal handler does, at a chosen time."""
+
+    def __init__(self, amounts: Amounts, passes: int, deed: Callable[[], object]) -> None:
+        super().__init__(amounts)
+        self.passes, self.deed = passes, deed
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes -= 1
+        if self.passes == -1:
+            self.deed()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("passes", range(4))
+@pytest.mark.parametrize("amount", [1, 3])
+def test_a_request_of_a_signal_handler_in_the_middle_of_another_one_takes_nothing_twice(
+    shared: Counted, passes: int, amount: int
+) -> None:
+    process = Process(shared, DAILY)
+    assert process.acquire(20, amount) == 20
+    [traffic] = process.store.slices._traffic.values()
+    piece, unit = traffic.slice, traffic.slice.claim.shape.limits[0].rule.parts_per_unit
+    piece.left = [amount * unit]
+    admitted: list[bool] = []
+
+    def ask(claim: Claim) -> None:
+        admitted.append(piece.spend(claim, process.store.slices._clock()))
+
+    first, second = [process.limits.prepare({"units": amount}).claim for _ in range(2)]
+    first.amounts = Interrupted(first.amounts, passes, lambda: ask(second))
+    ask(first)
+    assert sum(admitted) == 1
+    assert piece.left == [0]
+
+
+def test_a_request_of_a_signal_handler_in_the_middle_of_a_refund_is_not_forgotten(shared: Counted) -> None:
+    process = Process(shared, DAILY)
+    assert process.acquire(20, 5) == 20
+    [traffic] = process.store.slices._traffic.values()
+    piece, unit = traffic.slice, traffic.slice.claim.shape.limits[0].rule.parts_per_unit
+    held, other = [process.limits.prepare({"units": amount}).claim for amount in (5, 2)]
+    piece.left, now = [10 * unit], process.store.slices._clock()
+    assert piece.spend(held, now)
+    changes = Interrupted([-5 * unit], 1, lambda: piece.spend(other, now))
+    assert process.store.slices.refund(held, changes)
+    assert other.admitted
+    assert piece.left == [8 * unit]
