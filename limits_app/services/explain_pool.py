@@ -44,7 +44,8 @@ class ExplainedMember:
 
     def as_dict(self) -> dict[str, object]:
         """The member as plain data, for JSON."""
-        return asdict(self) | {"standing": str(self.standing)}
+        limits = [status.as_dict() for status in self.limits]
+        return asdict(self) | {"standing": str(self.standing), "limits": limits}
 
 
 @dataclass(frozen=True, slots=True)
