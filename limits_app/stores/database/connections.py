@@ -171,11 +171,25 @@ class StoreConnection(ABC):
                 raw.close()
         self.is_clean = True
 
-    def __del__(self) -> None:
+    def discard(self) -> None:
+        """Close the connection for good; one of a parent process is left alone."""
         if self._pid == os.getpid():
             self.close()
         else:
             _INHERITED.append(self.wrapper.connection)
+
+    def __del__(self) -> None:
+        self.discard()
+
+
+class _ClosedWithThread:
+    """Closes the connection of a thread that ends, even where a traceback still refers to the connection."""
+
+    def __init__(self, connection: StoreConnection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.discard()
 
 
 class ThreadConnections:
@@ -223,7 +237,8 @@ class ThreadConnections:
         """Return the connection of the calling thread, which is open. Raises StoreUnavailable."""
         connection = self._own()
         if connection is None:
-            self._of_thread.connection = connection = self._new()
+            connection = self._new()
+            self._of_thread.closed_at_end = _ClosedWithThread(connection)
             self._all.add(connection)
         connection.ensure_open()
         return connection
@@ -267,7 +282,8 @@ class ThreadConnections:
 
     def _own(self) -> StoreConnection | None:
         """Return the connection of the calling thread, if it has one."""
-        return getattr(self._of_thread, "connection", None)
+        held: _ClosedWithThread | None = getattr(self._of_thread, "closed_at_end", None)
+        return None if held is None else held.connection
 
     def _close_old(self, **_: object) -> None:
         connection = self._own()

@@ -167,3 +167,11 @@ def test_limits_that_change_while_a_request_waits_for_its_row_are_not_used(
         assert used(limits_of(store, LIMIT)) == 1
         other.close()
         store.close()
+
+
+def test_a_connection_ends_with_its_thread_even_where_something_refers_to_it(open_store: Open) -> None:
+    store = open_store()
+    with ThreadPoolExecutor(1) as executor:
+        kept = executor.submit(store._connections.current).result()
+        assert kept.wrapper.connection is not None
+    assert kept.wrapper.connection is None

@@ -76,7 +76,7 @@ def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_agai
     clock.deed = interrupt
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
-    assert store._connections._of_thread.connection.wrapper.connection is None
+    assert store._connections._of_thread.closed_at_end.connection.wrapper.connection is None
     assert used(limits) == 1
 
 
