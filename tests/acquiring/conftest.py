@@ -6,17 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import Phase, settings
 
 from limits_app.engine.runtime import install, installed, present
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.acquiring.sets import ChangeRuntime
-
-# A mutant only has to fail: no shrinking, and the same examples for every mutant.
-settings.register_profile(
-    "mutants", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
-)
 
 
 @pytest.fixture
