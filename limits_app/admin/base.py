@@ -26,6 +26,7 @@ from django.utils.translation import gettext as _
 
 from limits_app import audit
 from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
+from limits_app.admin.menu import menu
 from limits_app.models.snapshots import snapshots
 from limits_app.services.rights import Action, may, may_change_rows
 
@@ -33,10 +34,23 @@ _NUL = "\0"
 
 
 class RobustListAdmin(ModelAdmin):  # type: ignore[type-arg]  # generic only in its type stubs
-    """A list that handles all invalid filter values in the same way."""
+    """A list below the menu of the app, which handles all invalid filter values in the same way."""
 
     class Media:
-        css = {"all": ["limits_app/lists.css"]}
+        css = {"all": ["limits_app/lists.css", "limits_app/pages.css"]}
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Stay out of the menu, whose entries lead here."""
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show the list."""
+        return super().changelist_view(request, {**(extra_context or {}), "menu": menu(self.admin_site, request)})
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
+        """Show the form."""
+        context["menu"] = menu(self.admin_site, request)
+        return super().render_change_form(request, context, *args, **options)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Filter; Django raises errors for NUL and for dates at the ends of the calendar."""

@@ -161,11 +161,12 @@ class LimitsUserAdminMixin:
 
     @admin.display(description=_("limits"))
     def limits_links(self, user: Any) -> str:
-        """Links that block the user, limit the user, and explain the limits."""
+        """Links to the page of the user's limits, and to what blocks and limits the user."""
         entity, name = entity_of_user(user), self.admin_site.name  # type: ignore[attr-defined]  # of the admin
         if entity is None:
             return "-"
         pages = (
+            ("limits_app_client", gettext("Limits and usage")),
             ("limits_app_entity_block", gettext("Block")),
             ("limits_app_entity_limit", gettext("Limit")),
             ("limits_app_denial_changelist", gettext("Rejections")),

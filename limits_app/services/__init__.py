@@ -23,7 +23,7 @@ from limits_app.services.candidates import (
     set_candidate,
 )
 from limits_app.services.erasure import Erased, erase
-from limits_app.services.explain import Explanation, aexplain, explain
+from limits_app.services.explain import Explanation, aexplain, explain, explain_each
 from limits_app.services.listing import (
     get_entity_limits,
     get_plan_limits,
@@ -51,6 +51,7 @@ from limits_app.services.status import (
 from limits_app.services.temporary import (
     PlannedBoost,
     boost,
+    boost_each,
     boost_policies,
     emergency,
     planned_boosts,
@@ -96,6 +97,7 @@ __all__ = [
     "atry_acquire",
     "atry_acquire_all",
     "boost",
+    "boost_each",
     "boost_policies",
     "candidates",
     "check",
@@ -109,6 +111,7 @@ __all__ = [
     "end_boost",
     "erase",
     "explain",
+    "explain_each",
     "get_entity_limits",
     "get_plan_limits",
     "get_resource_limits",

@@ -1,4 +1,4 @@
-"""The page “Overview”: rejections of today, the tightest limits, what ends soon, and whether limits are counted."""
+"""The page “Overview”: rejections of today, the tightest limits, what ends soon, and whether usage is counted."""
 
 from __future__ import annotations
 
@@ -20,22 +20,17 @@ from limits_app.admin.formatting import amount, moment
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
-from limits_app.models import Bucket, Enforcement, Policy
+from limits_app.models import Bucket, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
-from limits_app.services.temporary import emergency
 from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5
 _SOON: Final = timedelta(days=7)
 _MOST_ENDING: Final = 20
 
-_MODES: Final = {
-    Enforcement.SHADOW: _("Emergency: all limits are in shadow mode. Nothing is rejected."),
-    Enforcement.OFF: _("Emergency: all limits are off. Nothing is limited."),
-}
 _INSTEAD: Final = {
     OnUnavailable.BLOCK: _("requests are rejected"),
     OnUnavailable.ALLOW: _("requests are allowed"),
@@ -62,11 +57,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
 
 
 def _warnings() -> Iterator[str]:
-    """What keeps limits from being counted or enforced now."""
-    switch = emergency()
-    if switch.mode != Enforcement.ENFORCE:
-        ends = gettext("It ends at %(at)s.") % {"at": moment(switch.until)} if switch.until else ""
-        yield " ".join(filter(None, (str(_MODES[switch.mode]), switch.reason, ends)))
+    """What keeps limits from being counted now."""
     for alias, health in store_health().items():
         if health.state == BreakerState.OPEN:
             said = {"alias": alias, "instead": _INSTEAD[conf.get(conf.ON_UNAVAILABLE)], "error": health.error or ""}

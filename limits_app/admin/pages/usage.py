@@ -24,8 +24,9 @@ from limits_app.admin.pages.common import (
     problem_with,
 )
 from limits_app.engine.errors import InvalidRequest
-from limits_app.models import Bucket, CollectedBatch, Entity, Period
+from limits_app.models import Bucket, CollectedBatch, Period
 from limits_app.models.fields import aware
+from limits_app.services.clients import client_names
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action
 from limits_app.services.safe_text import csv_text
@@ -136,7 +137,7 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
     key = key or next(iter(keys), "")
     chosen = {"resource": resource, "key": key, **ask}
     clients = usage(by="entity", most=_MOST_CONSUMERS, **chosen)
-    names = _names({use.entity or "" for use in clients} | {entity or ""})
+    names = client_names({use.entity or "" for use in clients} | {entity or ""})
     of_limit = [use for use in of_resources if use.key == key]
     of_limit.sort(key=lambda use: (-use.admitted, -use.refused, use.resource or ""))
     return {
@@ -151,12 +152,6 @@ def _used(resource: str | None, entity: str | None, key: str, *, time: Time) -> 
         "name": names.get(entity or "", ""),
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
-
-
-def _names(identifiers: set[str]) -> dict[str, str]:
-    """Display names of entities, by identifier."""
-    found = Entity.objects.filter(identifier__in=identifiers).exclude(name="")
-    return dict(found.values_list("identifier", "name"))
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:

@@ -25,9 +25,9 @@ from tests.admin.pages.snapshots import used
 from tests.docs.pages import ROOT
 from tests.services.failing import FailingStore
 
-EXPLAIN = "limits_app_explain_changelist"
+EXPLAIN = "limits_app_explain"
 USAGE = "limits_app_usagesnapshot_changelist"
-LIVE = "limits_app_live_changelist"
+LIVE = "limits_app_live"
 STATE = "limits_app_live_state"
 PREVIEW = "limits_app_preview"
 
@@ -245,7 +245,9 @@ def test_usage_is_summed_for_each_client_with_its_name_and_its_resources(admin_c
     used("reports", "user:1", "call_count", 4)
     used("api", "=cmd", "call_count", 3)
     response = get(admin_client, USAGE)
-    assert "Gina user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(response)
+    assert "Gina user:1 Client user:1 Boost user:1 Block user:1 Limit user:1 Why rejected? user:1 10 1 9.1 %" in words(
+        response
+    )
     file = get(admin_client, USAGE, format="csv").content.decode().split()
     assert file == ["client,name,limit,allowed,rejections", "user:1,Gina,call_count,10,1", "'=cmd,,call_count,3,0"]
     of_client = words(get(admin_client, USAGE, entity="user:1"))
@@ -434,10 +436,10 @@ def test_lists_and_forms_lead_to_the_pages(model: str, admin_client: Client) -> 
     row = {"resource": Resource, "entity": Entity, "policy": Policy}[model].objects.get()  # type: ignore[attr-defined]
     listed = admin_client.get(reverse(f"admin:limits_app_{model}_changelist")).content.decode()
     form = admin_client.get(reverse(f"admin:limits_app_{model}_change", args=[row.pk])).content.decode()
-    assert reverse("admin:limits_app_explain_changelist") in listed
+    assert reverse("admin:limits_app_explain") in listed
     resource = "" if model == "entity" else "api"
     entity = "" if model == "resource" else "user%3A1%262"
-    assert f"{reverse('admin:limits_app_explain_changelist')}?resource={resource}&amp;entity={entity}" in form
+    assert f"{reverse('admin:limits_app_explain')}?resource={resource}&amp;entity={entity}" in form
     assert (reverse(f"admin:{PREVIEW}") in form) is (model == "policy")
 
 
