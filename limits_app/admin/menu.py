@@ -63,10 +63,19 @@ def _page(name: str, label: Any, action: Action) -> Tab:
     return Tab(name, label, lambda _site, request: may(request.user, action))
 
 
+def _may_only_boost(request: HttpRequest) -> bool:
+    """Whether the user finds no other page that leads to boosts."""
+    return may(request.user, Action.BOOST) and not may(request.user, Action.VIEW_LIMITS)
+
+
 MENU: Final[Mapping[type[Model], tuple[Tab, ...]]] = {
     Overview: (_page("overview_changelist", _("overview"), Action.VIEW_USAGE),),
     LimitsEntry: (_list(Policy), _list(Endpoint), _list(Plan), _list(Resource), _list(Candidate)),
-    ClientsEntry: (_list(Entity), _page("explain", _("effective limits"), Action.VIEW_LIMITS)),
+    ClientsEntry: (
+        _list(Entity),
+        _page("explain", _("effective limits"), Action.VIEW_LIMITS),
+        Tab("policy_boost", _("grant a boost"), lambda _site, request: _may_only_boost(request)),
+    ),
     ActivityEntry: (
         _list(Denial),
         _list(UsageSnapshot),
@@ -91,7 +100,8 @@ def menu(site: AdminSite, request: HttpRequest) -> dict[str, Any]:
     entries, tabs = [], list[dict[str, Any]]()
     for entry in MENU:
         pages = [*open_tabs(entry, site, request)] if site.is_registered(entry) else []
-        is_here = any(url == request.path for url, _label in pages)
+        above = reverse(f"{site.name}:limits_app_{entry._meta.model_name}_changelist") if pages else "-"
+        is_here = request.path.startswith(above) or any(request.path.startswith(url) for url, _label in pages)
         if is_here and len(pages) > 1:
             tabs = [{"url": url, "label": label, "is_here": url == request.path} for url, label in pages]
         if pages:

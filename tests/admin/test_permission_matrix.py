@@ -16,8 +16,8 @@ from django.utils import timezone
 from rest_framework.test import APIRequestFactory
 
 from limits_app import limits
-from limits_app.engine.limits import RateLimit
 from limits_app.admin.menu import MENU
+from limits_app.engine.limits import RateLimit
 from limits_app.models import (
     Alert,
     AlertRule,

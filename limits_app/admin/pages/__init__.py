@@ -82,19 +82,15 @@ class EntryAdmin(PagesAdmin):
         raise PermissionDenied
 
 
-_OVERVIEW: Final = (
-    ("", "overview_changelist", overview_page),
-    ("limit/", "limit", limit_page),
-    ("client/", "client", client_page),
-)
+_CLIENTS: Final = (("client/", "client", client_page), ("effective/", "explain", explain_page))
 _USAGE: Final = (("", "usagesnapshot_changelist", usage_page), ("preview/", "preview", preview_page))
 _LIVE: Final = (("live/", "live", live_page), ("live/state/", "live_state", live_state))
 
-admin.site.register(Overview, PagesAdmin, pages=_OVERVIEW, is_listed=True)
+admin.site.register(Overview, PagesAdmin, pages=(("", "overview_changelist", overview_page),), is_listed=True)
 admin.site.register(Denial, PagesAdmin, pages=(("", "denial_changelist", rejections_page),))
 admin.site.register(UsageSnapshot, PagesAdmin, pages=_USAGE)
-admin.site.register(LimitsEntry, EntryAdmin)
-admin.site.register(ClientsEntry, EntryAdmin, pages=(("effective/", "explain", explain_page),))
+admin.site.register(LimitsEntry, EntryAdmin, pages=(("limit/", "limit", limit_page),))
+admin.site.register(ClientsEntry, EntryAdmin, pages=_CLIENTS)
 admin.site.register(ActivityEntry, EntryAdmin, pages=_LIVE)
 admin.site.register(AlertsEntry, EntryAdmin)
 admin.site.register(SettingsEntry, EntryAdmin, pages=(("exemptions/", "exemptions", exemptions_page),))

@@ -18,12 +18,12 @@ from django.utils.translation import gettext
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import QuickBoostForm
-from limits_app.admin.audit_log import kind_in_words, source_in_words
+from limits_app.admin.audit_log import event_in_words
 from limits_app.admin.formatting import amount, moment, written_limits
 from limits_app.admin.pages.common import bring_up_to_date, check, page, problem_with
 from limits_app.admin.pages.explain import shown_link
 from limits_app.engine.errors import LimitsError
-from limits_app.models import AuditEvent, Entity, Plan, write_alias
+from limits_app.models import Entity, Plan, write_alias
 from limits_app.policies import Access, AccessVerdict
 from limits_app.services.clients import (
     changes_of,
@@ -186,7 +186,7 @@ def _shown(site: AdminSite, request: HttpRequest, identifier: str, boost: QuickB
     if may(request.user, Action.VIEW_USAGE):
         context |= {"days": [*_days(identifier)], "rejections": [*_rejections(identifier)]}
     if may(request.user, Action.VIEW_HISTORY):
-        context["changes"] = [_change(site, one) for one in changes_of(row, policies)]
+        context["changes"] = [event_in_words(site, one) for one in changes_of(row, policies)]
     title = f"{names[identifier]} ({identifier})" if identifier in names else identifier
     return page(site, request, "client", title=title, context=context)
 
@@ -234,14 +234,3 @@ def _rejections(identifier: str) -> Iterator[dict[str, Any]]:
     for one in rejections(entity=identifier, most=_MOST_REJECTIONS):
         minute = moment(one.count.minute, "SHORT_DATETIME_FORMAT")
         yield {"minute": minute, "why": one.why, "times": amount(one.count.count), "resource": one.count.resource}
-
-
-def _change(site: AdminSite, event: AuditEvent) -> dict[str, Any]:
-    """Who changed what, when, and where that can be seen in full."""
-    return {
-        "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
-        "who": event.actor or source_in_words(event.source),
-        "what": f"{event.get_verb_display()}: {kind_in_words(event.object_type)} {event.object_label}",
-        "reason": event.reason,
-        "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
-    }

@@ -14,17 +14,20 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import conf
+from limits_app import conf, services
 from limits_app.acquiring.breaker import BreakerState
-from limits_app.admin.formatting import amount, moment
+from limits_app.admin.audit_log import event_in_words
+from limits_app.admin.formatting import amount, moment, percent
 from limits_app.admin.pages.common import bring_up_to_date, check, client_name, page
 from limits_app.admin.pages.live import tightest_limits
 from limits_app.conf import OnUnavailable
-from limits_app.models import Bucket, Policy
+from limits_app.engine.limits import CallLimit
+from limits_app.models import AuditEvent, Bucket, CandidateState, Policy
 from limits_app.models.fields import in_site_time
 from limits_app.services.limit_words import limit_name
 from limits_app.services.rights import Action, may
 from limits_app.services.status import store_health
+from limits_app.services.usage import usage
 from limits_app.usage.reading import most_rejected
 
 _MOST: Final = 5
@@ -44,16 +47,50 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     bring_up_to_date()
     midnight = timezone.localtime(datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0)
     tightest, known = tightest_limits(_MOST)
+    ending = [*_ending(site)] if may(request.user, Action.VIEW_LIMITS) else None
     context = {
+        "totals": [*_totals(midnight, tightest, ending)],
+        "changes": [*_changes(site)] if may(request.user, Action.VIEW_HISTORY) else None,
+        "trials": [*_trials(site)] if may(request.user, Action.VIEW_CANDIDATES) else None,
         "warnings": list(_warnings()),
         "by_limit": [_row(site, midnight, one) for one in most_rejected("resource", "key", since=midnight, most=_MOST)],
         "by_client": [_row(site, midnight, one) for one in most_rejected("entity", since=midnight, most=_MOST)],
         "tightest": tightest,
         "known": known,
-        "ending": list(_ending(site)) if may(request.user, Action.VIEW_LIMITS) else None,
+        "ending": ending,
         "is_new": not Policy.objects.order_by().exists(),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
+
+
+def _totals(midnight: datetime, tightest: list[dict[str, Any]], ending: list[Any] | None) -> Iterator[tuple[Any, str]]:
+    """What happened today in numbers, each with its label."""
+    uses = usage(key=CallLimit.key, period="hour", since=midnight.astimezone(UTC))
+    allowed, rejected = sum(use.admitted for use in uses), sum(use.refused for use in uses)
+    yield gettext("Allowed today"), amount(allowed)
+    share = f" ({percent(rejected / (allowed + rejected))})" if rejected else ""
+    yield gettext("Rejected today"), f"{amount(rejected)}{share}"
+    full = {one["entity"] for one in tightest if one["bar"].level == "full"}
+    yield gettext("Clients at a limit"), amount(len(full))
+    if ending is not None:
+        yield gettext("Ends soon"), amount(len(ending))
+
+
+def _changes(site: AdminSite) -> Iterator[dict[str, str]]:
+    """The last changes of the configuration."""
+    for event in AuditEvent.objects.order_by("-number")[:_MOST]:
+        yield event_in_words(site, event)
+
+
+def _trials(site: AdminSite) -> Iterator[dict[str, str]]:
+    """Limits that are tried, and how much they would reject."""
+    for report in services.candidates()[:_MOST]:
+        if report.state == CandidateState.TESTING:
+            said = {"policy": report.policy, "limits": report.limits, "share": percent(report.rejected_percent / 100)}
+            yield {
+                "what": gettext("%(policy)s: %(limits)s would reject %(share)s") % said,
+                "url": reverse(f"{site.name}:limits_app_candidate_changelist"),
+            }
 
 
 def _warnings() -> Iterator[str]:
