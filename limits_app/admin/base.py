@@ -17,7 +17,7 @@ from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, router
 from django.db.models import QuerySet
-from django.forms import Form
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -187,7 +187,7 @@ class ReadOnly:
 
 
 def site_page(
-    site: AdminSite, request: HttpRequest, template: str, *, title: Any, form: Form | None = None, **context: Any
+    site: AdminSite, request: HttpRequest, template: str, *, title: Any, form: BaseForm | None = None, **context: Any
 ) -> TemplateResponse:
     """Return a page whose links, and the autocompletion of whose form, stay on a site of the admin.
 
@@ -204,7 +204,7 @@ def site_page(
 def confirmation(
     page: ModelAdmin[Any],
     request: HttpRequest,
-    form: Form,
+    form: BaseForm,
     *,
     title: Any,
     template: str = "confirm_action",

@@ -133,8 +133,8 @@ class CandidateAdmin(AuditedAdmin):
         form = PromotionForm(request.POST if "confirmed" in request.POST else None, instance=candidate)
         if decision == "promote" and not form.is_valid():
             back = reverse(f"{self.admin_site.name}:limits_app_candidate_changelist")
-            effect = {"rows": [candidate.policy], "note": _effect(candidate), "back": back}
-            return confirmation(self, request, form, title=label, **effect)
+            rows, note = [candidate.policy], _effect(candidate)
+            return confirmation(self, request, form, title=label, rows=rows, note=note, back=back)
         try:
             with self.acting(request, _effect(candidate) if decision == "promote" else ""):
                 if decision == "promote":

@@ -250,7 +250,7 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     done = grant(admin_client, entity="user:new", resource="")
     assert (done.status_code, done.headers["location"]) == (302, address("policy_changelist"))
     boosts = {str(one): one.definitions()[0].capacity for one in Policy.objects.exclude(valid_until=None)}
-    assert boosts == {"entity user:new on api": 2 * TPM.capacity, "entity user:new": 2 * TPM.capacity}
+    assert boosts == {"entity user:new": 2 * TPM.capacity}
     assert re.fullmatch(r"Boosted from [\d/]+ .* \(UTC\) until [\d/]+ .* \(UTC\): .*\.", said(done)[0])
     assert {event.actor for event in events("create")} == {"admin"}
 

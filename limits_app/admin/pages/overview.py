@@ -58,7 +58,7 @@ def overview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "tightest": tightest,
         "known": known,
         "ending": ending,
-        "is_new": not Policy.objects.order_by().exists(),
+        "is_new": not (tightest or Policy.objects.order_by().exists()),
     }
     return page(site, request, "overview", title=gettext("Overview"), context=context)
 
