@@ -112,14 +112,14 @@ class BoostForm(RequiredReasonForm):
 class BoostEnd(models.TextChoices):
     """When a boost ends, counted from now by the clock of the site."""
 
-    HOUR = "hour", _("for 1 hour")
-    TODAY = "today", _("until tonight")
-    FRIDAY = "friday", _("until the end of Friday")
-    DATE = "date", _("until the end of a day")
+    HOUR = "hour", _("For 1 hour")
+    TODAY = "today", _("Until tonight")
+    FRIDAY = "friday", _("Until the end of Friday")
+    DATE = "date", _("Until the end of this day")
 
 
 class QuickBoostForm(ReasonForm):
-    """How many times as much a client may use, and until when; the choices that are made most often."""
+    """How many times as much a client may use, and until when: `ends` is the value of the button that was pressed."""
 
     factor = forms.TypedChoiceField(
         label=_("Multiply limits by"),
@@ -128,13 +128,11 @@ class QuickBoostForm(ReasonForm):
         initial="2",
         widget=forms.RadioSelect,
     )
-    ends = forms.ChoiceField(
-        label=_("Until"), choices=BoostEnd.choices, initial=BoostEnd.TODAY, widget=forms.RadioSelect
-    )
+    ends = forms.ChoiceField(label=_("Until"), choices=BoostEnd.choices)
     last_day = forms.DateField(
         label=_("Day"), required=False, widget=forms.DateInput(format="%Y-%m-%d", attrs={"type": "date"})
     )
-    field_order = ["factor", "ends", "last_day", "reason"]
+    field_order = ["factor", "reason", "ends", "last_day"]
 
     def clean(self) -> dict[str, Any]:
         """Set `until`, a moment in the future."""

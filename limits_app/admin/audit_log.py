@@ -59,13 +59,15 @@ def kind_in_words(object_type: str) -> str:
 
 
 def event_in_words(site: AdminSite, event: AuditEvent) -> dict[str, str]:
-    """Who changed what, when and why, and where that can be seen in full."""
+    """Who changed what, when and why, and where that can be seen in full and undone."""
+    revert = reverse(f"{site.name}:limits_app_auditevent_revert", args=[event.pk])
     return {
         "when": moment(event.when, "SHORT_DATETIME_FORMAT"),
         "who": event.actor or source_in_words(event.source),
         "what": f"{event.get_verb_display()}: {kind_in_words(event.object_type)} {event.object_label}",
         "reason": event.reason,
         "url": reverse(f"{site.name}:limits_app_auditevent_change", args=[event.pk]),
+        "undo": revert if event.object_type in MODELS else "",
     }
 
 
