@@ -146,7 +146,7 @@ def test_everybody_gets_half_as_much_again_until_friday(window: Browser, place: 
     clicks.press("input[name=confirmed]")
     assert "are boosted until" in clicks.done()
     assert clicks.count <= 4
-    code = "print(Limit.objects.filter(policy__resource__name='billing').count())"
+    code = "print(Limit.objects.filter(policy__resource__name='billing', policy__entity=None).count())"
     assert run(place, code) == "2"
 
 
