@@ -23,7 +23,7 @@ from limits_app.services.candidates import (
     set_candidate,
 )
 from limits_app.services.erasure import Erased, erase
-from limits_app.services.explain import Explanation, aexplain, explain, explain_each
+from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.listing import (
     get_entity_limits,
     get_plan_limits,
@@ -111,7 +111,6 @@ __all__ = [
     "end_boost",
     "erase",
     "explain",
-    "explain_each",
     "get_entity_limits",
     "get_plan_limits",
     "get_resource_limits",
