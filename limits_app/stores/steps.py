@@ -30,6 +30,9 @@ GRACE_US: Final = 60_000_000
 _NEARLY: Final = (64, 16)
 """Which part of its time a scope that gives way may still need until it is idle; see `is_nearly_restored`."""
 
+_CALM: Final = 5 / 8
+"""Below this share, warnings are repeated when it is exceeded again."""
+
 _TRIES: Final = 200
 
 _OPENED: Final[dict[tuple[object, ...], Store]] = {}
@@ -173,6 +176,27 @@ def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:
     """
     engine.reclaim(record, now)
     return engine.is_restored(record, now - grace_us, now)
+
+
+class FullnessWarnings:
+    """Warns before a store is full, and when it is.
+
+    `texts` are the warnings by the share of the space from which on they are logged, with the percentage as the last
+    argument.
+    """
+
+    def __init__(self, texts: Mapping[float, str]) -> None:
+        self._texts = texts
+        self._warned_about = 0.0
+
+    def note(self, fullness: float, *names: object) -> None:
+        """Note the share that is in use, for a warning with these names."""
+        if fullness <= _CALM:
+            self._warned_about = 0.0
+        for share, text in self._texts.items():
+            if self._warned_about < share < fullness:
+                self._warned_about = share
+                logger.warning(text, *names, 100 * share)
 
 
 def that_give_way(records: Mapping[K, Record], now: int) -> list[K]:

@@ -24,10 +24,30 @@ class _Counts:
 
 
 class UsageCounts:
-    """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock."""
+    """Finished usage by hour and scope, and the scopes whose records are counting. The store holds its lock.
 
-    def __init__(self) -> None:
+    It keeps at most `most` hours of scopes; the oldest ones give way to more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._by_namespace: dict[bytes, _Counts] = {}
+
+    def __len__(self) -> int:
+        """Return how many hours of scopes are kept."""
+        return sum([len(counts.finished) for counts in self._by_namespace.values()])
+
+    def give_way(self) -> bool:
+        """Drop the oldest hour of a scope in some namespace; returns whether there was one."""
+        for counts in self._by_namespace.values():
+            if counts.finished:
+                del counts.finished[next(iter(counts.finished))]
+                return True
+        return False
+
+    def drop(self, key: str) -> None:
+        """Drop what the record of a scope counts, which is deleted next."""
+        self._of(key).counting.pop(key, None)
 
     def clear(self) -> None:
         """Forget all counts."""
@@ -43,6 +63,8 @@ class UsageCounts:
             while record.finished:
                 _take(counts, scope, record)
             _remove_old(counts, now)
+            if len(self) > self._most:
+                self.give_way()
 
     def close(self, key: str, record: Record, now: int) -> None:
         """Finish the usage of a record, which is counting no more."""

@@ -8,7 +8,6 @@ is none of these it finds no room. All other scopes keep their state.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,9 +18,7 @@ from limits_app.engine.clock import lasts
 from limits_app.engine.record import Record
 from limits_app.stores.process.records import Records, scopes_around, scopes_from
 from limits_app.stores.process.state_file import NoRoomError, Txn
-from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, is_idle, that_give_way
-
-logger = logging.getLogger("limits_app")
+from limits_app.stores.steps import CHECKS_PER_NEW_SCOPE, GRACE_US, FullnessWarnings, is_idle, that_give_way
 
 _FULL: Final = 7 / 8
 """The share of the map from which on what gives way makes room for new scopes and for usage."""
@@ -29,8 +26,6 @@ _FULL_TO_NEW: Final = 29 / 32
 """The share of the map that new scopes may use; the rest is for changes of stored records."""
 _ROOMY: Final = 3 / 8
 """Up to this share, idle scopes stay."""
-_CALM: Final = 5 / 8
-"""Below this share, warnings are repeated when it is exceeded again."""
 _WARNINGS: Final = {
     3 / 4: "the state file in %s is %d %% full: raise LIMITS['MAP_MEGABYTES'] before new clients find no room",
     _FULL: "the state file in %s is full (%d %%): counted usage that was not rolled up is dropped, then idle "
@@ -85,7 +80,7 @@ class Housekeeping:
         self._ended_at = self._pause_us = self._uncounted_at = 0
         self._is_repeated = False
         """Whether the present step is repeated because there was no room."""
-        self._warned_about = 0.0
+        self._warnings = FullnessWarnings(_WARNINGS)
 
     def may_count(self, now: int) -> bool:
         """Whether usage may be kept: not while there is no room for it."""
@@ -98,7 +93,7 @@ class Housekeeping:
         nothing can be changed.
         """
         fullness = self._space.fullness()
-        self._warn(fullness)
+        self._warnings.note(fullness, self._space.directory)
         if new and fullness > _ROOMY:
             self._delete_idle(txn, now, is_full=fullness > _FULL)
         if fullness > _FULL and not self._is_repeated and self._space.grows(txn):
@@ -188,12 +183,3 @@ class Housekeeping:
         """Do not search again for a while, after a search that began at a time."""
         self._ended_at = self._clock()
         self._pause_us = max(at_least_us, _PAUSE * (self._ended_at - began_at))
-
-    def _warn(self, fullness: float) -> None:
-        """Warn before the file is full, and when it is."""
-        if fullness <= _CALM:
-            self._warned_about = 0.0
-        for share, text in _WARNINGS.items():
-            if self._warned_about < share < fullness:
-                self._warned_about = share
-                logger.warning(text, self._space.directory, 100 * share)
