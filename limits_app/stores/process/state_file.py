@@ -113,7 +113,7 @@ class StateFile:
         """The share of the map that is in use."""
         environment = self.environment or self._open()
         stat = environment.stat()
-        return _pages(stat) * stat["psize"] / environment.info()["map_size"]
+        return _pages(stat) * stat["psize"] / self._map_size
 
     def grows(self, txn: Txn) -> bool:
         """Whether a transaction uses more pages than before."""
@@ -171,6 +171,7 @@ class StateFile:
             self._opened = files.open_environment(self.directory, self._map_megabytes)
             self._data = OpenedFile(self.directory)
             self._close_data = self._data.close
+            self._map_size: int = self._opened.info()["map_size"]
             self.environment = self._opened
         return self.environment
 
