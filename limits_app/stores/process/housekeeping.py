@@ -39,7 +39,7 @@ _HOURS: Final = 256
 _UNCOUNTED_US: Final = 1_000_000
 """How long no more usage is kept after there was no room for some."""
 _MIN_PAUSE_US: Final = 100_000
-_PAUSE: Final = 8
+_PAUSE: Final = 16
 """How many times as long as a search without result the pause after it is, so that searches take little time."""
 
 
@@ -96,15 +96,17 @@ class Housekeeping:
         self._warnings.note(fullness, self._space.directory)
         if new and fullness > _ROOMY:
             self._delete_idle(txn, now, is_full=fullness > _FULL)
-        if fullness > _FULL and not self._is_repeated and self._space.grows(txn):
-            raise NoRoomError(partial(self._making_room, new))
-        if new and fullness > _FULL_TO_NEW and self._space.grows(txn):
-            raise NoRoomError
+        if fullness > _FULL and self._space.grows(txn):
+            has_no_room = bool(new) and fullness > _FULL_TO_NEW
+            if has_no_room and (self._is_repeated or self._is_paused(now)):
+                raise NoRoomError
+            if not self._is_repeated:
+                raise NoRoomError(partial(self._making_room, new))
 
     def make_room(self, transact: Callable[[Callable[[Txn, int], int], int], int]) -> None:
         """Delete what gives way to changes of stored records, in steps that `transact` makes."""
         now = self._clock()
-        if transact(self._usage.give_way, _HOURS) or lasts(self._ended_at, self._pause_us, now):
+        if transact(self._usage.give_way, _HOURS) or self._is_paused(now):
             return
         for _ in range(_BATCHES):
             transact(self._let_some_give_way, now)
@@ -134,7 +136,7 @@ class Housekeeping:
         try:
             if not self._usage.give_way(txn, _HOURS):
                 self._uncounted_at = now
-                if new and not lasts(self._ended_at, self._pause_us, now):
+                if new and not self._is_paused(now):
                     self._let_neighbours_give_way(txn, new, now)
             yield
         finally:
@@ -178,6 +180,10 @@ class Housekeeping:
             else:
                 records[scope] = record
         return records
+
+    def _is_paused(self, now: int) -> bool:
+        """Whether the last search is over for too short a time."""
+        return lasts(self._ended_at, self._pause_us, now)
 
     def _pause_after(self, began_at: int, at_least_us: int = 0) -> None:
         """Do not search again for a while, after a search that began at a time."""
