@@ -275,10 +275,12 @@ class MemoryStore:
             if not record.changed:
                 continue
             scope = plan.scopes[place]
+            usage = record.usage
+            if usage is not None and not usage.is_noted:
+                self._counts.note(scope, record)
             if self._records.get(scope.key) is not record:
                 self._insert(scope, record, now)
-            usage = record.usage
-            if record.finished or (usage is not None and not usage.is_noted):
+            if record.finished:
                 self._counts.add(scope, record, now)
 
     def _find_room(self, claim: Claim, records: list[Record], now: int) -> None:

@@ -53,13 +53,17 @@ class UsageCounts:
         """Forget all counts."""
         self._by_namespace.clear()
 
-    def add(self, scope: Scope, record: Record, now: int) -> None:
-        """Take over the finished usage of a record, and note whether it is counting."""
-        counts, usage = self._of(scope.key), record.usage
+    def note(self, scope: Scope, record: Record) -> None:
+        """Note whether a record is counting, before it is stored: whatever interrupts this, its usage is collected."""
+        usage = record.usage
         if usage is not None and usage.until and not usage.is_noted:
-            counts.counting[scope.key] = scope
+            self._of(scope.key).counting[scope.key] = scope
             usage.is_noted = True
+
+    def add(self, scope: Scope, record: Record, now: int) -> None:
+        """Take over the finished usage of a stored record."""
         if record.finished:
+            counts = self._of(scope.key)
             while record.finished:
                 _take(counts, scope, record)
             _remove_old(counts, now)
@@ -83,7 +87,11 @@ class UsageCounts:
         if counts.batch is None:
             is_full = len(counts.counting) > _BATCH or len(counts.finished) > _BATCH
             for key in list(islice(counts.counting, _BATCH)):
-                self.close(key, records[key], now)
+                record = records.get(key)
+                if record is None:  # an interrupted step did not store it
+                    del counts.counting[key]
+                else:
+                    self.close(key, record, now)
             _fill_batch(counts, is_full=is_full)
         return counts.batch
 
