@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable
 from contextvars import ContextVar
+from itertools import chain
 from threading import get_ident
 from typing import Final, Protocol
 from weakref import ref
@@ -26,8 +27,9 @@ class Nestable(Protocol):
 Block = list[tuple[ref[Claim], Nestable, object]]
 """A `with` block that holds permits: one entry with the claim, its limits, and the thread or task that runs the block.
 
-The runner is None while the block may run in another thread or task than the one that has entered it, as a view does
-after its middleware: the first one that asks for what is held becomes the runner. A block that has ended is empty.
+The runner is a list where the block may run in another thread or task than the one that has entered it, as a view does
+after its middleware: the first one that asks for what is held becomes its first entry, and the runner.
+A block that has ended is empty; another thread may end it at any time.
 It does not keep its claim, since the permits of an acquisition that nothing refers to run out.
 """
 
@@ -40,7 +42,7 @@ def enter_block(claim: Claim, limits: Nestable, *, elsewhere: bool = False) -> B
 
     `elsewhere` is for a block that may run in another one, within the same context.
     """
-    block: Block = [(ref(claim), limits, None if elsewhere else _running())]
+    block: Block = [(ref(claim), limits, [] if elsewhere else _running())]
     BLOCKS.set((*filter(None, BLOCKS.get()), block))
     return block
 
@@ -53,21 +55,26 @@ def held_here(limits: Nestable) -> frozenset[Bucket]:
     """
     held: set[Bucket] = set()
     running = _running()
-    for block in filter(None, BLOCKS.get()):
-        reference, of_block, runner = block[0]
+    for reference, of_block, runner in chain.from_iterable(BLOCKS.get()):
         claim = reference()
         # Not those that were released or lost, nor those of the parent of a forked child.
         if claim is None or claim.number not in of_block.store.renewer.claims or not _are_same(of_block, limits):
             continue
-        # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        if runner is None:
-            block[0] = reference, of_block, running
-        elif runner != running:
+        if not _is_run_here(runner, running):
             continue
         now = limits.store.clock()
         lasting = [limit for limit in claim.shape.permits if claim.held_until(limit) > now]
         held.update([claim.plan.buckets[limit.place] for limit in lasting])
     return frozenset(held)
+
+
+def _is_run_here(runner: object, running: object) -> bool:
+    # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
+    if not isinstance(runner, list):
+        return runner == running
+    if not runner:
+        runner.append(running)
+    return bool(runner[0] == running)
 
 
 def _are_same(limits: Nestable, others: Nestable) -> bool:
