@@ -169,7 +169,7 @@ def assert_it_has_an_admin(address: Address) -> None:
     assert administrator.client.ask("/admin/login/").status == 200
     administrator.sign_in("/admin/login/?next=/admin/", "admin", "secret")
     index = administrator.client.ask("/admin/limits_app/")
-    assert (index.status, "/admin/limits_app/policy/add/" in index.text) == (200, True)
+    assert (index.status, "/admin/limits_app/overview/" in index.text) == (200, True)
 
 
 def test_the_wheel_and_the_archive_of_sources_work_with_each_python_that_is_here(wheel: Path, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ class Versions(Contract):
         old = limits_of(store, CallLimit(10, 60), ResourceLimit("db", 9), version=store.version())
         held = old.try_acquire()
         new = old.at_version(store.advance_version())
-        claims = [limits.prepare(None).claim for limits in (old, new)]
+        claims = [limits.prepare(None) for limits in (old, new)]
         assert claims[0].plan is claims[1].plan
         for verb in (store.acquire, store.peek):
             with pytest.raises(StaleConfiguration):
@@ -296,7 +296,7 @@ class Versions(Contract):
         names = [f"client {number}" for number in range(20)]
         clients = [first.bound(scopes.of(name), version=first.version) for name in names]
         held = [client.try_acquire({KEY: number % 10}) for number, client in enumerate(clients)]
-        assert all(one.successful and one.claim.shape is held[0].claim.shape for one in held)
+        assert all(one.successful and one.shape is held[0].claim.shape for one in held)
         for number, (name, client) in enumerate(zip(names, clients, strict=True)):
             assert [one.entity for one in held[number].outcome.passed] == [name] * 3
             alone = limits_of(store, *limits, entity=name)

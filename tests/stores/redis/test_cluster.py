@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
+from limits_app.acquiring.acquisition import Acquisition
 from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import IDEMPOTENCY_LEVEL, amounts_scope, idempotency_scope, short_key
@@ -386,7 +387,7 @@ def test_a_lease_is_kept_when_limits_have_changed_on_another_server(
     def lose_lease(claim: Claim) -> None:
         lost.append(claim)
 
-    monkeypatch.setattr(Claim, "lose_lease", lose_lease)
+    monkeypatch.setattr(Acquisition, "lose_lease", lose_lease)
     held = LimitSet.composed(scopes, store).try_acquire({"tokens": 50})
     changed = replace(last.scoped[0], schema=schema_of((RateLimit("tokens", 200, HOUR),), store.lease_us))
     assert LimitSet.composed([changed], store).try_acquire({"tokens": 1})
