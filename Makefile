@@ -35,6 +35,13 @@ DECIDING := limits_app/engine/*,limits_app/acquiring/*,limits_app/stores/*,limit
 # A test that hangs ends its worker with the stacks of all threads, and the run fails instead of waiting for ever.
 HANGING := --timeout 240 --timeout-method thread
 
+# Each process begins with a part of the tests as it was collected, so that few start the same servers.
+SHARED := --dist worksteal --no-cov
+
+# Where the rules are, and what serves requests.
+QUICK := tests/acquiring tests/engine tests/integrations tests/policies tests/services \
+	tests/stores/test_conformance.py::TestMemoryStore tests/stores/test_memory_store.py
+
 ARGS ?=
 AUDIT ?=
 
@@ -47,7 +54,7 @@ RANDOM_SIGNALS := tests/stores/test_interruptions.py::test_signals_that_raise_at
 # The tracer of coverage makes pages twice as slow, and their bar is in seconds.
 LARGE_LISTS := tests/admin/pages/test_large.py
 
-.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
+.PHONY: help demo run quick test test-products test-all coverage check lint format types imports migrations mutants fuzz ray bench docs pictures newcomer matrix wheels test-compiled release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,15 +65,22 @@ demo: $(STAMP)  ## show limits at work under real traffic, and check every figur
 run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS="--port 8001"
 	$(PY) -m project.demo --serve $(ARGS)
 
-test: $(DEV_STAMP)  ## run the tests, three at a time; without those that only a release needs
-	$(PY) -m pytest -n 3 --dist load --no-cov -m "not release" $(HANGING) $(ARGS)
+quick: $(DEV_STAMP)  ## run the tests of what decides, in memory and on SQLite, in a minute; the loop while you work
+	LIMITS_TESTS_WITHOUT_SERVERS=1 $(PY) -m pytest -n 2 $(SHARED) $(HANGING) \
+		-m "not (alone or product or release or server or slow)" $(QUICK) $(ARGS)
+
+test: $(DEV_STAMP)  ## run the tests, three at a time; without those that only a release or another product needs
+	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "not (release or product)" $(ARGS)
+
+test-products: $(DEV_STAMP)  ## run the tests on other products: Redis Cluster and 6.2, MariaDB, Celery workers, gevent, a browser
+	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "product and not release" $(ARGS)
 
 test-all: $(DEV_STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
-	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)
+	$(PY) -m pytest -n 3 $(SHARED) $(ARGS)
 
 coverage: $(DEV_STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 3 --dist load --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
+	$(PY) -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=95 --deselect $(RANDOM_SIGNALS) --deselect $(LARGE_LISTS)
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests

@@ -21,6 +21,8 @@ from limits_app.policies import read_in_background
 from limits_app.stores import registry
 from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
+from tests.products import mark
+from tests.servers import shared
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
@@ -50,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that need a server or another product are left out of some runs."""
+    mark(item)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What has to be alone comes last, when there are fewest to wait for."""
@@ -76,6 +83,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
             number_users_apart(alias)
     with quick_flushes(made):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_servers() -> Iterator[None]:
+    """End the servers that tests share with the last of them."""
+    yield
+    shared.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

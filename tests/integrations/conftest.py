@@ -25,7 +25,8 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
-from tests.servers.redis import RedisServer, redis_server
+from tests.servers import shared
+from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
 
 MIDDLEWARE = [
@@ -102,9 +103,8 @@ def take_down(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def server_of_limits() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
+def server_of_limits() -> RedisServer:
+    return shared.redis()
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from limits_app.stores.redis import RedisStore
 from tests.servers.redis import redis_server
 from tests.services.pool_rows import make_pool, serve
 
+pytestmark = pytest.mark.server
+
 CALLERS = 16
 USERS = 250
 REQUESTS = 1_000

@@ -34,9 +34,10 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.testing import FakeClock
-from tests.servers.redis import redis_cluster, redis_server
+from tests.servers import shared
 from tests.services.pool_rows import make_pool, serve
 from tests.stores.database.databases import ALIAS
+from tests.stores.redis.support import PATIENT, prefix
 from tests.stores.support import until
 
 
@@ -205,15 +206,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> 
             request.getfixturevalue("second_database")
             yield DatabaseStore(ALIAS)
         case "cluster":
-            with redis_cluster() as servers:
-                store = RedisClusterStore(url=servers[0].url, connect_seconds=10.0, reply_seconds=10.0)
-                yield store
-                store.close()
+            store = RedisClusterStore(url=shared.cluster()[0].url, prefix=prefix(), **PATIENT)
+            yield store
+            store.close()
         case _:
-            with redis_server() as server:
-                store = RedisStore(url=server.url, connect_seconds=10.0, reply_seconds=10.0)
-                yield store
-                store.close()
+            store = RedisStore(url=shared.redis().url, prefix=prefix(), **PATIENT)
+            yield store
+            store.close()
 
 
 every_store = pytest.mark.parametrize("opened", ["memory", "process", "database", "redis", "cluster"], indirect=True)

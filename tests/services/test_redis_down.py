@@ -23,6 +23,8 @@ from limits_app.stores.redis import RedisStore
 from limits_app.stores.registry import resilient_store
 from tests.servers.redis import RedisServer, redis_server
 
+pytestmark = pytest.mark.server
+
 THREADS = 4
 MANY_THREADS = 32
 CAPACITY = 40

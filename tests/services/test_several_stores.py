@@ -269,6 +269,7 @@ def test_what_is_admitted_is_counted_in_each_store_and_rolled_up_from_all() -> N
     assert {one.resource: one.admitted_milli for one in hours} == {"near": 2_000, "far": 3_000}
 
 
+@pytest.mark.server
 def test_a_redis_that_is_killed_leaves_the_process_store_alone(settings: Settings) -> None:
     with redis_server() as server:
         redis = {"KIND": "redis", "URL": server.url}

@@ -19,6 +19,8 @@ from tests.servers.postgres import PostgresServer
 from tests.stores.database.databases import ALIAS, PATIENT, database
 from tests.stores.support import limits_of
 
+pytestmark = pytest.mark.product
+
 
 @contextmanager
 def behind(

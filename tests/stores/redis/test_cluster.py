@@ -33,6 +33,8 @@ from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, unti
 from tests.stores.redis.support import PATIENT, changes_of, claimed, cluster_client, prefix, record, scoped
 from tests.stores.support import PATIENCE, limits_of, used
 
+pytestmark = pytest.mark.product
+
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
 

@@ -20,6 +20,8 @@ from tests.servers.redis import RedisServer, until
 from tests.stores.redis.support import record, scoped
 from tests.stores.support import used
 
+pytestmark = pytest.mark.product
+
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)
 PEOPLE = [f"person {number}" for number in range(6)]
