@@ -121,6 +121,7 @@ def of_a_pool(stores: list[ReleasingStore]) -> Callable[[], Acquisition]:
     return lambda: pool.acquire({"tpm": 1, "db": 1}, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("waiting", [of_a_set, pytest.param(of_a_pool, marks=pytest.mark.release)])
 def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(

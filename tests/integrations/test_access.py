@@ -35,7 +35,7 @@ from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
 from tests.services.pool_rows import make_pool, serve
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site"), pytest.mark.slow]
 
 INSIDE, OUTSIDE = "203.0.113.9", "198.51.100.9"
 NETWORK = "ip:203.0.113.0/24"

@@ -182,6 +182,7 @@ def test_what_is_dropped_is_what_would_hold_without_the_policy(seed: int, api: R
             assert {one.key for one in dropped_keys(policy)} == freed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_all_policies_at_once_are_judged_as_each_by_itself(seed: int, api: Resource, user: Entity) -> None:
     drawn = random.Random(seed)

@@ -24,7 +24,7 @@ from limits_app.services import limits_file
 from tests.api.site import ROOT
 from tests.commands.running import run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 PATTERN = "is a pattern"
 SEPARATOR = "A pattern needs one of"
