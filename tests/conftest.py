@@ -18,9 +18,9 @@ from limits_app import signals
 from limits_app.conf import test_runner
 from limits_app.forgetting import forget_use
 from limits_app.policies import read_in_background
-from limits_app.stores import registry
 from limits_app.usage.writer import write_in_background
 from tests.flushing import number_users_apart, quick_flushes, rows_of
+from tests.opened import forget_opened
 from tests.products import mark
 from tests.servers import shared
 from tests.tracing import free_the_tracer_in_children
@@ -113,7 +113,7 @@ def _nothing_remembered() -> Iterator[None]:
     read_in_background(False)
     yield
     forget_use()
-    registry._OPENED.clear()
+    forget_opened()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from django.urls import path as address
 from pytest_django import Settings
 from rest_framework import throttling
 
-from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.integrations.drf import rates
 from limits_app.policies import resolver
@@ -25,6 +24,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
+from tests.opened import put_store
 from tests.servers import shared
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
@@ -42,7 +42,7 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeC
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ENTITY_OF_REQUEST": who}
     settings.MIDDLEWARE = MIDDLEWARE
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    put_store(monkeypatch, MemoryStore(clock=clock))
     resolver.clear()
     endpoints.clear()
     yield clock
@@ -111,7 +111,7 @@ def server_of_limits() -> RedisServer:
 def on_redis(server_of_limits: RedisServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Limits are in a Redis, under keys that nobody has used yet."""
     store = store_on(server_of_limits)
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    put_store(monkeypatch, store)
     yield
     store.close()
 

@@ -28,6 +28,7 @@ from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
+from tests.opened import put_store
 from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore, recover_by
 
@@ -51,7 +52,7 @@ def stores(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Stores:
     found = {}
     for alias in conf.get(conf.STORES):
         found[alias] = FailingStore(MemoryStore(clock=clock))
-        monkeypatch.setitem(registry._OPENED, (alias, conf.store_settings(alias)), found[alias])
+        put_store(monkeypatch, found[alias], alias)
         recover_by(clock, monkeypatch, alias)
     resolver.clear()
     return found

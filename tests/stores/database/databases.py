@@ -18,8 +18,9 @@ from django.db.models import Model
 from django.test import override_settings
 
 from limits_app.acquiring.store import Store
-from limits_app.stores import registry, steps
+from limits_app.stores import steps
 from limits_app.stores.database import DatabaseStore, open_database_store
+from tests.opened import forget_opened
 from tests.servers.shared import mariadb_database, postgres_database
 
 ALIAS = "limits"
@@ -45,7 +46,7 @@ def use(settings: Settings) -> None:
 
 def forget() -> None:
     """Let the alias mean nothing, also to a store that was opened for it."""
-    registry._OPENED.clear()
+    forget_opened()
     for place in [place for place in steps._OPENED if place[:2] == ("database", ALIAS)]:
         del steps._OPENED[place]
     if ALIAS in connections.settings:

@@ -24,6 +24,7 @@ from limits_app.stores import modes, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
+from tests.opened import open_none
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run, store_on
 from tests.stores.support import limits_of, until, used
@@ -227,7 +228,7 @@ def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pyte
 
 def test_sites_on_one_server_have_keys_of_their_own(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def site(key_prefix: str = "", **options: object) -> RedisStore:
-        monkeypatch.setattr(registry, "_OPENED", {})  # as each process has its own
+        open_none(monkeypatch)  # as each process has its own
         entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis.url, "KEY_PREFIX": key_prefix}
         where = {} if "URL" in options else {"CACHE": "default"}
         stores = {"default": {"KIND": "redis", **where, **options}}
