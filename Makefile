@@ -67,7 +67,7 @@ run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS=
 
 quick: $(DEV_STAMP)  ## run the tests of what decides, in memory and on SQLite, in a minute; the loop while you work
 	LIMITS_TESTS_WITHOUT_SERVERS=1 $(PY) -m pytest -n 2 $(SHARED) $(HANGING) \
-		-m "not (alone or product or release or server or slow)" $(QUICK) $(ARGS)
+		--hypothesis-profile=quick -m "not (alone or product or release or server or slow)" $(QUICK) $(ARGS)
 
 test: $(DEV_STAMP)  ## run the tests, three at a time; without those that only a release or another product needs
 	$(PY) -m pytest -n 3 $(SHARED) $(HANGING) -m "not (release or product)" $(ARGS)

@@ -29,8 +29,9 @@ from tests.turns import turn
 # Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
 # None has a deadline: a busy machine is no failure.
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("quick", max_examples=50, deadline=None)
-settings.load_profile("quick")
+settings.register_profile("usual", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=10, deadline=None)
+settings.load_profile("usual")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -160,6 +160,7 @@ def test_a_charged_call_is_refunded(store: MemoryStore, clock: FakeClock, monkey
     assert used(limits)["call_count"] == 0
 
 
+@pytest.mark.slow
 def test_waits_that_signals_interrupt_leave_nothing() -> None:
     store = MemoryStore(lease_seconds=0.5)
     limits = limit_set(store, ResourceLimit("db", 2))

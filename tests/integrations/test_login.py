@@ -43,7 +43,7 @@ from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.login_site import BACKENDS
 from tests.integrations.site import limit
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 EMAIL_BACKEND = f"{__name__}.EmailBackend"
 CLIENT = "ip:127.0.0.1"

@@ -433,6 +433,7 @@ def test_members_during_an_outage(
             limits.try_acquire("chat", requested={"call_count": 2})
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["round_robin", "least_loaded", "failover"]),

@@ -27,7 +27,7 @@ from limits_app.testing.conformance.contract import taken
 from tests.opened import open_none
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run, store_on
-from tests.stores.support import limits_of, until, used
+from tests.stores.support import limits_of, until, used, waking_of
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
@@ -450,7 +450,7 @@ def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer
     mine.poll_us = None
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
-        until(lambda: mine.line.busy and mine._waking._subscribed.is_set())
+        until(lambda: mine.line.busy and waking_of(mine)._subscribed.is_set())
         Event().wait(0.1)  # nothing says that a waiter has gone to sleep
         other.settle(held, changes_of(held, {}))
         with waiter.result(5) as acquired:
@@ -466,7 +466,7 @@ def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: Re
     assert limits.try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(mine._waking._subscribed.is_set)
+        until(waking_of(mine)._subscribed.is_set)
         Event().wait(0.1)
         other.reset([limits.scoped[0].scope.key])
         assert waiter.result(5)
@@ -485,10 +485,10 @@ def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch:
     held = taken(limits)
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(lambda: store._waking._thread is not None)
+        until(lambda: waking_of(store)._thread is not None)
         store.settle(held, changes_of(held, {}))
         waiter.result(5).release()
-    until(lambda: store._waking._thread is None)
+    until(lambda: waking_of(store)._thread is None)
     assert limits.try_acquire()
 
 
