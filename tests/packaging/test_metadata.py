@@ -76,6 +76,11 @@ def test_all_installs_every_extra_but_the_large_one() -> None:
     assert EXTRAS.keys() - ELSEWHERE - {"all"} == MODULES.keys()
 
 
+def test_every_extra_is_documented() -> None:
+    section = (ROOT / "docs" / "upgrading.md").read_text().partition("## Extras")[2]
+    assert re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE) == sorted(EXTRAS)
+
+
 def test_an_upper_bound_has_a_reason() -> None:
     for line in (ROOT / "pyproject.toml").read_text().splitlines():
         if re.search(r'"[\w\[\]-]+>=[\d.]+,<', line):
