@@ -164,7 +164,7 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
-    exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.needs_verdict else []
+    exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.table.needs_verdict else []
     for charge in exempt:
         limits.take(charge)
     charges = [one for one in charges if one not in exempt] if exempt else charges

@@ -50,8 +50,7 @@ from limits_app.services.amounts import (
     TryOptions,
     one_of_each,
 )
-from limits_app.services.endpoints import EndpointTable, endpoints
-from limits_app.services.exempting import has_exemptions
+from limits_app.services.endpoints import UNREAD, EndpointTable, endpoints
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
     WEB_REQUEST,
@@ -66,8 +65,6 @@ from limits_app.services.unavailable import without_limits
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
-_ENABLED: Final = conf.ENABLED.name
-_EXEMPT: Final = conf.EXEMPT.name
 _OUTCOME, ACQUISITION = attrgetter("outcome"), attrgetter("acquisition")
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
@@ -116,6 +113,8 @@ class RequestLimits:
     """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
     rejected_log_in: LimitExceeded | StoreUnavailable | None = None
     """What rejected an attempt to log in; the middleware then answers with its refusal."""
+    table: EndpointTable = UNREAD
+    """The URL rules, and who is blocked or exempt; `read_table` returns them."""
     judged_names: list[str] | None = None
     """The identifiers by which the request is judged, for all verdicts; None until they are known."""
 
@@ -140,10 +139,6 @@ class RequestLimits:
         self.blocks_in_shadow: set[object] = set()
         """The blocks in shadow mode that were counted for the request."""
         self._judged_user: object = None
-        self.needs_verdict: bool = self.settings[_ENABLED]
-        """Whether anyone at all is blocked or exempt; True until the table is known."""
-        self._may_have_plan = True
-        self._table: EndpointTable | None = None
         WEB_REQUEST.set(ref(self))  # for the id of the request in the records of its rejections
 
     @property
@@ -179,30 +174,13 @@ class RequestLimits:
     @property
     def access(self) -> AccessTable:
         """Who is blocked or exempt."""
-        return self.table.access
+        return self.read_table().access
 
-    @property
-    def has_table(self) -> bool:
-        """Whether the URL rules, and who is blocked or exempt, are known without a query."""
-        return self._table is not None
-
-    @property
-    def table(self) -> EndpointTable:
-        """The URL rules, and who is blocked or exempt."""
-        if self._table is None:
+    def read_table(self) -> EndpointTable:
+        """Return the URL rules, and who is blocked or exempt; the request has the same ones until it is charged."""
+        if self.table is UNREAD:
             self.table = endpoints.current()
-        return cast("EndpointTable", self._table)
-
-    @table.setter
-    def table(self, table: EndpointTable) -> None:
-        if table is self._table:
-            return
-        if self._table is not None:  # there are no verdicts without one
-            self.forget_verdicts()
-        self._table = table
-        settings = self.settings
-        self.needs_verdict = settings[_ENABLED] and (table.access.has_entries or has_exemptions(settings[_EXEMPT]))
-        self._may_have_plan = settings[_PLAN] is not None or bool(table.access.index.groups)
+        return self.table
 
     def forget_former_user(self) -> None:
         """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
@@ -260,22 +238,21 @@ class RequestLimits:
             plan = self.identities[-1].plan
             if plan is not None:
                 return plan if entity == own else None
-        table = self._table
-        return None if table is not None and not table.access.index.groups else self.plan_of_groups()
+        return self.plan_of_groups()
 
     def plan_of_groups(self) -> str | None:
         """The plan of the user's groups. May query the database."""
-        if self.is_over or not self.table.access.index.groups:
+        if self.is_over or not self.access.index.groups:
             return None
         try:
-            return self.table.access.plan_of_groups(self.user)
+            return self.access.plan_of_groups(self.user)
         except Unresolved as error:
             without_limits(error)
             return None
 
     async def aplan_of(self, entity: str | None) -> str | None:
         """`plan_of` for asyncio."""
-        if self.settings[_PLAN] is None and self.has_table and not self.table.access.index.groups:
+        if not self.table.may_have_plan:
             return None
         return await sync_to_async(self.plan_of)(entity)
 
@@ -393,7 +370,7 @@ class RequestLimits:
         Returns the last acquisition of the resource. Raises what `limits.acquire` raises.
         """
         key, requested = (charge.resource, charge.entity), charge.requested
-        if self.needs_verdict and is_exempt(self, key):
+        if self.table.needs_verdict and is_exempt(self, key):
             return self._take_nothing(charge)
         if self.charges:
             transfer_former_charge(self, charge)
@@ -402,7 +379,7 @@ class RequestLimits:
             if earlier and requested is None:
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
-        plan = self.plan_of(charge.entity) if self._may_have_plan else None
+        plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
         try:
             request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
             acquisition = request.acquire(timeout)
@@ -428,7 +405,7 @@ class RequestLimits:
             if earlier and requested is None:
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
-        plan = await self.aplan_of(charge.entity) if self._may_have_plan else None
+        plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
         try:
             request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
             acquisition = await request.aacquire(timeout)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, filterfalse
 from math import ceil
 from operator import attrgetter
 from time import time
@@ -25,9 +25,9 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.engine.outcome import Outcome
+from limits_app.engine.outcome import LimitStatus, Outcome
 from limits_app.integrations.request import ACQUISITION, RequestLimits
-from limits_app.services.integration import Amount
+from limits_app.services.integration import Acquisition, Amount
 
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
@@ -36,7 +36,8 @@ _ADDED: Final = "limits_headers"
 _FORMAT: Final = conf.HEADERS.name
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _OUTCOME, _STATUSES = attrgetter("outcome"), attrgetter("violations", "passed")
-_RESOURCE, _PLACE = attrgetter("resource"), attrgetter("place")
+_RESOURCE, _PLACE, _NAMES = attrgetter("resource"), attrgetter("place"), attrgetter("resource", "key")
+_DEGRADED: Final = attrgetter("degraded")
 _DRAFT: Final = ("RateLimit-Policy", "RateLimit")
 _WITHOUT_RESET: Final = frozenset({"blocked", "resource"})
 """The types of limits that time does not bring back."""
@@ -59,26 +60,6 @@ class _Added(NamedTuple):
     before: str | None
 
 
-class _Quota(NamedTuple):
-    """What clients learn about one limit, in whole units; `reset_seconds` is when it is unused again, None for permits.
-
-    The other fields are those of its status; `rejects` says that it rejects the request.
-    """
-
-    name: str
-    type: str
-    limit: Amount
-    window_seconds: float | None
-    capacity: Amount
-    remaining: int
-    reset_seconds: int | None
-    rejects: bool
-
-    def urgency(self) -> tuple[bool, float, int]:
-        """How close it is to its end; a limit that rejects comes first."""
-        return self.rejects, -self.remaining / max(self.capacity, 1), self.reset_seconds or 0
-
-
 def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
     """Set the headers of a response; with `final`, release with it what the request holds.
 
@@ -95,11 +76,8 @@ def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = T
         return
     if limits.log_ins:
         limits.settle_log_ins(response.status_code)
-    if response.streaming or any(map(_MUST_SETTLE, acquired)):
+    if response.streaming or any([*map(Acquisition.release_unless_held, acquired)]):
         _release_when_sent(response, limits)
-    else:
-        for acquisition in acquired:
-            acquisition.release()
 
 
 def _release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
@@ -132,29 +110,29 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     Headers that the view has set itself, as one that forwards the response of an upstream, stay: fields of the draft
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
-    form = limits.settings[_FORMAT]
-    quotas = () if form is Headers.NONE else _quotas(outcomes)
-    if not quotas:
+    form, statuses = limits.settings[_FORMAT], list[LimitStatus]()
+    for outcome in filterfalse(_DEGRADED, outcomes):
+        statuses += sorted(outcome.violations + outcome.passed, key=_PLACE)
+    if form is Headers.NONE or not statuses:
         return
     if hasattr(response, _ADDED):  # by an inner integration
         remove_headers(response)
     added: dict[str, _Added] = {}
     if form is not Headers.LEGACY:
+        resources = set(map(_RESOURCE, chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))))
         policies, left = [], []
-        for quota in quotas:
-            policy, most = _policy(*quota[:4])
+        for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
+            status = statuses[places[0]] if len(places) == 1 else _closest([statuses[one] for one in places], outcomes)
+            policy, most = _policy(name, status.type, status.limit, status.window_seconds)
             policies.append(policy)
-            reset = "" if quota.reset_seconds is None else f";t={quota.reset_seconds}"
-            left.append(f'"{quota.name}";r={min(quota.remaining, most)}{reset}')  # a burst is no part of the quota
+            reset = "" if status.type in _WITHOUT_RESET else f";t={ceil(status.reset_after)}"
+            left.append(f'"{name}";r={min(int(status.remaining), most)}{reset}')  # a burst is no part of the quota
         for name, own in zip(_DRAFT, map(", ".join, (policies, left)), strict=True):
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own
             added[name] = _Added(value, before)
     if form is not Headers.DRAFT:
-        legacy = _legacy(max(quotas, key=_Quota.urgency))
-        for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
-            added[name] = _Added(number, response.headers.get(name))
-            _set_header(response, name, number)
+        _add_legacy(response, added, _closest(statuses, outcomes))
     setattr(response, _ADDED, added)
 
 
@@ -178,26 +156,16 @@ def name_of(resource: str | None, key: str) -> str:
     return key if resource is None else f"{resource}:{key}"
 
 
-def _quotas(outcomes: Sequence[Outcome]) -> Collection[_Quota]:
-    """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
-    statuses = chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))
-    names_resource = len(set(map(_RESOURCE, statuses))) > 1
-    found: dict[str, _Quota] = {}
-    for outcome in outcomes:
-        for status in () if outcome.degraded else sorted((*outcome.violations, *outcome.passed), key=_PLACE):
-            quota = _Quota(
-                name_of(status.resource, status.key) if names_resource else status.key,
-                status.type,
-                status.limit,
-                status.window_seconds,
-                status.capacity,
-                int(status.remaining),
-                None if status.type in _WITHOUT_RESET else ceil(status.reset_after),
-                status in outcome.violations,
-            )
-            if quota.name not in found or quota.urgency() >= found[quota.name].urgency():
-                found[quota.name] = quota
-    return found.values()
+@lru_cache(maxsize=4096)
+def _named(names: Sequence[tuple[str | None, str]], names_resource: bool) -> Iterable[tuple[str, Sequence[int]]]:
+    """Return the names of limits, by their resources and keys, each with the places of its limits, the last first.
+
+    Several scopes may have a limit with the same name.
+    """
+    places: dict[str, list[int]] = {}
+    for place, (resource, key) in enumerate(names):
+        places.setdefault(name_of(resource, key) if names_resource else key, []).insert(0, place)
+    return tuple(places.items())
 
 
 @lru_cache(maxsize=4096)
@@ -217,16 +185,35 @@ def _policy(name: str, kind: str, limit: Amount, seconds: float | None) -> tuple
     return f'"{name}";q={most}{window}', most
 
 
-def _legacy(quota: _Quota) -> dict[str, str | None]:
-    """Return the headers with the time of the reset in seconds since 1970, as most sites send them.
+def _closest(statuses: Iterable[LimitStatus], outcomes: Sequence[Outcome]) -> LimitStatus:
+    """Return the limit that is closest to its end; one that rejects comes first."""
+    rejecting = [status for outcome in outcomes for status in outcome.violations]
+
+    def urgency(status: LimitStatus) -> tuple[bool, float, int]:
+        return status in rejecting, -int(status.remaining) / max(status.capacity, 1), _reset_seconds(status) or 0
+
+    return max(statuses, key=urgency)
+
+
+def _reset_seconds(status: LimitStatus) -> int | None:
+    """Return when a limit is unused again, in whole seconds; None where time does not bring it back."""
+    return None if status.type in _WITHOUT_RESET else ceil(status.reset_after)
+
+
+def _add_legacy(response: HttpResponseBase, added: dict[str, _Added], status: LimitStatus) -> None:
+    """Set the headers with the time of the reset in seconds since 1970, as most sites send them.
 
     A limit below 1 is sent as 1, as in the draft. None removes the header of another limit.
     """
-    return {
-        _LIMIT: str(0 if quota.type == "blocked" else max(int(quota.capacity), 1)),
-        _REMAINING: str(quota.remaining),
-        _RESET: None if quota.reset_seconds is None else str(ceil(time()) + quota.reset_seconds),
+    reset_seconds = _reset_seconds(status)
+    legacy = {
+        _LIMIT: str(0 if status.type == "blocked" else max(int(status.capacity), 1)),
+        _REMAINING: str(int(status.remaining)),
+        _RESET: None if reset_seconds is None else str(ceil(time()) + reset_seconds),
     }
+    for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
+        added[name] = _Added(number, response.headers.get(name))
+        _set_header(response, name, number)
 
 
 def _is_stricter(own: Mapping[str, str | None], of_view: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from django.views import View
 from pytest_django import Settings
 from rest_framework.views import APIView
 
-from limits_app import exempt, limited, limits
+from limits_app import conf, exempt, limited, limits
 from limits_app.engine.limits import CallLimit
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Entity
@@ -221,7 +221,7 @@ def test_a_preflight_is_answered_by_current_rules(
     client = Client(REMOTE_ADDR=INSIDE)
     headers = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
     statuses = [client.options("/form/", headers=headers).status_code for _ in range(2)]
-    outdated = endpoints.cached()
+    outdated = endpoints.cached(conf.current())
     block(f"ip:{INSIDE}")
     monkeypatch.setattr(configuration.current(), "url_rules", outdated)
     statuses.append(client.options("/form/", headers=headers).status_code)
