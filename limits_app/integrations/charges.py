@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine.errors import InvalidRequest, LimitExceeded
+from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.outcome import LimitUse
 from limits_app.integrations.access import is_exempt
 from limits_app.services import Share
@@ -192,9 +192,6 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
         acquisition = charge_together(shares, limits.source)
     except InvalidRequest:
         return False
-    except LimitExceeded as error:
-        limits.refuse(error)
-        raise
     for charge, prefix in zip(charges, prefixes_of(tuple([share.resource for share in shares])), strict=True):
         charge.prefix = prefix
         limits.note(charge, acquisition)

@@ -345,8 +345,12 @@ class RequestLimits:
         charge = Charge(resource, entity, named, requested, default_limits)
         # Concurrent parts of a view charge a key one after the other, so that it is charged once. A charge that may
         # wait for its limits takes no lock, which would block the others.
-        with self._charge_locks.setdefault(charge.key, RLock()) if timeout == 0 else nullcontext():
-            return self.take(charge, timeout)
+        try:
+            with self._charge_locks.setdefault(charge.key, RLock()) if timeout == 0 else nullcontext():
+                return self.take(charge, timeout)
+        except LimitExceeded as error:
+            self.refuse(error)
+            raise
 
     async def acharge(
         self,
@@ -361,13 +365,18 @@ class RequestLimits:
         """`charge` for asyncio."""
         charge = Charge(resource, entity, named, requested, default_limits)
         lock = self._charge_locks.setdefault((*charge.key, asyncio.get_running_loop()), asyncio.Lock())
-        async with lock if timeout == 0 else nullcontext():
-            return await self.atake(charge, timeout)
+        try:
+            async with lock if timeout == 0 else nullcontext():
+                return await self.atake(charge, timeout)
+        except LimitExceeded as error:
+            self.refuse(error)
+            raise
 
     def take(self, charge: Charge, timeout: float | None = 0) -> Acquisition:
         """Charge something, as far as it was not charged before, while no other thread or task charges it.
 
-        Returns the last acquisition of the resource. Raises what `limits.acquire` raises.
+        Returns the last acquisition of the resource. Raises what `limits.acquire` raises; a caller that answers the
+        rejection notes it with `refuse`.
         """
         key, requested = (charge.resource, charge.entity), charge.requested
         if self.table.needs_verdict and is_exempt(self, key):
@@ -380,12 +389,8 @@ class RequestLimits:
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
         plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
-        try:
-            request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
-            acquisition = request.acquire(timeout)
-        except LimitExceeded as error:
-            self.refuse(error)
-            raise
+        request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        acquisition = request.acquire(timeout)
         if self.charges:
             self.note(charge, acquisition)
         else:
@@ -406,12 +411,8 @@ class RequestLimits:
                 return cast("Acquisition", earlier[-1].acquisition)
         requested = requested or partial(one_of_each, charge.named)
         plan = await self.aplan_of(charge.entity) if self.table.may_have_plan else None
-        try:
-            request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
-            acquisition = await request.aacquire(timeout)
-        except LimitExceeded as error:
-            self.refuse(error)
-            raise
+        request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
+        acquisition = await request.aacquire(timeout)
         self.note(charge, acquisition)
         return acquisition
 
