@@ -164,6 +164,9 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
+    if len(charges) == 1:
+        limits.take(charges[0])
+        return
     exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.table.needs_verdict else []
     for charge in exempt:
         limits.take(charge)

@@ -50,7 +50,7 @@ from limits_app.services.amounts import (
     TryOptions,
     one_of_each,
 )
-from limits_app.services.endpoints import UNREAD, EndpointTable, endpoints
+from limits_app.services.endpoints import UNREAD, EndpointTable, OutdatedEndpoints, endpoints
 from limits_app.services.integration import (
     REQUEST_ID_LENGTH,
     WEB_REQUEST,
@@ -59,6 +59,7 @@ from limits_app.services.integration import (
     Amount,
     Limits,
     entity_name,
+    is_of_thread,
 )
 from limits_app.services.request import POLICIES, Request, Source
 from limits_app.services.unavailable import without_limits
@@ -83,7 +84,8 @@ def limits_of(request: HttpRequest) -> RequestLimits:
 
     A request of the REST framework has those of the request of Django that it wraps, where that has some.
     """
-    limits: RequestLimits | None = getattr(request, "limits", None)
+    wrapped = request.__dict__.get("_request", request)  # which the REST framework would look at with exceptions
+    limits: RequestLimits | None = request.__dict__.get("limits") or getattr(wrapped, "limits", None)
     if limits is None:
         limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on
     return limits
@@ -379,6 +381,11 @@ class RequestLimits:
         rejection notes it with `refuse`.
         """
         key, requested = (charge.resource, charge.entity), charge.requested
+        if self.table is UNREAD and (confirming := self._confirming(charge)) is not None:
+            try:
+                return self.take(confirming, timeout)
+            except OutdatedEndpoints:  # nothing was charged
+                self.table = endpoints.current()
         if self.table.needs_verdict and is_exempt(self, key):
             return self._take_nothing(charge)
         if self.charges:
@@ -400,6 +407,11 @@ class RequestLimits:
     async def atake(self, charge: Charge, timeout: float | None = 0) -> Acquisition:
         """`take` for asyncio."""
         key, requested = (charge.resource, charge.entity), charge.requested
+        if self.table is UNREAD and (confirming := self._confirming(charge)) is not None:
+            try:
+                return await self.atake(confirming, timeout)
+            except OutdatedEndpoints:  # nothing was charged
+                self.table = await sync_to_async(endpoints.current)()
         if await ais_exempt(self, key):
             return await sync_to_async(self._take_nothing)(charge)
         if self.charges:
@@ -415,6 +427,18 @@ class RequestLimits:
         acquisition = await request.aacquire(timeout)
         self.note(charge, acquisition)
         return acquisition
+
+    def _confirming(self, charge: Charge) -> Charge | None:
+        """Use the table that was read last, and return a charge that finds out whether it is outdated.
+
+        None where that has to be known before, since anyone may be blocked or exempt or the first charge was another.
+        """
+        table = None if self.charges or is_of_thread() else endpoints.cached(self.settings)
+        if table is None or table.needs_verdict:
+            return None
+        self.table = table
+        requested = charge.requested or (partial(one_of_each, charge.named) if charge.named else None)
+        return Charge(charge.resource, charge.entity, charge.named, table.confirming(requested), charge.default_limits)
 
     def _take_nothing(self, charge: Charge) -> Acquisition:
         """Note that a charge takes nothing, since the request is exempt, or the entity that is charged."""
@@ -437,7 +461,7 @@ class RequestLimits:
 
     def held(self, resource: str, entity: str | None) -> list[Charge]:
         """What integrations have charged a resource for an entity, in order; empty where that was refunded."""
-        charges = self._of(resource, entity)
+        charges = self._of(resource, entity) if self.charges else []
         return charges if are_held(charges) else []
 
     def _of(self, resource: str, entity: str | None) -> list[Charge]:

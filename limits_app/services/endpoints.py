@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from time import monotonic
 from typing import Any, Final
@@ -35,7 +35,7 @@ from limits_app.policies import (
     resolver,
 )
 from limits_app.services.access import AccessTable
-from limits_app.services.amounts import one_of_each
+from limits_app.services.amounts import RequestedAmounts, one_of_each
 from limits_app.services.exempting import has_exemptions
 from limits_app.services.routes import RouteTree
 from limits_app.services.unavailable import without_limits
@@ -128,12 +128,13 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
-    def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
-        """Return a function of the effective limits that returns the amounts of a rule, if the rule is as current.
+    def confirming(self, requested: RequestedAmounts) -> Callable[[LimitSet], Requested]:
+        """Return a function of the effective limits that returns amounts, if the table is as current as these.
 
-        When it is called the limits were looked up, and they are not charged yet. The store compares their version
-        when it charges, so no query for it is needed before: what is known to have changed until then has changed the
-        generation, or made the verdict on who is blocked outdated. Then the function raises OutdatedEndpoints.
+        None is for 1 of each limit. When the function is called the limits were looked up, and they are not charged
+        yet. The store compares their version when it charges, so no query for it is needed before: what is known to
+        have changed until then has changed the generation, or made the verdict on who is blocked outdated. Then the
+        function raises OutdatedEndpoints.
         """
         generation, access = self.generation, self.access
 
@@ -145,9 +146,14 @@ class EndpointTable:
             is_outdated = is_outdated or (access.seen is not kept.sync.seen and access.is_used)
             if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
-            return one_of_each(amounts, found) if amounts else found.ones
+            if callable(requested):
+                return requested(found)
+            return found.ones if requested is None else requested
 
         return amounts_if_current
+
+    def _confirming(self, named: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
+        return self.confirming(partial(one_of_each, named) if named else None)
 
     def _add(self, rule: UrlRule, row: Endpoint) -> None:
         number = len(self._rules)
