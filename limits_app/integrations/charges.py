@@ -19,6 +19,7 @@ from limits_app.services.shadow import is_limited
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
+    from limits_app.integrations.holding import ViewCall
     from limits_app.integrations.request import RequestLimits
 
 Key = tuple[str, str | None]
@@ -48,6 +49,10 @@ class Charge:
     """Whether code of the site has acquired it, which is charged each time."""
     is_former: bool = False
     """Whether it was released before the same resource was charged again."""
+    calls: tuple[ViewCall, ...] = ()
+    """The calls of decorated views that answer for it, where there is no middleware."""
+    was_used: bool = False
+    """Whether such a call has returned, so that nothing is refunded when another one raises."""
 
     @property
     def key(self) -> Key:

@@ -69,7 +69,7 @@ class LimitsMiddleware:
         except BaseException as error:
             limits.fail(error)
             raise
-        finish(response, limits)
+        finish(response, limits, limits)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -90,9 +90,9 @@ class LimitsMiddleware:
             raise
         release_with_task(response, limits)
         if limits.refused is None and not limits.log_ins:
-            finish(response, limits)
+            finish(response, limits, limits)
         else:
-            await sync_to_async(finish)(response, limits)  # it may refund
+            await sync_to_async(finish)(response, limits, limits)  # it may refund
         return response
 
 

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cached_property, partial
-from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address
-from operator import attrgetter
 from secrets import token_hex
 from threading import RLock
 from typing import Any, Final, Unpack, cast
 from weakref import ref
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
-from django.http import Http404, HttpRequest
-from django.http.multipartparser import MultiPartParserError
+from django.http import HttpRequest
 
 from limits_app import conf, services
-from limits_app.engine.errors import LimitExceeded, StoreUnavailable, Unresolved
+from limits_app.engine.errors import LimitExceeded, Unresolved
 from limits_app.engine.outcome import Outcome
 from limits_app.integrations.access import ais_exempt, is_exempt
 from limits_app.integrations.charges import (
     NOTHING,
     Charge,
     Key,
-    are_held,
     missing,
-    named_by,
-    refund,
-    refund_all,
     transfer_former_charge,
 )
-from limits_app.integrations.identity import Identity, address_of, entity_of_user, identify, possible_user
+from limits_app.integrations.holding import ChargedRequest
+from limits_app.integrations.identity import Identity, address_of, identify, possible_user
 from limits_app.services import charging
 from limits_app.services.access import AccessTable, acquire_nothing
 from limits_app.services.amounts import (
@@ -66,11 +59,8 @@ from limits_app.services.unavailable import without_limits
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:=+/@-]+")
 _PLAN: Final = conf.PLAN_OF_REQUEST.name
-_OUTCOME, ACQUISITION = attrgetter("outcome"), attrgetter("acquisition")
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that endpoints do not apply to, and that stay reachable for clients that are blocked."""
-_RESPONSE_EXCEPTIONS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
-"""Exceptions that Django turns into a response; amounts stay charged, or failed log-ins could not be limited."""
 
 
 class LimitedRequest(HttpRequest):
@@ -91,14 +81,12 @@ def limits_of(request: HttpRequest) -> RequestLimits:
     return limits
 
 
-class RequestLimits:
+class RequestLimits(ChargedRequest):
     """What a request was charged, and the verbs of the service for the entity that makes it.
 
     Acquisitions are released when the response was sent, at the latest. That needs the middleware, or a decorated view.
     """
 
-    refused: tuple[Outcome, ...] | None = None
-    """The decisions that rejected the request; None as long as nothing did."""
     throttled_status: int | None = None
     """The status of the response that a view of the REST framework makes of a rejection."""
     has_middleware = False
@@ -109,12 +97,8 @@ class RequestLimits:
     """The user as Django reads it from the session, where that was empty when the middleware was called."""
     enforced = False
     """Whether the rules for the URL of the request were applied."""
-    is_refunded = False
-    """Whether the request was refunded what integrations charged, after it was rejected."""
     source: Source = POLICIES
     """What resolves the limits; without blocks for a blocked request whose page is reachable all the same."""
-    rejected_log_in: LimitExceeded | StoreUnavailable | None = None
-    """What rejected an attempt to log in; the middleware then answers with its refusal."""
     table: EndpointTable = UNREAD
     """The URL rules, and who is blocked or exempt; `read_table` returns them."""
     judged_names: list[str] | None = None
@@ -125,14 +109,9 @@ class RequestLimits:
         self._reference = ref(request)
         self.settings = conf.current()
         """The settings, which do not change while the request is answered."""
-        self.charges: list[Charge] = []
-        """What the request was charged by integrations and by code of the site, in order, and was not refunded."""
-        self.is_charged = False
-        """Whether integrations have charged anything, even if that was refunded."""
+        self.charges, self.log_ins, self.calls = [], [], []
         self.throttled: dict[Key, Outcome] = {}
         """The outcomes with which throttles of the REST framework rejected the request."""
-        self.log_ins: list[Acquisition] = []
-        """The attempts to log in; those that did not fail are refunded at the end."""
         self.identities: list[Identity] = []
         """The entity, and those that the request had before its user was authenticated; the present one is the last."""
         self._charge_locks: dict[object, Any] = {}
@@ -258,29 +237,6 @@ class RequestLimits:
             return None
         return await sync_to_async(self.plan_of)(entity)
 
-    @property
-    def acquired(self) -> list[Acquisition]:
-        """The admitted acquisitions, in order, without those that were refunded."""
-        return [*dict.fromkeys(map(ACQUISITION, self.charges))]
-
-    @property
-    def acquisitions(self) -> dict[str, Acquisition]:
-        """The acquisitions by resource; of several acquisitions of one resource the latest.
-
-        `request.limits.acquisitions["api"].update({"tpm": 312})` reports the amount that was used.
-        """
-        return {one.resource: one.acquisition for one in self.charges if one.acquisition is not None}
-
-    @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """The decisions that admitted the request, in order."""
-        return tuple(map(_OUTCOME, self.acquired))
-
-    @property
-    def degraded(self) -> bool:
-        """Whether anything was decided without the store, because that was unavailable."""
-        return any(outcome.degraded for outcome in self.outcomes)
-
     def acquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
         options.setdefault("entity", self.entity)
@@ -326,7 +282,7 @@ class RequestLimits:
     def _record(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
         charging.hold_here(acquisition)  # nested requests do not take permits again
         for name in (resource,) if isinstance(resource, str) else resource:
-            self.charges.append(Charge(name, None, acquisition=acquisition, by_view=True))
+            self.add(Charge(name, None, acquisition=acquisition, by_view=True))
         return acquisition
 
     def charge(
@@ -391,6 +347,7 @@ class RequestLimits:
         if self.charges:
             transfer_former_charge(self, charge)
             earlier = self.held(*key)
+            self.share(earlier)
             requested = missing(earlier, charge.named) if earlier else requested
             if earlier and requested is None:
                 return cast("Acquisition", earlier[-1].acquisition)
@@ -398,7 +355,7 @@ class RequestLimits:
         plan = self.plan_of(charge.entity) if self.table.may_have_plan else None
         request = Request((*key, charge.default_limits, plan), requested, self.source, is_of_view=True)
         acquisition = request.acquire(timeout)
-        if self.charges:
+        if self.charges or not self.has_middleware:
             self.note(charge, acquisition)
         else:
             charge.acquisition, self.charges, self.is_charged = acquisition, [charge], True
@@ -418,6 +375,7 @@ class RequestLimits:
             if await self.aentity() == charge.entity and len(self.identities) > 1:
                 await sync_to_async(transfer_former_charge)(self, charge)
             earlier = self.held(*key)
+            self.share(earlier)
             requested = missing(earlier, charge.named) if earlier else requested
             if earlier and requested is None:
                 return cast("Acquisition", earlier[-1].acquisition)
@@ -447,98 +405,3 @@ class RequestLimits:
         acquisition = acquire_nothing(charge.amounts)
         self.note(charge, acquisition)
         return acquisition
-
-    def note(self, charge: Charge, acquisition: Acquisition) -> None:
-        """Note an acquisition that was admitted for a charge; what it names replaces the 1 that was taken before."""
-        charge.acquisition, self.is_charged = acquisition, True
-        if self.charges:
-            earlier = self.held(charge.resource, charge.entity)
-            for one in earlier:
-                one.report_unused(charge.named.keys() - named_by(earlier))
-            for one in self._of(charge.resource, charge.entity) if not earlier else ():
-                one.is_former = True
-        self.charges.append(charge)
-
-    def held(self, resource: str, entity: str | None) -> list[Charge]:
-        """What integrations have charged a resource for an entity, in order; empty where that was refunded."""
-        charges = self._of(resource, entity) if self.charges else []
-        return charges if are_held(charges) else []
-
-    def _of(self, resource: str, entity: str | None) -> list[Charge]:
-        return [
-            one
-            for one in self.charges
-            if not (one.by_view or one.is_former) and one.resource == resource and one.entity == entity
-        ]
-
-    def was_charged(self, resource: str, entity: str | None) -> bool:
-        """Whether an integration has charged a resource for an entity, and that was not refunded."""
-        return bool(self.held(resource, entity))
-
-    def refund(self, acquisitions: Collection[Acquisition]) -> None:
-        """Refund some acquisitions, which do not count for the request any more."""
-        refund_all(self.charges, acquisitions)
-        self.charges = [one for one in self.charges if one.acquisition not in acquisitions]
-
-    def refund_charges(self) -> None:
-        """Refund what integrations charged before the user was known, who is exempt."""
-        of_integrations = [one.acquisition for one in self.charges if not one.by_view]
-        self.refund([one for one in self.acquired if one in of_integrations])
-
-    def refuse(self, error: Exception) -> Sequence[Outcome]:
-        """Note a rejection; return the decisions that rejected the request."""
-        if isinstance(error, LimitExceeded) and error.refused is not None:
-            self.refused = (error.outcome,)
-        self.refused = self.refused or ()
-        return self.refused
-
-    def end(self) -> None:
-        """Release all acquisitions: amounts that were not reported count as used."""
-        for acquisition in self.acquired:
-            acquisition.release()
-        if self.log_ins:
-            self.refund_log_ins()
-
-    def settle_log_ins(self, status: int) -> None:
-        """Decide about the attempts to log in that no signal has reported, when the response was made.
-
-        An error response to a client that is not logged in may hide that an attempt has failed: it counts.
-        """
-        if status >= HTTPStatus.BAD_REQUEST and entity_of_user(getattr(self.request, "user", None)) is None:
-            for acquisition in self.log_ins:
-                acquisition.release()
-        else:
-            self.refund_log_ins()
-
-    def refund_log_ins(self) -> None:
-        """Refund the attempts to log in that did not fail."""
-        for acquisition in self.log_ins:
-            refund(acquisition)
-
-    def fail(self, error: BaseException, *, excluding: Container[Acquisition] = (), releases: bool = False) -> None:
-        """Refund amounts that were not reported, after a view raised, unless the exception makes a response.
-
-        `excluding` are acquisitions of an outer view, which stay. With `releases`, for a view without the middleware,
-        the others are released where they are not refunded. Attempts to log in then count, since an error hides
-        whether they failed.
-        """
-        makes_response = isinstance(error, _RESPONSE_EXCEPTIONS)
-        for attempt in () if makes_response else self.log_ins:
-            attempt.release()
-        for acquisition in self.acquired:
-            if acquisition in excluding:
-                continue
-            if not makes_response:
-                acquisition.cancel()
-            elif releases:
-                acquisition.release()
-
-    def undo(self) -> None:
-        """Refund what integrations charged, calls included, after the request was rejected.
-
-        Of what views acquired themselves, unreported amounts are refunded. Call it when no view runs any more.
-        """
-        if self.charges:
-            refund_all(self.charges, self.acquired)
-        self.is_refunded = True
-        self.refused = self.refused or ()

@@ -26,8 +26,12 @@ from django.http.response import HttpResponseBase
 from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.engine.outcome import LimitStatus, Outcome
-from limits_app.integrations.request import ACQUISITION, RequestLimits
+from limits_app.integrations.holding import ACQUISITION, ViewCall
+from limits_app.integrations.request import RequestLimits
 from limits_app.services.integration import Acquisition, Amount
+
+Holder = RequestLimits | ViewCall
+"""What releases acquisitions with a response: a request, or without the middleware an outermost decorated view."""
 
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
@@ -46,8 +50,8 @@ _REMAINING: Final = "X-RateLimit-Remaining"
 _RESET: Final = "X-RateLimit-Reset"
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _SECONDS_OF_A_DECADE: Final = 315_360_000
-_PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
-"""Responses that are being sent, with the limits to release; the request is kept alive until then."""
+_PENDING: Final[dict[ref[HttpResponseBase], tuple[Holder, HttpRequest]]] = {}
+"""Responses that are being sent, with what holds the acquisitions to release; the request is kept alive until then."""
 
 _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
 """The limits of the present request whose response no integration sees."""
@@ -60,36 +64,39 @@ class _Added(NamedTuple):
     before: str | None
 
 
-def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
-    """Set the headers of a response; with `final`, release with it what the request holds.
+def finish(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> None:
+    """Set the headers of a response, and release with it what its holder holds; None for a response that is not final.
 
     That is released when the response was sent, or was dropped.
     """
+    is_rejected = limits.refused is not None
+    if holder is limits and not (is_rejected or limits.charges or limits.log_ins or response.streaming):
+        return
     acquired = dict.fromkeys(map(ACQUISITION, limits.charges))
-    if limits.refused is None:
-        outcomes: Sequence[Outcome] = tuple(map(_OUTCOME, acquired))
-    else:
-        outcomes = _after_rejection(response, limits, final=final)
+    outcomes = _after_rejection(response, limits, holder) if is_rejected else tuple(map(_OUTCOME, acquired))
     if outcomes:
         set_headers(response, limits, outcomes)
-    if not final:
+    if holder is None:
         return
     if limits.log_ins:
-        limits.settle_log_ins(response.status_code)
-    if response.streaming or any([*map(Acquisition.release_unless_held, acquired)]):
-        _release_when_sent(response, limits)
+        limits.settle_log_ins(response.status_code, getattr(limits.request, "user", None))
+    held = acquired if holder is limits else holder.acquired
+    if response.streaming or any([*map(Acquisition.release_unless_held, held)]):
+        _release_when_sent(response, limits, holder)
+    elif holder is not limits:
+        holder.end()
 
 
-def _release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
+def _release_when_sent(response: HttpResponseBase, limits: RequestLimits, holder: Holder) -> None:
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
-        streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    _PENDING[ref(response, _release_response)] = limits, limits.request
+        streamed.streaming_content = _ReleasingStream(streamed.streaming_content, holder)
+    _PENDING[ref(response, _release_response)] = holder, limits.request
     _release_with_body(limits)
 
 
-def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final: bool) -> Sequence[Outcome]:
-    """Return what the headers of a response report after a rejection; refund a request whose `final` response it is."""
+def _after_rejection(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> Sequence[Outcome]:
+    """Return what the headers of a response report after a rejection; a final one refunds what its holder holds."""
     refunds = getattr(response, REFUNDS, None)
     refused = limits.refused or ()
     outcomes: Sequence[Outcome] = ()
@@ -99,8 +106,8 @@ def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final
         setattr(response, REFUNDS, refunds)
     elif refunds is None:
         outcomes = refused if limits.is_refunded else (*limits.outcomes, *refused)
-    if refunds and final:
-        limits.undo()
+    if refunds and holder is not None:
+        holder.undo()
     return outcomes
 
 
@@ -242,22 +249,22 @@ def release_when_finished(limits: RequestLimits) -> None:
     _release_with_body(limits)
 
 
-def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
-    """Release what a request holds when this task ends, unless its response is still to be sent.
+def release_with_task(response: HttpResponseBase, holder: Holder) -> None:
+    """Release what is held for a response when this task ends, unless that is still to be sent.
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it, and the error may
     keep it until garbage is collected. Up to Django 6.0 that ends the task. From 6.1 on this is the task of the server,
     which goes on: see `_release_with_body`.
     """
-    if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
+    if response.streaming or any(map(_MUST_SETTLE, holder.acquired)):
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        task.add_done_callback(partial(_release_after_task, ref(response), limits))
+        task.add_done_callback(partial(_release_after_task, ref(response), holder))
 
 
-def _release_after_task(reference: ref[HttpResponseBase], limits: RequestLimits, task: asyncio.Task[Any]) -> None:
+def _release_after_task(reference: ref[HttpResponseBase], holder: Holder, task: asyncio.Task[Any]) -> None:
     response = reference()
     if response is None or response.closed or task.cancelled() or task.exception() is not None:
-        limits.end()
+        holder.end()
 
 
 def _release_with_body(limits: RequestLimits) -> None:
@@ -282,12 +289,12 @@ def _release_with_body(limits: RequestLimits) -> None:
 
 
 class _ReleasingStream:
-    """The content of a streamed response; it releases what the request holds when it is closed."""
+    """The content of a streamed response; it releases what is held for it when it is closed."""
 
-    def __init__(self, content: Any, limits: RequestLimits) -> None:
+    def __init__(self, content: Any, holder: Holder) -> None:
         self._content = content
-        self._request = limits.request  # keeps the request alive, which its limits only refer to
-        self._limits = limits
+        self._request = holder.request  # keeps the request alive, which its limits only refer to
+        self._holder = holder
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._content)
@@ -297,14 +304,14 @@ class _ReleasingStream:
 
     def close(self) -> None:
         """Release what is held; Django calls this when it closes the response."""
-        self._limits.end()
+        self._holder.end()
 
 
 def _release_response(reference: ref[HttpResponseBase]) -> None:
-    """Release what a request holds whose response was closed, or dropped without having been sent."""
-    limits, _request = _PENDING.pop(reference, (None, None))
-    if limits is not None:
-        limits.end()
+    """Release what was held for a response that was closed, or dropped without having been sent."""
+    holder, _request = _PENDING.pop(reference, (None, None))
+    if holder is not None:
+        holder.end()
 
 
 def _release_finished(**_: object) -> None:

@@ -171,7 +171,7 @@ class LimitsMixin:
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Finish a response as the view does, and report the remaining amounts in its headers."""
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # of the view
-        return report_response(limits_of(request), finished, is_first=True)
+        return report_response(limits_of(request), finished, None)
 
 
 def throttled_outcome(request: Request) -> Outcome | None:
