@@ -117,7 +117,8 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     Headers that the view has set itself, as one that forwards the response of an upstream, stay: fields of the draft
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
-    form, statuses = limits.settings[_FORMAT], list[LimitStatus]()
+    form = limits.settings[_FORMAT]
+    statuses: list[LimitStatus] = []
     for outcome in filterfalse(_DEGRADED, outcomes):
         statuses += sorted(outcome.violations + outcome.passed, key=_PLACE)
     if form is Headers.NONE or not statuses:
@@ -126,7 +127,7 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
         remove_headers(response)
     added: dict[str, _Added] = {}
     if form is not Headers.LEGACY:
-        resources = set(map(_RESOURCE, chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))))
+        resources = () if len(outcomes) == len(statuses) == 1 else set(map(_RESOURCE, _all_statuses(outcomes)))
         policies, left = [], []
         for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
             status = statuses[places[0]] if len(places) == 1 else _closest([statuses[one] for one in places], outcomes)
@@ -161,6 +162,10 @@ def _set_header(response: HttpResponseBase, name: str, value: str | None) -> Non
 def name_of(resource: str | None, key: str) -> str:
     """The name of a limit where there are several resources: its key after its resource; a total has no resource."""
     return key if resource is None else f"{resource}:{key}"
+
+
+def _all_statuses(outcomes: Iterable[Outcome]) -> Iterator[LimitStatus]:
+    return chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))
 
 
 @lru_cache(maxsize=4096)
