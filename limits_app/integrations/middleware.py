@@ -13,7 +13,7 @@ from limits_app import conf
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.access import is_exempt, is_known_as_limited, is_limited
 from limits_app.integrations.charges import Charge, charge_all
-from limits_app.integrations.identity import reads_users_of_sessions
+from limits_app.integrations.identity import identify, reads_users_of_sessions
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import EXEMPT, LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
@@ -121,7 +121,7 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     rules = _rules_for(request, table) if request.method == "OPTIONS" else table.find(request)
     try:
         if len(rules) == 1 and rules[0].is_plain and not table.needs_verdict:
-            limits.take(Charge(rules[0].resource, limits.entity, rules[0].amounts, rules[0].if_current))
+            limits.take(Charge(rules[0].resource, identify(limits).entity, rules[0].amounts, rules[0].if_current))
             return None
         if _has_applied(limits, rules):
             return None

@@ -106,7 +106,8 @@ class RequestLimits(ChargedRequest):
 
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to this: a strong reference would leave both to the garbage collector.
-        self._reference = ref(request)
+        self.reference = ref(request)
+        """Returns the request; None when it is over."""
         self.settings = conf.current()
         """The settings, which do not change while the request is answered."""
         self.charges, self.log_ins, self.calls = [], [], []
@@ -125,7 +126,7 @@ class RequestLimits(ChargedRequest):
     @property
     def request(self) -> HttpRequest:
         """The request; RuntimeError when it is over."""
-        request = self._reference()
+        request = self.reference()
         if request is None:
             raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
         return request
@@ -133,12 +134,12 @@ class RequestLimits(ChargedRequest):
     @property
     def is_over(self) -> bool:
         """Whether the request is over."""
-        return self._reference() is None
+        return self.reference() is None
 
     @property
     def has_exempt_view(self) -> bool:
         """Whether the view is marked with `@exempt`."""
-        request = self._reference()
+        request = self.reference()
         match = None if request is None else request.resolver_match
         return match is not None and getattr(match.func, EXEMPT, False)
 
@@ -165,7 +166,7 @@ class RequestLimits(ChargedRequest):
 
     def forget_former_user(self) -> None:
         """Drop the verdicts about another user than the present one, as after the REST framework authenticates."""
-        request = self._reference()
+        request = self.reference()
         user = self._judged_user if request is None else getattr(request, "user", None)
         if user is not self._judged_user:
             self._judged_user = user
@@ -179,29 +180,21 @@ class RequestLimits(ChargedRequest):
     @cached_property
     def request_id(self) -> str:
         """The id that the site gave the request in a header, cut off where it is long; else a random one."""
-        request = self._reference()
+        request = self.reference()
         given = "" if request is None else request.headers.get(self.settings[conf.REQUEST_ID_HEADER.name], "")
         return given[:REQUEST_ID_LENGTH] if _REQUEST_ID.fullmatch(given) else token_hex(6)
 
     @property
     def entity(self) -> str | None:
-        """The entity that makes the request (None: the site itself).
+        """The entity that makes the request (None: the site itself); see `identify`.
 
-        It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
-        The next charge then transfers what integrations charged to the former entity.
+        Where the user has changed, the next charge transfers what integrations charged to the former entity.
         """
-        request = self._reference()
-        if request is None and self.identities:
-            return self.identities[-1].entity  # a request that is over keeps its entity
-        request = request or self.request
-        if not self.identities or getattr(request, "user", None) is not self.identities[-1].user:
-            self.identities.append(identify(request, self.settings))
-            self.judged_names = None  # the counted entity is one of them
-        return self.identities[-1].entity
+        return identify(self).entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
-        if self.identities and getattr(self._reference(), "user", None) is self.identities[-1].user:
+        if self.identities and getattr(self.reference(), "user", None) is self.identities[-1].user:
             return self.identities[-1].entity
         # In a thread: `request.user` and configured functions may query the database.
         return await sync_to_async(getattr)(self, "entity")  # type: ignore[no-any-return]
@@ -215,10 +208,9 @@ class RequestLimits(ChargedRequest):
         if entity is None:
             return None
         if self.settings[_PLAN] is not None:
-            own = self.entity
-            plan = self.identities[-1].plan
-            if plan is not None:
-                return plan if entity == own else None
+            own = identify(self)
+            if own.plan is not None:
+                return own.plan if entity == own.entity else None
         return self.plan_of_groups()
 
     def plan_of_groups(self) -> str | None:
