@@ -204,6 +204,15 @@ class Acquisition(Claim):
             return True
         return self.companion is not None and self.companion.must_settle
 
+    def release_unless_held(self) -> bool:
+        """Release it if its release settles nothing, and returns no permits; return whether it is still held."""
+        if self.companion is None and not (self.shape.needs_settling or self.used or self.extensions):
+            self.settled = not self.is_free  # what `release` does then
+            return False
+        if not self.must_settle:
+            self.release()
+        return self.must_settle
+
     @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration of the limit set that decided on the request, the same one each time."""

@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from limits_app import conf, services
+from limits_app import services
 from limits_app.api import live_serializers as live
 from limits_app.api import permissions, queries, serializers
 from limits_app.api.base import ApiView, ListView
@@ -24,6 +24,7 @@ from limits_app.engine.amounts import Amount
 from limits_app.engine.errors import InvalidRequest, StaleConfiguration
 from limits_app.engine.outcome import Stats
 from limits_app.integrations.identity import identify
+from limits_app.integrations.request import limits_of
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
 from limits_app.services import definitions
@@ -196,7 +197,7 @@ class MeView(_LiveListView):
     @extend_schema(responses=live.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits and usage of the requesting entity on the configured resources."""
-        entity, plan, _ = identify(request, conf.current())  # REST framework authenticates after the middleware
+        entity, plan, _ = identify(limits_of(request))  # REST framework authenticates after the middleware
         used = _used(entity, queries.read(self.query, request.query_params))
 
         def mine(one: Resource) -> dict[str, Any]:

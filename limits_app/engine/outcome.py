@@ -25,10 +25,11 @@ class LimitUse:
     used: Units | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LimitStatus:
     """One limit in a decision; amounts in units, times in seconds from the decision.
 
+    Nothing changes it: it is not frozen, since one is made for each limit of a request, and freezing takes longest.
     `retry_after` is when the requested amount fits at the earliest: 0 when it does now,
     None when never, or when that depends on a holder giving back its permit.
     `reset_after` is when the limit is unused again, if no further request is admitted.

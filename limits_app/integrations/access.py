@@ -12,6 +12,7 @@ from limits_app import conf
 from limits_app.engine.errors import LimitExceeded
 from limits_app.integrations.identities import calls_site, counted_of, names_of
 from limits_app.services.access import Identity, blocked, shadowed, without_blocks
+from limits_app.services.endpoints import UNREAD
 from limits_app.services.exempting import exemptions_of
 from limits_app.services.integration import LIMITED, Access, AccessIndex, AccessVerdict
 from limits_app.services.site_views import is_admin_log_in, is_of_admin
@@ -33,8 +34,6 @@ def is_exempt(limits: RequestLimits, key: Key | None = None) -> bool:
     A page that stays reachable is charged to clients that are blocked as if they were not.
     May query the database.
     """
-    if not limits.needs_verdict:
-        return False
     verdicts = _verdicts(limits, key)
     for resource, verdict in verdicts:
         _check(limits, verdict, resource)
@@ -51,9 +50,9 @@ def is_known_as_limited(limits: RequestLimits, key: Key | None = None) -> bool:
 
     That is without the database, and without functions and lazy users of the site, which may wait for anything.
     """
-    if not limits.needs_verdict:
+    if not limits.table.needs_verdict:
         return True
-    if not limits.has_table or _calls_site(limits):
+    if limits.table is UNREAD or _calls_site(limits):
         return False
     try:
         return is_limited(limits, key)
@@ -66,14 +65,16 @@ def is_limited(limits: RequestLimits, key: Key | None = None) -> bool:
 
     Raises nothing where it is blocked. May query the database.
     """
-    return not limits.needs_verdict or all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
+    if not limits.table.needs_verdict:
+        return True
+    return all(verdict.access is Access.LIMITED for _, verdict in _verdicts(limits, key))
 
 
 def _verdicts(limits: RequestLimits, key: Key | None) -> list[tuple[str | None, AccessVerdict]]:
     """The verdicts on a request and a charge of it, with the resource whose blocks decide (None: all)."""
-    access = limits.table.access
-    if not limits.needs_verdict:  # as is known now
+    if not (limits.settings[conf.ENABLED.name] and limits.read_table().needs_verdict):
         return []
+    access = limits.table.access
     verdicts: list[tuple[str | None, AccessVerdict]] = [(None, verdict_of(limits))]
     if key is not None:
         resource, entity = key
@@ -98,7 +99,7 @@ def verdict_of(limits: RequestLimits, resource: str | None = None, entity: str |
 
 
 def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> AccessVerdict:
-    table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
+    table, exemptions = limits.access, exemptions_of(limits.settings[conf.EXEMPT.name])
     names = _names(limits)
     if resource is None and entity is None and not exemptions and table.is_limited(names):
         return LIMITED
@@ -118,7 +119,7 @@ def _judged(limits: RequestLimits, resource: str | None, entity: str | None) -> 
 
 def _kinds(limits: RequestLimits) -> tuple[frozenset[str], bool]:
     """The kinds of identities that make a difference, and whether the user of a request does in any case."""
-    table, exemptions = limits.table.access, exemptions_of(limits.settings[conf.EXEMPT.name])
+    table, exemptions = limits.access, exemptions_of(limits.settings[conf.EXEMPT.name])
     kinds = table.kinds | exemptions.entities.kinds if exemptions.entities else table.kinds
     return kinds, exemptions.needs_user or bool(table.index.plans)
 

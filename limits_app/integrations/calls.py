@@ -24,6 +24,7 @@ from django.views import View
 
 from limits_app import services
 from limits_app.integrations.charges import Charge
+from limits_app.integrations.holding import ViewCall, acalling, calling
 from limits_app.integrations.identity import normalize_entity
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import RequestLimits, limits_of
@@ -166,43 +167,34 @@ class LimitedCall:
         """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
         limits = limits_of(request)
         entity, named = self._charged(limits)
-        is_first, before, limits.has_decorator = not limits.is_charged, limits.acquired, True
-        try:
-            limits.charge(self.rule.resource, entity, named, **self._options())
-        except REFUSALS as error:
-            return refusal(request, error, refunds=True)
-        try:
-            return self._finish(limits, entity, self.call(), is_first)
-        except BaseException as error:
-            if not limits.has_middleware:
-                limits.fail(error, excluding=before, releases=True)
-            raise
+        limits.has_decorator = True
+        with calling(limits) as call:
+            try:
+                limits.charge(self.rule.resource, entity, named, **self._options())
+            except REFUSALS as error:
+                return report_response(limits, refusal(request, error, refunds=True), call)
+            return self._finish(limits, entity, self.call(), call)
 
     async def arun_view(self, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
         limits = limits_of(request)
         entity, named = await self._acharged(limits)
-        is_first, before, limits.has_decorator = not limits.is_charged, limits.acquired, True
-        try:
-            await limits.acharge(self.rule.resource, entity, named, **self._options())
-        except REFUSALS as error:
-            return await sync_to_async(refusal)(request, error, refunds=True)
-        try:
+        limits.has_decorator = True
+        async with acalling(limits) as call:
+            try:
+                await limits.acharge(self.rule.resource, entity, named, **self._options())
+            except REFUSALS as error:
+                refused = await sync_to_async(refusal)(request, error, refunds=True)
+                return await sync_to_async(report_response)(limits, refused, call)
             result = self.call()
             response = await result if isawaitable(result) else result
-            if is_first and not limits.has_middleware and isinstance(response, HttpResponseBase):
-                release_with_task(response, limits)
+            if call is not None and call.outer is None and isinstance(response, HttpResponseBase):
+                release_with_task(response, call)
             if limits.refused is None:
-                return self._finish(limits, entity, response, is_first)
-            return await sync_to_async(self._finish)(limits, entity, response, is_first)  # it may refund
-        except BaseException as error:
-            if not limits.has_middleware:
-                fail = partial(limits.fail, error, excluding=before, releases=True)
-                # A cancelled task must not wait for a thread.
-                await sync_to_async(fail)() if isinstance(error, Exception) else fail()
-            raise
+                return self._finish(limits, entity, response, call)
+            return await sync_to_async(self._finish)(limits, entity, response, call)  # it may refund
 
-    def _finish(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
+    def _finish(self, limits: RequestLimits, entity: str | None, response: Any, call: ViewCall | None) -> Any:
         """Report the usage of a response, and set its headers where there is no middleware."""
         if not getattr(response, REFUNDS, False):
             charges = limits.held(self.rule.resource, entity)
@@ -211,7 +203,7 @@ class LimitedCall:
                 when_rendered(lambda rendered: self.rule.report.update(rendered, charges))
             else:
                 self.rule.report.update(response, charges)
-        return report_response(limits, response, is_first=is_first)
+        return report_response(limits, response, call)
 
     def _acquire_options(self, entity: str | None, named: Amounts) -> AcquireOptions:
         return {
@@ -265,17 +257,18 @@ def _identifier(entity: EntityName) -> str | None:
     return normalize_entity(name) if name else name
 
 
-def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> Any:
-    """Set the headers of a response, and release with it, where there is no middleware.
+def report_response(limits: RequestLimits, response: Any, call: ViewCall | None) -> Any:
+    """Set the headers of a response where there is no middleware, and release with it what an outermost call holds.
 
-    `is_first` is True for the decorator that charged first. It is the outermost one, so the response is final there.
+    Without a call of a decorated view, that is what the request holds.
     """
     if limits.has_middleware:
         return response
+    holder = limits if call is None else call if call.outer is None else None
     if isinstance(response, HttpResponseBase):
-        finish(response, limits, final=is_first)
-    elif is_first:
-        limits.end()
+        finish(response, limits, holder)
+    elif holder is not None:
+        holder.end()
     return response
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from limits_app.engine.errors import InvalidRequest, LimitExceeded
+from limits_app.engine.errors import InvalidRequest
 from limits_app.engine.outcome import LimitUse
 from limits_app.integrations.access import is_exempt
 from limits_app.services import Share
@@ -19,6 +19,7 @@ from limits_app.services.shadow import is_limited
 from limits_app.services.url_rules import UrlRule
 
 if TYPE_CHECKING:
+    from limits_app.integrations.holding import ViewCall
     from limits_app.integrations.request import RequestLimits
 
 Key = tuple[str, str | None]
@@ -48,6 +49,10 @@ class Charge:
     """Whether code of the site has acquired it, which is charged each time."""
     is_former: bool = False
     """Whether it was released before the same resource was charged again."""
+    calls: tuple[ViewCall, ...] = ()
+    """The calls of decorated views that answer for it, where there is no middleware."""
+    was_used: bool = False
+    """Whether such a call has returned, so that nothing is refunded when another one raises."""
 
     @property
     def key(self) -> Key:
@@ -164,7 +169,10 @@ def charge_all(limits: RequestLimits, charges: Sequence[Charge]) -> None:
     Resources in several stores are charged one after the other, and refunded when a later one rejects.
     Raises what `limits.acquire` raises.
     """
-    exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.needs_verdict else []
+    if len(charges) == 1:
+        limits.take(charges[0])
+        return
+    exempt = [one for one in charges if is_exempt(limits, one.key)] if limits.table.needs_verdict else []
     for charge in exempt:
         limits.take(charge)
     charges = [one for one in charges if one not in exempt] if exempt else charges
@@ -192,9 +200,6 @@ def _are_charged_together(limits: RequestLimits, charges: Sequence[Charge]) -> b
         acquisition = charge_together(shares, limits.source)
     except InvalidRequest:
         return False
-    except LimitExceeded as error:
-        limits.refuse(error)
-        raise
     for charge, prefix in zip(charges, prefixes_of(tuple([share.resource for share in shares])), strict=True):
         charge.prefix = prefix
         limits.note(charge, acquisition)

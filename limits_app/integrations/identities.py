@@ -11,6 +11,7 @@ from limits_app.integrations.identity import (
     entity_of_api_key,
     entity_of_request,
     entity_of_user,
+    identify,
     named_plan,
 )
 from limits_app.services.integration import KINDS_OF_NO_USER
@@ -44,7 +45,7 @@ def counted_of(limits: RequestLimits) -> tuple[str | None, str | None]:
     Like `possible_user`, it looks at no user where that would only find out that the request has no session.
     """
     if limits.identities or not _is_usual(limits) or limits.user is not None:
-        return limits.entity, limits.identities[-1].plan
+        return identify(limits)[:2]
     return entity_of_request(limits.request), named_plan(limits.request, limits.settings)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unicodedata import normalize
 
 from django.conf import settings as django_settings
@@ -26,6 +26,9 @@ from limits_app.services.integration import (
     is_malformed_network,
     shown,
 )
+
+if TYPE_CHECKING:
+    from limits_app.integrations.request import RequestLimits
 
 UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients without an address; they share their limits, because otherwise they would have none."""
@@ -66,12 +69,18 @@ class Identity(NamedTuple):
     user: object
 
 
-def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
-    """Call LIMITS["ENTITY_OF_REQUEST"] and LIMITS["PLAN_OF_REQUEST"] of the `settings` of `conf.current()`.
+def identify(limits: RequestLimits) -> Identity:
+    """Return the identity of a request, by LIMITS["ENTITY_OF_REQUEST"] and LIMITS["PLAN_OF_REQUEST"].
 
+    They are called again when `request.user` changes, as when the REST framework authenticates inside the view. A
+    request that is over keeps its identity.
     An empty identifier is replaced by the default one, since it would put all clients into one bucket. A name that is
     too long for a plan is none. Raises TypeError where one of them returns anything but text or None.
     """
+    request, identities, settings = limits.reference(), limits.identities, limits.settings
+    if identities and (request is None or getattr(request, "user", None) is identities[-1].user):
+        return identities[-1]
+    request = request or limits.request
     function = settings[_ENTITY]
     if isinstance(function, str):
         function = conf.function_of(conf.ENTITY_OF_REQUEST, settings)
@@ -84,7 +93,10 @@ def identify(request: HttpRequest, settings: Mapping[str, Any]) -> Identity:
     elif entity is not None:
         raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
     plan = named_plan(request, settings) if settings[conf.PLAN_OF_REQUEST.name] is not None else None
-    return Identity(entity, plan, getattr(request, "user", None))
+    identity = Identity(entity, plan, getattr(request, "user", None))
+    identities.append(identity)
+    limits.judged_names = None  # the counted entity is one of them
+    return identity
 
 
 def named_plan(request: HttpRequest, settings: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from limits_app import conf
 from limits_app.engine.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.access import is_exempt, is_known_as_limited, is_limited
 from limits_app.integrations.charges import Charge, charge_all
-from limits_app.integrations.identity import reads_users_of_sessions
+from limits_app.integrations.identity import identify, reads_users_of_sessions
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request import EXEMPT, LimitedRequest, RequestLimits, limits_of
 from limits_app.integrations.responses import finish, release_with_task, remove_headers
@@ -69,7 +69,7 @@ class LimitsMiddleware:
         except BaseException as error:
             limits.fail(error)
             raise
-        finish(response, limits)
+        finish(response, limits, limits)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -90,9 +90,9 @@ class LimitsMiddleware:
             raise
         release_with_task(response, limits)
         if limits.refused is None and not limits.log_ins:
-            finish(response, limits)
+            finish(response, limits, limits)
         else:
-            await sync_to_async(finish)(response, limits)  # it may refund
+            await sync_to_async(finish)(response, limits, limits)  # it may refund
         return response
 
 
@@ -112,14 +112,16 @@ def _enforce(request: LimitedRequest, *_view: object) -> HttpResponseBase | None
     if match is not None and getattr(match.func, EXEMPT, False):
         return None
     # Cached rules may be outdated. The first charge of a request finds that out, but later ones do not.
-    table = None if limits.is_charged else endpoints.cached()
+    table = None if limits.is_charged else endpoints.cached(limits.settings)
     if table is None:
         return _enforce_current(request)
     limits.table = table
+    if limits.verdicts or limits.judged_names:
+        limits.forget_verdicts()  # they may be of another table
     rules = _rules_for(request, table) if request.method == "OPTIONS" else table.find(request)
     try:
-        if len(rules) == 1 and rules[0].is_plain and not limits.needs_verdict:
-            limits.take(Charge(rules[0].resource, limits.entity, rules[0].amounts, rules[0].if_current))
+        if len(rules) == 1 and rules[0].is_plain and not table.needs_verdict:
+            limits.take(Charge(rules[0].resource, identify(limits).entity, rules[0].amounts, rules[0].if_current))
             return None
         if _has_applied(limits, rules):
             return None
@@ -151,10 +153,12 @@ async def _aenforce(request: LimitedRequest, *_view: object) -> HttpResponseBase
     limits.enforced = True
     if limits.has_exempt_view:
         return None
-    table = None if is_of_thread() else endpoints.cached()
+    table = None if is_of_thread() else endpoints.cached(limits.settings)
     if table is None or limits.is_charged:
         return await sync_to_async(_enforce)(request)
     limits.table = table
+    if limits.verdicts or limits.judged_names:
+        limits.forget_verdicts()  # they may be of another table
     rules = _rules_for(request, table)
     if not is_known_as_limited(limits) or (rules and (len(rules) > 1 or not rules[0].is_plain)):
         return await sync_to_async(_enforce)(request)

@@ -23,6 +23,7 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from limits_app.integrations.calls import is_awaited, report_response
+from limits_app.integrations.holding import acalling, calling
 from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, call_sync, refusal
 from limits_app.integrations.request import limits_of
@@ -89,23 +90,19 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
         @wraps(view)
         def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            is_first = not limits.is_charged
-            refused = rule.refusal(request)
-            if refused is not None:
-                return refused
-            return report_response(limits, view(request, *args, **kwargs), is_first=is_first)
+            with calling(limits) as call:
+                response = rule.refusal(request) or view(request, *args, **kwargs)
+                return report_response(limits, response, call)
 
         @wraps(view)
         async def limited_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             limits = limits_of(request)
-            is_first = not limits.is_charged
-            refused = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
-            if refused is not None:
-                return refused
-            response = view(request, *args, **kwargs)
-            if isawaitable(response):
-                response = await response
-            return await sync_to_async(report_response)(limits, response, is_first=is_first)
+            async with acalling(limits) as call:
+                response = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
+                if response is None:
+                    result = view(request, *args, **kwargs)
+                    response = await result if isawaitable(result) else result
+                return await sync_to_async(report_response)(limits, response, call)
 
         decorated = limited_async if iscoroutinefunction(view) or is_awaited(view) else limited
         setattr(decorated, _DEPTH, rule.depth)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, filterfalse
 from math import ceil
 from operator import attrgetter
 from time import time
@@ -25,9 +25,13 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.engine.outcome import Outcome
-from limits_app.integrations.request import ACQUISITION, RequestLimits
-from limits_app.services.integration import Amount
+from limits_app.engine.outcome import LimitStatus, Outcome
+from limits_app.integrations.holding import ACQUISITION, ViewCall
+from limits_app.integrations.request import RequestLimits
+from limits_app.services.integration import Acquisition, Amount
+
+Holder = RequestLimits | ViewCall
+"""What releases acquisitions with a response: a request, or without the middleware an outermost decorated view."""
 
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
@@ -36,7 +40,8 @@ _ADDED: Final = "limits_headers"
 _FORMAT: Final = conf.HEADERS.name
 _MUST_SETTLE: Final = attrgetter("must_settle")
 _OUTCOME, _STATUSES = attrgetter("outcome"), attrgetter("violations", "passed")
-_RESOURCE, _PLACE = attrgetter("resource"), attrgetter("place")
+_RESOURCE, _PLACE, _NAMES = attrgetter("resource"), attrgetter("place"), attrgetter("resource", "key")
+_DEGRADED: Final = attrgetter("degraded")
 _DRAFT: Final = ("RateLimit-Policy", "RateLimit")
 _WITHOUT_RESET: Final = frozenset({"blocked", "resource"})
 """The types of limits that time does not bring back."""
@@ -45,8 +50,8 @@ _REMAINING: Final = "X-RateLimit-Remaining"
 _RESET: Final = "X-RateLimit-Reset"
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _SECONDS_OF_A_DECADE: Final = 315_360_000
-_PENDING: Final[dict[ref[HttpResponseBase], tuple[RequestLimits, HttpRequest]]] = {}
-"""Responses that are being sent, with the limits to release; the request is kept alive until then."""
+_PENDING: Final[dict[ref[HttpResponseBase], tuple[Holder, HttpRequest]]] = {}
+"""Responses that are being sent, with what holds the acquisitions to release; the request is kept alive until then."""
 
 _RELEASED_AT_END: Final[ContextVar[tuple[RequestLimits, ...]]] = ContextVar("limits_app_unseen", default=())
 """The limits of the present request whose response no integration sees."""
@@ -59,59 +64,39 @@ class _Added(NamedTuple):
     before: str | None
 
 
-class _Quota(NamedTuple):
-    """What clients learn about one limit, in whole units; `reset_seconds` is when it is unused again, None for permits.
-
-    The other fields are those of its status; `rejects` says that it rejects the request.
-    """
-
-    name: str
-    type: str
-    limit: Amount
-    window_seconds: float | None
-    capacity: Amount
-    remaining: int
-    reset_seconds: int | None
-    rejects: bool
-
-    def urgency(self) -> tuple[bool, float, int]:
-        """How close it is to its end; a limit that rejects comes first."""
-        return self.rejects, -self.remaining / max(self.capacity, 1), self.reset_seconds or 0
-
-
-def finish(response: HttpResponseBase, limits: RequestLimits, *, final: bool = True) -> None:
-    """Set the headers of a response; with `final`, release with it what the request holds.
+def finish(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> None:
+    """Set the headers of a response, and release with it what its holder holds; None for a response that is not final.
 
     That is released when the response was sent, or was dropped.
     """
+    is_rejected = limits.refused is not None
+    if holder is limits and not (is_rejected or limits.charges or limits.log_ins or response.streaming):
+        return
     acquired = dict.fromkeys(map(ACQUISITION, limits.charges))
-    if limits.refused is None:
-        outcomes: Sequence[Outcome] = tuple(map(_OUTCOME, acquired))
-    else:
-        outcomes = _after_rejection(response, limits, final=final)
+    outcomes = _after_rejection(response, limits, holder) if is_rejected else tuple(map(_OUTCOME, acquired))
     if outcomes:
         set_headers(response, limits, outcomes)
-    if not final:
+    if holder is None:
         return
     if limits.log_ins:
-        limits.settle_log_ins(response.status_code)
-    if response.streaming or any(map(_MUST_SETTLE, acquired)):
-        _release_when_sent(response, limits)
-    else:
-        for acquisition in acquired:
-            acquisition.release()
+        limits.settle_log_ins(response.status_code, getattr(limits.request, "user", None))
+    held = acquired if holder is limits else holder.acquired
+    if response.streaming or any([*map(Acquisition.release_unless_held, held)]):
+        _release_when_sent(response, limits, holder)
+    elif holder is not limits:
+        holder.end()
 
 
-def _release_when_sent(response: HttpResponseBase, limits: RequestLimits) -> None:
+def _release_when_sent(response: HttpResponseBase, limits: RequestLimits, holder: Holder) -> None:
     if response.streaming and not isinstance(response, FileResponse):
         streamed = cast(Any, response)
-        streamed.streaming_content = _ReleasingStream(streamed.streaming_content, limits)
-    _PENDING[ref(response, _release_response)] = limits, limits.request
+        streamed.streaming_content = _ReleasingStream(streamed.streaming_content, holder)
+    _PENDING[ref(response, _release_response)] = holder, limits.request
     _release_with_body(limits)
 
 
-def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final: bool) -> Sequence[Outcome]:
-    """Return what the headers of a response report after a rejection; refund a request whose `final` response it is."""
+def _after_rejection(response: HttpResponseBase, limits: RequestLimits, holder: Holder | None) -> Sequence[Outcome]:
+    """Return what the headers of a response report after a rejection; a final one refunds what its holder holds."""
     refunds = getattr(response, REFUNDS, None)
     refused = limits.refused or ()
     outcomes: Sequence[Outcome] = ()
@@ -121,8 +106,8 @@ def _after_rejection(response: HttpResponseBase, limits: RequestLimits, *, final
         setattr(response, REFUNDS, refunds)
     elif refunds is None:
         outcomes = refused if limits.is_refunded else (*limits.outcomes, *refused)
-    if refunds and final:
-        limits.undo()
+    if refunds and holder is not None:
+        holder.undo()
     return outcomes
 
 
@@ -133,28 +118,29 @@ def set_headers(response: HttpResponseBase, limits: RequestLimits, outcomes: Seq
     are lists and get more items, and of two sets of legacy headers the stricter one is sent.
     """
     form = limits.settings[_FORMAT]
-    quotas = () if form is Headers.NONE else _quotas(outcomes)
-    if not quotas:
+    statuses: list[LimitStatus] = []
+    for outcome in filterfalse(_DEGRADED, outcomes):
+        statuses += sorted(outcome.violations + outcome.passed, key=_PLACE)
+    if form is Headers.NONE or not statuses:
         return
     if hasattr(response, _ADDED):  # by an inner integration
         remove_headers(response)
     added: dict[str, _Added] = {}
     if form is not Headers.LEGACY:
+        resources = () if len(outcomes) == len(statuses) == 1 else set(map(_RESOURCE, _all_statuses(outcomes)))
         policies, left = [], []
-        for quota in quotas:
-            policy, most = _policy(*quota[:4])
+        for name, places in _named(tuple(map(_NAMES, statuses)), len(resources) > 1):
+            status = statuses[places[0]] if len(places) == 1 else _closest([statuses[one] for one in places], outcomes)
+            policy, most = _policy(name, status.type, status.limit, status.window_seconds)
             policies.append(policy)
-            reset = "" if quota.reset_seconds is None else f";t={quota.reset_seconds}"
-            left.append(f'"{quota.name}";r={min(quota.remaining, most)}{reset}')  # a burst is no part of the quota
+            reset = "" if status.type in _WITHOUT_RESET else f";t={ceil(status.reset_after)}"
+            left.append(f'"{name}";r={min(int(status.remaining), most)}{reset}')  # a burst is no part of the quota
         for name, own in zip(_DRAFT, map(", ".join, (policies, left)), strict=True):
             before = response.headers.get(name)
             value = response.headers[name] = f"{before}, {own}" if before else own
             added[name] = _Added(value, before)
     if form is not Headers.DRAFT:
-        legacy = _legacy(max(quotas, key=_Quota.urgency))
-        for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
-            added[name] = _Added(number, response.headers.get(name))
-            _set_header(response, name, number)
+        _add_legacy(response, added, _closest(statuses, outcomes))
     setattr(response, _ADDED, added)
 
 
@@ -178,26 +164,20 @@ def name_of(resource: str | None, key: str) -> str:
     return key if resource is None else f"{resource}:{key}"
 
 
-def _quotas(outcomes: Sequence[Outcome]) -> Collection[_Quota]:
-    """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
-    statuses = chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))
-    names_resource = len(set(map(_RESOURCE, statuses))) > 1
-    found: dict[str, _Quota] = {}
-    for outcome in outcomes:
-        for status in () if outcome.degraded else sorted((*outcome.violations, *outcome.passed), key=_PLACE):
-            quota = _Quota(
-                name_of(status.resource, status.key) if names_resource else status.key,
-                status.type,
-                status.limit,
-                status.window_seconds,
-                status.capacity,
-                int(status.remaining),
-                None if status.type in _WITHOUT_RESET else ceil(status.reset_after),
-                status in outcome.violations,
-            )
-            if quota.name not in found or quota.urgency() >= found[quota.name].urgency():
-                found[quota.name] = quota
-    return found.values()
+def _all_statuses(outcomes: Iterable[Outcome]) -> Iterator[LimitStatus]:
+    return chain.from_iterable(chain.from_iterable(map(_STATUSES, outcomes)))
+
+
+@lru_cache(maxsize=4096)
+def _named(names: Sequence[tuple[str | None, str]], names_resource: bool) -> Iterable[tuple[str, Sequence[int]]]:
+    """Return the names of limits, by their resources and keys, each with the places of its limits, the last first.
+
+    Several scopes may have a limit with the same name.
+    """
+    places: dict[str, list[int]] = {}
+    for place, (resource, key) in enumerate(names):
+        places.setdefault(name_of(resource, key) if names_resource else key, []).insert(0, place)
+    return tuple(places.items())
 
 
 @lru_cache(maxsize=4096)
@@ -217,16 +197,35 @@ def _policy(name: str, kind: str, limit: Amount, seconds: float | None) -> tuple
     return f'"{name}";q={most}{window}', most
 
 
-def _legacy(quota: _Quota) -> dict[str, str | None]:
-    """Return the headers with the time of the reset in seconds since 1970, as most sites send them.
+def _closest(statuses: Iterable[LimitStatus], outcomes: Sequence[Outcome]) -> LimitStatus:
+    """Return the limit that is closest to its end; one that rejects comes first."""
+    rejecting = [status for outcome in outcomes for status in outcome.violations]
+
+    def urgency(status: LimitStatus) -> tuple[bool, float, int]:
+        return status in rejecting, -int(status.remaining) / max(status.capacity, 1), _reset_seconds(status) or 0
+
+    return max(statuses, key=urgency)
+
+
+def _reset_seconds(status: LimitStatus) -> int | None:
+    """Return when a limit is unused again, in whole seconds; None where time does not bring it back."""
+    return None if status.type in _WITHOUT_RESET else ceil(status.reset_after)
+
+
+def _add_legacy(response: HttpResponseBase, added: dict[str, _Added], status: LimitStatus) -> None:
+    """Set the headers with the time of the reset in seconds since 1970, as most sites send them.
 
     A limit below 1 is sent as 1, as in the draft. None removes the header of another limit.
     """
-    return {
-        _LIMIT: str(0 if quota.type == "blocked" else max(int(quota.capacity), 1)),
-        _REMAINING: str(quota.remaining),
-        _RESET: None if quota.reset_seconds is None else str(ceil(time()) + quota.reset_seconds),
+    reset_seconds = _reset_seconds(status)
+    legacy = {
+        _LIMIT: str(0 if status.type == "blocked" else max(int(status.capacity), 1)),
+        _REMAINING: str(int(status.remaining)),
+        _RESET: None if reset_seconds is None else str(ceil(time()) + reset_seconds),
     }
+    for name, number in legacy.items() if _is_stricter(legacy, response.headers) else ():
+        added[name] = _Added(number, response.headers.get(name))
+        _set_header(response, name, number)
 
 
 def _is_stricter(own: Mapping[str, str | None], of_view: Mapping[str, str]) -> bool:
@@ -255,22 +254,22 @@ def release_when_finished(limits: RequestLimits) -> None:
     _release_with_body(limits)
 
 
-def release_with_task(response: HttpResponseBase, limits: RequestLimits) -> None:
-    """Release what a request holds when this task ends, unless its response is still to be sent.
+def release_with_task(response: HttpResponseBase, holder: Holder) -> None:
+    """Release what is held for a response when this task ends, unless that is still to be sent.
 
     An asynchronous handler that is cancelled, or cannot send, drops the response without closing it, and the error may
     keep it until garbage is collected. Up to Django 6.0 that ends the task. From 6.1 on this is the task of the server,
     which goes on: see `_release_with_body`.
     """
-    if response.streaming or any(map(_MUST_SETTLE, limits.acquired)):
+    if response.streaming or any(map(_MUST_SETTLE, holder.acquired)):
         task = cast("asyncio.Task[Any]", asyncio.current_task())
-        task.add_done_callback(partial(_release_after_task, ref(response), limits))
+        task.add_done_callback(partial(_release_after_task, ref(response), holder))
 
 
-def _release_after_task(reference: ref[HttpResponseBase], limits: RequestLimits, task: asyncio.Task[Any]) -> None:
+def _release_after_task(reference: ref[HttpResponseBase], holder: Holder, task: asyncio.Task[Any]) -> None:
     response = reference()
     if response is None or response.closed or task.cancelled() or task.exception() is not None:
-        limits.end()
+        holder.end()
 
 
 def _release_with_body(limits: RequestLimits) -> None:
@@ -295,12 +294,12 @@ def _release_with_body(limits: RequestLimits) -> None:
 
 
 class _ReleasingStream:
-    """The content of a streamed response; it releases what the request holds when it is closed."""
+    """The content of a streamed response; it releases what is held for it when it is closed."""
 
-    def __init__(self, content: Any, limits: RequestLimits) -> None:
+    def __init__(self, content: Any, holder: Holder) -> None:
         self._content = content
-        self._request = limits.request  # keeps the request alive, which its limits only refer to
-        self._limits = limits
+        self._request = holder.request  # keeps the request alive, which its limits only refer to
+        self._holder = holder
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._content)
@@ -310,14 +309,14 @@ class _ReleasingStream:
 
     def close(self) -> None:
         """Release what is held; Django calls this when it closes the response."""
-        self._limits.end()
+        self._holder.end()
 
 
 def _release_response(reference: ref[HttpResponseBase]) -> None:
-    """Release what a request holds whose response was closed, or dropped without having been sent."""
-    limits, _request = _PENDING.pop(reference, (None, None))
-    if limits is not None:
-        limits.end()
+    """Release what was held for a response that was closed, or dropped without having been sent."""
+    holder, _request = _PENDING.pop(reference, (None, None))
+    if holder is not None:
+        holder.end()
 
 
 def _release_finished(**_: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from django.apps import apps
@@ -48,7 +48,8 @@ def identifier_of_user(user: Any) -> str | None:
     if not is_logged_in(user):
         return None
     key = getattr(user, "pk", None)
-    return None if key is None or key == "" else f"{_kind_of(user)}:{key}"
+    # The class of a lazy user is that of the user.
+    return None if key is None or key == "" else f"{_kind_of(user.__class__, settings.AUTH_USER_MODEL)}:{key}"
 
 
 def entity_name(entity: EntityName) -> str | None:
@@ -102,20 +103,24 @@ def is_user(identifier: str) -> bool:
 
 def is_user_of_site(user: Any) -> bool:
     """Whether a user is of AUTH_USER_MODEL, or of a model that inherits from it and has its primary keys."""
+    return _is_of_site(user.__class__)
+
+
+def _is_of_site(model: type) -> bool:
     try:
-        return isinstance(user, user_model())
+        return issubclass(model, user_model())
     except ImproperlyConfigured:  # the site has no such model
         return False
 
 
-def _kind_of(user: Any) -> str:
-    meta = getattr(user, "_meta", None)
+@lru_cache(maxsize=64)
+def _kind_of(model: type, _name: str) -> str:
+    """Return the kind of the users of a class, while AUTH_USER_MODEL has a name."""
+    meta = getattr(model, "_meta", None)
     # A user without a model, such as one of a token, stands for a user of the site.
-    return _USER if meta is None or is_user_of_site(user) else _kind_of_model(meta.label_lower)
-
-
-@cache
-def _kind_of_model(label: str) -> str:
+    if meta is None or _is_of_site(model):
+        return _USER
+    label: str = meta.label_lower
     name = label.rpartition(".")[2]
     namesakes = [one for one in apps.get_models() if one._meta.model_name == name and hasattr(one, "is_authenticated")]
     is_taken = name == _USER or name in KINDS_OF_NO_USER

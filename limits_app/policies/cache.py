@@ -66,6 +66,7 @@ Alike = tuple[str, Limits, Hashable]
 """What the limits of a client with rows depend on: a resource, the `default_limits` of the call, and the content of
 its rows."""
 
+_STORE: Final = conf.STORE.name
 _DATABASE_RETRY_SECONDS: Final = 1.0
 """How long expired limits are used again after the database failed."""
 _VERSION_SECONDS: Final = 1.0
@@ -187,7 +188,7 @@ class KeptConfiguration:
 
     def is_followed(self) -> bool:
         """Whether `follow` has nothing to do; calls no other machine."""
-        alias, is_fresh = conf.get(conf.STORE), monotonic() < self.due_at
+        alias, is_fresh = conf.current()[_STORE], monotonic() < self.due_at
         try:
             store, seen = resilient_store(alias), self.sync.seen.get(alias)
             if store.remote:

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
@@ -35,7 +35,8 @@ from limits_app.policies import (
     resolver,
 )
 from limits_app.services.access import AccessTable
-from limits_app.services.amounts import one_of_each
+from limits_app.services.amounts import RequestedAmounts, one_of_each
+from limits_app.services.exempting import has_exemptions
 from limits_app.services.routes import RouteTree
 from limits_app.services.unavailable import without_limits
 from limits_app.services.url_rules import UrlRule, compiled
@@ -59,18 +60,31 @@ class EndpointTable:
 
     `access` is who is blocked or exempt.
     `generation` is that of the configuration, read before the endpoints; None is for a table that is never outdated.
-    The table is kept for `seconds` from `kept_at` on, by the monotonic clock.
+    The table is kept for `seconds` from `kept_at` on, by the monotonic clock, and as long as the settings are those of
+    `conf.current()` that it was made with; None is for a table that was not read.
     """
+
+    needs_verdict = True
+    """Whether anyone at all may be blocked or exempt."""
+    may_have_plan = True
+    """Whether a request may have a plan, by PLAN_OF_REQUEST or by the groups of its user."""
 
     def __init__(
         self,
         rows: Iterable[Endpoint],
         generation: int | None = None,
         seconds: float = inf,
+        *,
         access: AccessIndex = NO_ACCESS_INDEX,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.generation = generation
         self.access = AccessTable(access)
+        self.settings = settings
+        if settings is not None:
+            is_anyone_special = self.access.has_entries or has_exemptions(settings[conf.EXEMPT.name])
+            self.needs_verdict = settings[conf.ENABLED.name] and is_anyone_special
+            self.may_have_plan = settings[conf.PLAN_OF_REQUEST.name] is not None or bool(access.groups)
         self.keep(seconds)
         self._rules: list[UrlRule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
@@ -114,12 +128,13 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
-    def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
-        """Return a function of the effective limits that returns the amounts of a rule, if the rule is as current.
+    def confirming(self, requested: RequestedAmounts) -> Callable[[LimitSet], Requested]:
+        """Return a function of the effective limits that returns amounts, if the table is as current as these.
 
-        When it is called the limits were looked up, and they are not charged yet. The store compares their version
-        when it charges, so no query for it is needed before: what is known to have changed until then has changed the
-        generation, or made the verdict on who is blocked outdated. Then the function raises OutdatedEndpoints.
+        None is for 1 of each limit. When the function is called the limits were looked up, and they are not charged
+        yet. The store compares their version when it charges, so no query for it is needed before: what is known to
+        have changed until then has changed the generation, or made the verdict on who is blocked outdated. Then the
+        function raises OutdatedEndpoints.
         """
         generation, access = self.generation, self.access
 
@@ -131,9 +146,14 @@ class EndpointTable:
             is_outdated = is_outdated or (access.seen is not kept.sync.seen and access.is_used)
             if is_outdated and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
-            return one_of_each(amounts, found) if amounts else found.ones
+            if callable(requested):
+                return requested(found)
+            return found.ones if requested is None else requested
 
         return amounts_if_current
+
+    def _confirming(self, named: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
+        return self.confirming(partial(one_of_each, named) if named else None)
 
     def _add(self, rule: UrlRule, row: Endpoint) -> None:
         number = len(self._rules)
@@ -158,13 +178,18 @@ class Endpoints:
     def current(self) -> EndpointTable:
         """Return the present endpoints, which are read when something has changed; see `KeptConfiguration.follow`."""
         configuration.follow()
-        return self.cached() or self._load()
+        return self.cached(conf.current()) or self._load()
 
-    def cached(self) -> EndpointTable | None:
-        """Return the endpoints that were read last; None where they have to be read again. Queries nothing."""
+    def cached(self, settings: Mapping[str, Any]) -> EndpointTable | None:
+        """Return the endpoints that were read last; None where they have to be read again. Queries nothing.
+
+        `settings` are those of `conf.current()`.
+        """
         kept = configuration.current() if sources.is_used else configuration.of_whole_site
         table = kept.url_rules
         if not isinstance(table, EndpointTable) or table.generation != kept.generation:
+            return None
+        if table.settings is not settings:
             return None
         # `lasts`, without a call for each request.
         return table if 0 <= monotonic() - table.kept_at < table.seconds else None
@@ -194,7 +219,9 @@ class Endpoints:
             access = self._access(using)
         except Unresolved as error:
             return _last_known(error)
-        table = EndpointTable(rows, generation, conf.get(conf.RESOLVER_TTL_SECONDS), access)
+        settings = conf.current()
+        seconds = settings[conf.RESOLVER_TTL_SECONDS.name]
+        table = EndpointTable(rows, generation, seconds, access=access, settings=settings)
         if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             kept.url_rules = table
         return table
@@ -211,7 +238,7 @@ def _last_known(error: Unresolved) -> EndpointTable:
     table = configuration.current().url_rules
     if not isinstance(table, EndpointTable):
         without_limits(error)
-        return EndpointTable(())
+        return EndpointTable((), settings=conf.current())
     table.keep(_RETRY_SECONDS)
     return table
 
@@ -222,6 +249,9 @@ def _enabled(using: str) -> Iterable[Endpoint]:
 
 
 endpoints: Final = Endpoints()
+
+UNREAD: Final = EndpointTable(())
+"""The table of a request that has not needed one yet."""
 
 
 def rules_for_path(path: str, method: str = "GET") -> tuple[UrlRule, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextvars import ContextVar
+from functools import lru_cache
+from operator import attrgetter
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,14 +16,17 @@ from limits_app import conf
 from limits_app.engine.clock import Clock
 from limits_app.engine.outcome import Outcome
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.models.namespaces import sources
 from limits_app.models.usage import ADD, EARLIEST, IDS_LENGTH, LATEST, PREPEND, upsert
 from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
-from limits_app.usage.writer import BackgroundWriter, Origin
+from limits_app.usage.writer import OF_WHOLE_SITE, BackgroundWriter, Origin
 
 _USAGE: Final = conf.USAGE.name
 _MOST: Final = 1_000
 _MOST_OTHERS: Final = 100
 _MINUTES_PER_HOUR: Final = 60
+_WHOSE: Final = attrgetter("resource", "entity", "member", "shared", "key")
+"""Of a status, what `_denied` returns the bucket of."""
 
 
 class Identified(Protocol):
@@ -88,14 +93,12 @@ class Denials(BackgroundWriter[Denied, Times]):
         """Count a rejection for each limit that rejected the request, with the id of the present web request."""
         if not conf.current()[_USAGE]:
             return
-        now, request, origin = self.now(), WEB_REQUEST.get()(), self._origin()
-        ids = "" if request is None else request.request_id
+        now, request = self.now(), WEB_REQUEST.get()()
+        origin = self._origin() if sources.is_used else OF_WHOLE_SITE
+        times = Times(1, now, now, "" if request is None else request.request_id)
         with self._lock:
             for status in outcome.violations:
-                who = status.entity if status.member is None else status.member
-                bucket = bucket_of(shared=status.shared, member=status.member)
-                denied = Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
-                self._keep(origin, denied, Times(1, now, now, ids))
+                self._keep(origin, _denied(int(now // 60), *_WHOSE(status)), times)
         self._schedule_writing(origin)
 
     def _write(self, taken: Mapping[Denied, Times], using: str) -> int:
@@ -118,6 +121,14 @@ class Denials(BackgroundWriter[Denied, Times]):
             if place not in noted and len(noted) >= self._most + _MOST_OTHERS:
                 place = _ANY_OTHER
         noted[place] = noted[place].merged(value) if place in noted else value
+
+
+@lru_cache(maxsize=1024)
+def _denied(  # noqa: PLR0917 - the minute, and the fields of a status
+    minute: int, resource: str | None, entity: str | None, member: str | None, shared: bool, key: str
+) -> Denied:
+    bucket = bucket_of(shared=shared, member=member)
+    return Denied(minute, resource or "", bucket, (entity if member is None else member) or "", key)
 
 
 def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:

@@ -43,7 +43,8 @@ class Origin(NamedTuple):
     using: str
 
 
-_WHOLE_SITE: Final = Origin(WHOLE_SITE, DEFAULT_DB_ALIAS)
+OF_WHOLE_SITE: Final = Origin(WHOLE_SITE, DEFAULT_DB_ALIAS)
+"""That of a site without namespaces."""
 
 
 class BackgroundWriter(ABC, Generic[K, V]):
@@ -128,7 +129,7 @@ class BackgroundWriter(ABC, Generic[K, V]):
     def _origin(self) -> Origin:
         """Where something is noted now."""
         namespace = current_namespace() if sources.is_used else WHOLE_SITE
-        return _WHOLE_SITE if namespace is WHOLE_SITE else Origin(namespace, router.db_for_write(self.model))
+        return OF_WHOLE_SITE if namespace is WHOLE_SITE else Origin(namespace, router.db_for_write(self.model))
 
     def _schedule_writing(self, origin: Origin) -> None:
         """Start the thread, in a transaction after its commit: the thread might wait for the transaction otherwise."""

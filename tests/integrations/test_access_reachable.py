@@ -15,14 +15,14 @@ from django.views import View
 from pytest_django import Settings
 from rest_framework.views import APIView
 
-from limits_app import exempt, limited, limits
+from limits_app import conf, exempt, limited, limits
 from limits_app.engine.limits import CallLimit
 from limits_app.integrations.ratelimit import ratelimit
 from limits_app.models import Entity
 from limits_app.policies import configuration
 from limits_app.services.endpoints import endpoints
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.site import afine, endpoint, fine, left, limit
+from tests.integrations.site import afine, endpoint, fine, left, limit, who
 from tests.integrations.test_access import INSIDE, NETWORK, OUTSIDE, Send, Throttled, ann, block, send, site
 
 __all__ = ["ann", "send", "site"]
@@ -221,8 +221,24 @@ def test_a_preflight_is_answered_by_current_rules(
     client = Client(REMOTE_ADDR=INSIDE)
     headers = {"Origin": "https://example.com", "Access-Control-Request-Method": "POST"}
     statuses = [client.options("/form/", headers=headers).status_code for _ in range(2)]
-    outdated = endpoints.cached()
+    outdated = endpoints.cached(conf.current())
     block(f"ip:{INSIDE}")
     monkeypatch.setattr(configuration.current(), "url_rules", outdated)
     statuses.append(client.options("/form/", headers=headers).status_code)
     assert statuses == [200, 200, 403]
+
+
+@pytest.mark.parametrize("view", [limited("rest")(fine), limited("rest")(afine), Throttled.as_view()])
+def test_without_the_middleware_a_charge_finds_out_who_was_blocked_meanwhile(view: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": who}
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    settings.ROOT_URLCONF = (address("page/", view),)
+    limit("rest", CallLimit(9, 60))
+    client = Client(REMOTE_ADDR=INSIDE, headers={"X-Who": "ann"})
+    assert client.get("/page/").status_code == 200
+    block(f"ip:{INSIDE}")  # which is not who is counted
+    kept = endpoints.cached(conf.current())
+    assert kept is not None
+    assert not kept.needs_verdict  # nothing has told the process of the change yet
+    assert client.get("/page/").status_code == 403
+    assert left("rest", "ann") == {"call_count": 8}

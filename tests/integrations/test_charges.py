@@ -298,7 +298,7 @@ def test_a_permit_in_shadow_mode_is_held_until_the_response_was_sent(limits: Req
     assert shadow is not None
     limits.charge("tried", "ann")
     response = HttpResponse()
-    finish(response, limits)
+    finish(response, limits, limits)
     assert shadow.get_stats()["slots"]["available"] == 0
     response.close()
     assert shadow.get_stats()["slots"]["available"] == 1

@@ -16,6 +16,7 @@ from django.urls import ResolverMatch, register_converter
 from django.urls.converters import REGISTERED_CONVERTERS, get_converters
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from limits_app import conf
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.models import Endpoint, Resource
 from limits_app.services.endpoints import EndpointTable, endpoints
@@ -269,7 +270,7 @@ def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings:
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     endpoint(limit("api"), "/")
     assert endpoints.current().find(of("/"))
-    assert endpoints.cached() is None
+    assert endpoints.cached(conf.current()) is None
 
 
 class Broken:

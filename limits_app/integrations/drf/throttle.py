@@ -33,6 +33,10 @@ _CODES: Final = {
 }
 
 
+_VIEWS: Final = "rest_framework.views"
+"""The module in which views get their throttles from their `throttle_classes`; it imports the throttles itself."""
+
+
 class Refused(APIException):
     """A rejection that is no 429: 422 for a cost that can never be admitted, 403 for a block, 503 without the store.
 
@@ -99,11 +103,12 @@ class LimitThrottle(BaseThrottle):
         if charge is None:
             self._charge(limits, {})  # nothing, but a user whom the view has authenticated may be blocked
             return True
-        if charge.key not in limits.throttled:
+        key = charge.key
+        if key not in limits.throttled:
             # What was charged before is not charged again, but the view may have authenticated another user since.
-            was_charged = limits.was_charged(*charge.key)
-            self._charge(limits, {charge.key: charge} if was_charged else self._all_charges(charge, request, view))
-        outcome = limits.throttled.get(charge.key)
+            was_charged = limits.was_charged(*key)
+            self._charge(limits, {key: charge} if was_charged else self._all_charges(charge, request, view))
+        outcome = limits.throttled.get(key)
         if outcome is None:
             return True
         # The violations of a pool, or of another throttle, have other resources.
@@ -121,7 +126,8 @@ class LimitThrottle(BaseThrottle):
         if not limits.has_middleware:
             release_when_finished(limits)
         try:
-            if is_exempt(limits):
+            # A charge finds out the same; what was charged before is for a user who may be exempt, or blocked.
+            if (limits.charges or not charges) and is_exempt(limits):
                 limits.refund_charges()
             charge_all(limits, [*charges.values()])
         except REFUSALS as error:
@@ -136,7 +142,7 @@ class LimitThrottle(BaseThrottle):
     def _all_charges(self, own: Charge, request: Request, view: APIView) -> dict[Key, Charge]:
         """Return what all throttles of the view charge, without those that override `allow_request`."""
         charges = {own.key: own}
-        if not hasattr(view, "get_throttles") or not self._is_charged_with_others():
+        if not self._is_charged_with_others() or not _has_several_throttles(view):
             return charges
         for one in view.get_throttles():
             if isinstance(one, LimitThrottle) and type(one) is not type(self) and one._is_charged_with_others():
@@ -149,6 +155,13 @@ class LimitThrottle(BaseThrottle):
         return type(self).allow_request is LimitThrottle.allow_request
 
 
+def _has_several_throttles(view: APIView) -> bool:
+    """Whether a view may have other throttles than one; to make them all costs as much as the rest of a request."""
+    get_throttles = getattr(type(view), "get_throttles", None)
+    is_usual = getattr(get_throttles, "__module__", "") == _VIEWS
+    return get_throttles is not None and not (is_usual and len(view.throttle_classes) == 1)
+
+
 class LimitsMixin:
     """Sets the headers on the responses of a view without the middleware.
 
@@ -158,7 +171,7 @@ class LimitsMixin:
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Finish a response as the view does, and report the remaining amounts in its headers."""
         finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # of the view
-        return report_response(limits_of(request), finished, is_first=True)
+        return report_response(limits_of(request), finished, None)
 
 
 def throttled_outcome(request: Request) -> Outcome | None:

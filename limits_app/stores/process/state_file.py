@@ -210,7 +210,7 @@ class StateFile:
     def _check_growth(self, txn: Txn, *, write: bool) -> None:
         """Raise MapFullError when a step uses more pages although almost all are in use."""
         self._writes += write
-        if self._is_tight or self._writes % _WRITES_PER_CHECK == 0:
+        if write and (self._is_tight or self._writes % _WRITES_PER_CHECK == 0):
             self._is_tight = self.fullness() > TIGHT
             if self._is_tight and self.grows(txn):
                 raise lmdb.MapFullError("the last pages are needed for changes of stored records")
