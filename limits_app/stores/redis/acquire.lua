@@ -15,42 +15,60 @@ local requests, emptiest_first, others
 requests, emptiest_first, others, plan_at = unpack_from('<ddd', plan, plan_at)
 
 -- Append the values of limits as they are to a reply, and what a rejected caller needs of logs.
-local function append_states(reply, limits, amounts)
-  local entries = {}
-  for index, limit in ipairs(limits) do
-    local change = rejected[limit.letter]
-    if change then
-      local time, total = change(limit.state, amounts[index], limit)
-      if time then entries[#entries + 1] = pack('<dd', time, total) end
+local function append_states(reply, scopes, amount_at)
+  local entries, amount = {}, nil
+  for index = 1, #scopes do
+    local limits, states = scopes[index].limits, scopes[index].states
+    for place = 1, #limits do
+      local limit = limits[place]
+      local change = rejected[limit[LETTER]]
+      amount, amount_at = unpack_from('<d', numbers, amount_at)
+      if change then
+        local time, total = change(states[place], amount, limit)
+        if time then entries[#entries + 1] = pack('<dd', time, total) end
+      end
+      reply[#reply + 1] = value_of(limit, states[place], 0)
     end
-    reply[#reply + 1] = value_of(limit, limit.state, 0)
   end
   reply[#reply + 1] = table.concat(entries)
+end
+
+-- Charge the amounts of a request to its states; returns whether all fit.
+local function charge(scopes, amount_at)
+  local amount
+  for index = 1, #scopes do
+    local scope = scopes[index]
+    for place = 1, #scope.limits do
+      local limit, state = scope.limits[place], scope.states[place]
+      local change = algorithms[limit[LETTER]]
+      amount, amount_at = unpack_from('<d', numbers, amount_at)
+      local full_at = change('take', state, amount, limit)
+      if not full_at and limit[SOFT] > 0 then full_at = change('settle', state, amount, limit) end
+      if not full_at then return false end
+      if full_at > scope.full_at then scope.full_at = full_at end
+      if limit[USAGE] > 0 and amount > 0 then count_usage(scope, limit, amount) end
+    end
+  end
+  return true
 end
 
 -- Decide on one request, and append the decision to the reply; returns its status, or what the script replies instead.
 local function decide(turn, reply)
   if turn.version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= turn.version then return 'S' end
-  local scopes, limits = load_request(turn.place, turn.first_key, turn.amounts_at, now)
-  if not scopes then return 'C' .. pack('<d', now) .. limits end
-  local amounts, is_admitted = amounts_of(turn.amounts_at, limits), others < 2
-  for index = 1, is_admitted and #limits or 0 do
-    local limit, amount = limits[index], amounts[index]
-    local scope, change = limit.scope, algorithms[limit.letter]
-    local full_at = change('take', limit.state, amount, limit)
-    if not full_at and limit.is_soft > 0 then full_at = change('settle', limit.state, amount, limit) end
-    if not full_at then
-      is_admitted = false
-      break
-    end
-    if full_at > scope.full_at then scope.full_at = full_at end
-    if limit.usage > 0 and amount > 0 then count_usage(scope, limit, amount) end
+  local scopes, calendar = turn.scopes, nil
+  if scopes then
+    after_amounts = turn.after_amounts
+  else
+    scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    if not scopes then return 'C' .. pack('<d', now) .. calendar end
   end
+  local is_admitted = others < 2 and charge(scopes, turn.amounts_at)
   reply[#reply + 1] = pack('<c1dd', is_admitted and 'A' or 'R', turn.turn - 1, now)
   if is_admitted then
     local has_new, is_full
-    for _, scope in ipairs(scopes) do
-      if scope.is_new and call('EXISTS', scope.key) == 0 then has_new = true end -- else it was reset
+    for index = 1, #scopes do
+      local scope = scopes[index]
+      if not scope.is_known and call('EXISTS', scope.key) == 0 then has_new = true end -- else it was reset
     end
     if has_new then
       -- Without effect: does the server have memory for more? Counted usage gives way first.
@@ -58,12 +76,14 @@ local function decide(turn, reply)
       is_full = type(room) == 'table' and string.find(room.err, 'OOM', 1, true)
       if is_full and not (drop_oldest_usage and drop_oldest_usage('+inf')) then return room end
     end
-    for _, scope in ipairs(scopes) do
+    for index = 1, #scopes do
+      local scope = scopes[index]
       scope.counts = scope.counts and not is_full
       save(scope, reply)
     end
     write_now()
-    for _, scope in ipairs(scopes) do
+    for index = 1, #scopes do
+      local scope = scopes[index]
       if scope.counts and scope.starts_hour then start_hour(scope) end
     end
     return 'A'
@@ -71,9 +91,10 @@ local function decide(turn, reply)
   -- A caller that is rejected receives the states as they are.
   if others < 2 then
     writes = nil
-    scopes, limits = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    scopes = load_request(turn.place, turn.first_key, turn.amounts_at, now)
     local is_moved = false
-    for _, scope in ipairs(scopes) do
+    for index = 1, #scopes do
+      local scope = scopes[index]
       -- States that were written before the clock was set back are saved, so that time passes for them from now on; and
       -- those that were carried over, so that the present rules apply from now on.
       if scope.is_moved then
@@ -83,7 +104,7 @@ local function decide(turn, reply)
     end
     if is_moved then write_now() end
   end
-  append_states(reply, limits, amounts)
+  append_states(reply, scopes, turn.amounts_at)
   return 'R'
 end
 
@@ -103,10 +124,14 @@ if emptiest_first > 0 then
   for index = 1, requests do
     local turn = next_turn(index)
     turns[index] = turn
-    local scopes, limits = load_request(turn.place, turn.first_key, turn.amounts_at, now)
-    if not scopes then return 'C' .. pack('<d', now) .. limits end
-    for _, limit in ipairs(limits) do
-      turn.load = math.max(turn.load, algorithms[limit.letter]('used', limit.state, 0, limit) / limit.capacity)
+    local scopes, calendar = load_request(turn.place, turn.first_key, turn.amounts_at, now)
+    if not scopes then return 'C' .. pack('<d', now) .. calendar end
+    turn.scopes, turn.after_amounts = scopes, after_amounts
+    for _, scope in ipairs(scopes) do
+      for at, limit in ipairs(scope.limits) do
+        local used = algorithms[limit[LETTER]]('used', scope.states[at], 0, limit)
+        turn.load = math.max(turn.load, used / limit[CAPACITY])
+      end
     end
   end
   table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.turn < b.turn end)

@@ -31,6 +31,7 @@ from limits_app.stores.redis.states import (
     numbers_of,
     permits_and_debt,
     tag_of_rule,
+    value_format,
 )
 
 _FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
@@ -62,6 +63,11 @@ def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, s
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def _packed(word: bytes | str | int) -> bytes:
+    encoded = word if isinstance(word, bytes) else str(word).encode()
+    return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
+
+
 class Command:
     """A command; `key` is one of its keys, by which a cluster finds the server. `text` is that of a script."""
 
@@ -81,6 +87,10 @@ class Command:
         """Return the command and its arguments."""
         return self._words
 
+    def packed(self) -> bytes:
+        """Return the command in the protocol of the server."""
+        return b"*%d\r\n" % len(self._words) + b"".join(map(_packed, self._words))
+
     def words_with_text(self) -> tuple[Any, ...]:
         """Return the same with the text of the script, for a server that does not know its digest."""
         return ("EVAL", self.text, *self.words()[2:])
@@ -97,8 +107,10 @@ class Prepared:
         self.text, digest = _script(verb, files)
         self.key = keys[0] if keys else b""
         self.keys = keys
-        self.head = ("EVALSHA", digest, len(keys), *keys, plan)
+        self.head: tuple[bytes | str | int, ...] = ("EVALSHA", digest, len(keys), *keys, plan)
         """The words of the command before its numbers."""
+        self.packed_head = b"".join(map(_packed, self.head))
+        """The same in the protocol of the server: most calls differ in their numbers only."""
 
     @cached_property
     def carrying(self) -> Prepared:
@@ -119,7 +131,15 @@ class ScriptCall(Command):
     ) -> None:
         self.text, self.key = prepared.text, prepared.key
         self._prepared = prepared
-        self._words = (*prepared.head, _TIMES.pack(*times) + numbers, *arguments)
+        self._arguments = (_TIMES.pack(*times) + numbers, *arguments)
+
+    def words(self) -> tuple[Any, ...]:
+        return (*self._prepared.head, *self._arguments)
+
+    def packed(self) -> bytes:
+        prepared, arguments = self._prepared, self._arguments
+        count = len(prepared.head) + len(arguments)
+        return b"*%d\r\n%b%b" % (count, prepared.packed_head, b"".join(map(_packed, arguments)))
 
     def keys(self) -> Sequence[bytes]:
         return self._prepared.keys
@@ -187,7 +207,9 @@ class PreparedShape:
         key_number = len(self.schemas) + 1 + self.keyed.index(limit) if limit in self.keyed else 0
         usage = (1 + limit.index) * (limit.scope_index in self.counted)
         numbers = [key_number, rule.is_soft, usage, rule.parts_per_unit, capacity, *(*parameters, 0, 0, 0)[:3]]
-        return rule.key.encode() + b"\0" + bytes([len(tag)]) + tag + pack("<8d", *numbers)
+        lua_format, size = value_format(rule)
+        head = rule.key.encode() + b"\0" + tag[:1] + bytes([len(tag)]) + tag + lua_format + b"\0"
+        return head + pack("<9d", size, *numbers)
 
 
 class _Others(IntEnum):
@@ -255,19 +277,20 @@ class AcquireCall(Prepared):
 
 
 class ForeignCalendars:
-    """The calendars of states that other rules have written, whose boundaries scripts have asked for."""
+    """That a script has met states of other rules, and the calendars of these whose boundaries it has asked for.
+
+    The same call is then sent with a script that reads states of every rule.
+    """
 
     def __init__(self) -> None:
         self._boundaries: dict[bytes, bytes] = {}
-        self.is_needed = False
-        """Whether a script has met a state of another rule, so that it has to be one that reads all of them."""
 
-    def learn(self, reply: bytes) -> None:
-        """Note what a reply asks for: the time, and a calendar, or none."""
-        self.is_needed = True
+    def learned(self, reply: bytes) -> ForeignCalendars:
+        """Add what a reply asks for: the time, and a calendar, or none; returns itself."""
         (now,), calendar = _TIME.unpack_from(reply, 1), reply[1 + _TIME.size :]
         if calendar:
             self._boundaries[calendar] = boundaries_of(calendar, int(now))
+        return self
 
     def arguments(self) -> list[bytes]:
         """Return them as scripts receive them."""
@@ -337,7 +360,7 @@ class Calls:
                 known.append(right)
             numbers += _VERSION.pack(-1 if claim.version is None else claim.version)
             numbers += shape.numbers(claim.amounts, self.holder(claim) if shape.has_permits else b"", boundaries)
-        if foreign is None or not foreign.is_needed:
+        if foreign is None:
             return ScriptCall(acquire, (time, 0), _with_calendars(numbers, known))
         numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
         return ScriptCall(acquire.carrying, (time, 0), numbers, foreign.arguments())
@@ -364,7 +387,7 @@ class Calls:
             known.append(right)
         numbers = shape.numbers(changes, self.holder(claim) if shape.has_permits else b"", boundaries)
         prepared, times = plan.settling(verb), (self.clock.time, claim.decided_at)
-        if foreign is None or not foreign.is_needed:
+        if foreign is None:
             return ScriptCall(prepared, times, _with_calendars(numbers, known))
         numbers = _with_calendars(numbers, known or [_ALWAYS_KNOWN])
         return ScriptCall(prepared.carrying, times, numbers, foreign.arguments())

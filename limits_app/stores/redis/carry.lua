@@ -9,19 +9,19 @@ for index = 3, #ARGV, 2 do
 end
 
 -- The rule that has written a value, and the state; nil where an unknown version of these scripts has written it.
-local function rule_of(limit, value)
+local function rule_of(key, value)
   local letter = sub(value, 5, 5)
   if not algorithms[letter] then return nil end
-  local rule, parameters = {letter = letter, key = limit.key, parts = 1}, {unpack_from('<' .. tags[letter], value, 6)}
-  local at = parameters[#parameters]
+  local rule, parameters = {}, {unpack_from('<' .. tags[letter], value, 6)}
+  rule[LETTER], rule[KEY], rule[PARTS], rule[TAG] = letter, key, 1, sub(value, 5, parameters[#parameters] - 1)
   if letter == 'b' or letter == 'l' then
-    rule.parts, rule.a, rule.b, rule.c = unpack(parameters)
+    rule[PARTS], rule[A], rule[B], rule[C] = unpack(parameters)
   else
-    rule.a, rule.b = unpack(parameters)
+    rule[A], rule[B] = unpack(parameters)
   end
-  rule.calendar, rule.tag = letter == 'q' and rule.a == 0 and rule.b, sub(value, 5, at - 1)
-  rule.bounds = rule.calendar and calendars[rule.calendar]
-  return rule, {unpack_from(formats[letter], value, at)}
+  rule.calendar = letter == 'q' and rule[A] == 0 and rule[B]
+  rule.bounds, rule[FORMAT] = rule.calendar and calendars[rule.calendar], '<I4c' .. #rule[TAG] .. formats[letter]
+  return rule, {unpack_from(rule[FORMAT], value)}
 end
 
 -- An amount in parts of another rule, exactly, rounded up. The quotient is computed bit by bit, as products can be large.
@@ -39,43 +39,51 @@ local function scaled(amount, by, of)
 end
 
 local function carried(limit, rule, state)
-  local letter, new_letter = rule.letter, limit.letter
-  local unused = {0, 0, 0, 0, 0, 0, 0, 0}
+  local letter, new_letter, new = rule[LETTER], limit[LETTER], unused(limit)
   if letter == 'p' or new_letter == 'p' then -- permits are held and not used; their leases are counted again
-    return letter == new_letter and state or unused
+    return new
   end
-  if new_letter == letter and (letter == 'f' or letter == 's') then return state end
   local is_bucket = (letter == 'b' or letter == 'l') and (new_letter == 'b' or new_letter == 'l')
-  if is_bucket and rule.parts == limit.parts and rule.a == limit.a and rule.b == limit.b then return state end
-  local used = math.min(scaled(algorithms[letter]('used', state, 0, rule), limit.parts, rule.parts), MOST_DEBT)
-  if used == 0 then return unused end
-  if letter == 'q' and new_letter == 'q' then
-    local began = math.max(state[1], rule.a > 0 and state[2] - rule.a or start_of_period(rule, state[2]))
-    local _, ends = periods(limit)
-    if began > now then ends = state[2] end -- while the clock is set back, the period continues
-    if rule.a > 0 and limit.a > 0 and began + limit.a > now then ends = began + limit.a end
-    return {state[1], ends, used}
+  if is_bucket and rule[PARTS] == limit[PARTS] and rule[A] == limit[A] and rule[B] == limit[B]
+    or letter == new_letter and (letter == 'f' or letter == 's') then
+    state[2] = limit[TAG]
+    if letter == 's' and limit[A] > rule[A] then -- the log is kept for a window
+      state[10] = math.floor((now + idle_us(limit[A])) / 1000000)
+      write_later('PEXPIRE', limit[KEY], milliseconds(idle_us(limit[A])))
+    end
+    return state
   end
-  algorithms[new_letter]('settle', unused, used, limit)
-  if new_letter == 'q' then unused[1] = now end -- what was charged before is not refunded
-  return unused
+  local used = math.min(scaled(algorithms[letter]('used', state, 0, rule), limit[PARTS], rule[PARTS]), MOST_DEBT)
+  if used == 0 then return new end
+  algorithms[new_letter]('settle', new, used, limit)
+  if new_letter == 'q' and letter == 'q' then
+    local start, former_ends = state[3], state[4]
+    local began = math.max(start, rule[A] > 0 and former_ends - rule[A] or start_of_period(rule, former_ends))
+    new[3], new[4] = start, end_of_period(limit, math.max(now, began), former_ends)
+    if rule[A] > 0 and limit[A] > 0 and began + limit[A] > now then new[4] = began + limit[A] end
+  elseif new_letter == 'q' then
+    new[3] = now -- what was charged before is not refunded
+  end
+  return new
 end
 
 -- See load_request(), of which this reads the state of a limit. Returns the calendar that is needed, if it is missing.
-function written_by_others(limit, value, settles)
-  local rule, state = rule_of(limit, value)
+function written_by_others(scope, place, value, settles)
+  local limit = scope.limits[place]
+  local rule, state = rule_of(limit[KEY], value)
   if not rule then
-    limit.state = {0, 0, 0, 0, 0, 0, 0, 0}
+    scope.states[place] = unused(limit)
     return nil
   end
   if rule.calendar and not rule.bounds then return rule.calendar end
-  if rule.letter ~= 'p' then current[rule.letter](state, rule) end
+  if rule[LETTER] ~= 'p' then current[rule[LETTER]](state, rule) end
   if settles then
-    limit.rule, limit.state = rule, state
+    scope.others = scope.others or {}
+    scope.others[place], scope.states[place] = rule, state
   else
-    local scope, letter = limit.scope, limit.letter
-    limit.state, scope.is_moved = carried(limit, rule, state), true
-    local full_at = letter == 'p' and now + limit.a or algorithms[letter]('credit', {unpack(limit.state)}, 0, limit)
+    local letter, new = limit[LETTER], carried(limit, rule, state)
+    scope.states[place], scope.is_moved = new, true
+    local full_at = letter == 'p' and now + limit[A] or algorithms[letter]('credit', {unpack(new)}, 0, limit)
     scope.full_at = math.max(scope.full_at, full_at)
   end
 end

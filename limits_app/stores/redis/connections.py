@@ -166,7 +166,7 @@ def _execute(connection: Any, call: Command) -> Any:
     The connection is closed after an error: of a primary that became a replica, so that Sentinel finds the new one.
     """
     try:
-        connection.send_command(*call.words(), check_health=False)
+        connection.send_packed_command([call.packed()], check_health=False)
         try:
             return connection.read_response(disable_decoding=True)
         except exceptions.NoScriptError:

@@ -31,21 +31,24 @@ local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
 local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
 
 -- Every algorithm adds a function by its letter: (verb, state, amount, rule) that returns when the state equals an unused
--- one. `state` is the list of its numbers, which the function changes; `rule` has the capacity, the parameters a to c of
--- `Rule.lua`, and the key of the log or the leases. The verbs:
+-- one. `state` is the list of what the value of a field has, with the numbers from 3 on, which the function changes; `rule`
+-- has the capacity, the parameters A to C of `Rule.lua`, and the key of the log or the leases. The verbs:
 --   take    charge an amount; returns nil when it does not fit now
 --   settle  charge a positive change, refund a negative one where the algorithm can
 --   credit  a negative change that no claim holds
 --   undo    refund the charge of a moment ago
 --   used    change nothing, and return the amount in use
--- `formats` say how the numbers of a state are packed, and `tags` what follows the letter in a tag.
+-- `tags` say how what follows the letter in a tag is packed, and `formats` the numbers of a state.
 -- `rejected` has functions without a verb that change the state to what the caller receives; for a log, it also returns
 -- the time and the total of the entry with which the amount fits again.
 -- `current` has functions (state, rule) that return whether the state was written before the clock was set back, and then
 -- change it as `Rule.current` does.
+-- A rule is a list, as a limit is in the plan; then follows where the next limit is. KEY becomes the key itself.
+local FIELD, LETTER, TAG, FORMAT, SIZE, KEY, SOFT = 1, 2, 3, 4, 5, 6, 7
+local USAGE, PARTS, CAPACITY, A, B, C, NEXT = 8, 9, 10, 11, 12, 13, 14
 local algorithms, formats, tags, rejected, current = {}, {}, {}, {}, {}
 local after_amounts, lease_was_lost -- where the holder and boundaries are; see quota.lua and permits.lua
-local periods, start_of_period -- see quota.lua
+local periods, start_of_period, end_of_period -- see quota.lua
 
 -- Logs and leases are written after everything was decided.
 local writes
@@ -83,65 +86,67 @@ local function kept_for_others(key, own)
   return latest
 end
 
--- Read a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key]: its scopes, and its
--- limits with their states as they count now. Returns nil where another rule has written a state, unless the script has
--- carry.lua, and with it the calendar that is needed to read this state, or ''.
+-- The state of a limit that was never used: it is a list of what the value of its field has.
+local function unused(rule) return {0, rule[TAG], 0, 0, 0, 0, 0, 0, 0, 0} end
+
+-- Read a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key]. Returns its scopes,
+-- with their limits and the states of these as they count now; or nil where another rule has written a state, unless the
+-- script has carry.lua, and with it the calendar that is needed to read this state, or ''.
 -- The amounts are in the numbers at `amounts_at`, and what belongs to them follows.
 -- Of each scope the plan has how many limits follow, whether it is kept while idle, how many sums its usage has, which of
 -- the labels is that of its usage, and the digest of their keys. The labels follow the description. Usage is counted in
 -- the hour of `time`.
--- `settles` is for claims that were charged before: then a state stays with the rule that wrote it.
+-- `settles` is for claims that were charged before: then a state stays with the rule that wrote it, which is in `others`.
 local function load_request(at, first_key, amounts_at, time, settles)
-  local start, scopes, limits = at, {}, {}
+  local start, scopes = at, {}
   local scope_count, total, labels_at
   scope_count, total, labels_at, at = unpack_from('<ddd', plan, at)
   after_amounts = amounts_at + 8 * total
   for index = 1, scope_count do
     local limit_count, lasting, sum_count, label, digest
     limit_count, lasting, sum_count, label, digest, at = unpack_from('<ddddc4', plan, at)
-    local key, fields = KEYS[first_key + index - 1], {}
-    local scope = {key = key, limits = {}, full_at = lasting > 0 and math.huge or 0, kept_until = 0, is_new = true}
+    local key, limits, states, fields = KEYS[first_key + index - 1], {}, {}, {}
+    local scope = {key = key, limits = limits, states = states, full_at = lasting > 0 and math.huge or 0, kept_until = 0}
     for place = 1, limit_count do
-      local limit = {scope = scope}
-      limit.field, limit.tag, limit.key, limit.is_soft, limit.usage, limit.parts, limit.capacity, limit.a, limit.b, limit.c, at
-        = unpack_from('<sBc0dddddddd', plan, at)
-      limit.key, limit.letter, limit.rule = KEYS[first_key + limit.key - 1], sub(limit.tag, 1, 1), limit
-      fields[place], scope.limits[place], limits[#limits + 1] = limit.field, limit, limit
+      local limit = {unpack_from('<sc1Bc0sddddddddd', plan, at)}
+      at, limits[place], fields[place] = limit[NEXT], limit, limit[FIELD]
+      if limit[KEY] > 0 then limit[KEY] = KEYS[first_key + limit[KEY] - 1] end
     end
     if sum_count > 0 then fields[#fields + 1] = '#' end
     if settles then fields[#fields + 1] = '@' end
     local stored = #fields > 0 and call('HMGET', key, unpack(fields)) or {} -- a blocked scope has no fields
     for place = 1, limit_count do
-      local limit, value = scope.limits[place], stored[place]
-      local tag = limit.tag
+      local limit, value = limits[place], stored[place]
       if not value then
-        limit.state = {0, 0, 0, 0, 0, 0, 0, 0}
+        states[place] = unused(limit)
       else
-        scope.is_new, scope.kept_until = false, math.max(scope.kept_until, (unpack_from('<I4', value)))
-        if sub(value, 5, 4 + #tag) == tag then
-          limit.state = {unpack_from(formats[limit.letter], value, 5 + #tag)}
+        local state = #value == limit[SIZE] and {unpack_from(limit[FORMAT], value)}
+        if state and state[2] == limit[TAG] then
+          states[place] = state
+        elseif not written_by_others then
+          return nil, ''
         else
-          local needed = written_by_others and written_by_others(limit, value, settles) or not written_by_others and ''
-          if needed then return nil, needed end
+          local calendar = written_by_others(scope, place, value, settles)
+          if calendar then return nil, calendar end
+          state = states[place]
         end
-        if limit.rule == limit and current[limit.letter](limit.state, limit) then scope.is_moved = true end
+        scope.is_known, scope.kept_until = true, math.max(scope.kept_until, state[1])
+        local has_other_rule = scope.others and scope.others[place]
+        if not has_other_rule and current[limit[LETTER]](state, limit) then scope.is_moved = true end
       end
     end
     if sum_count > 0 then
       local hour, sums = math.floor(time / HOUR_US), stored[limit_count + 1]
       local head = pack('<dc4', hour, digest)
-      scope.stored_sums, scope.label, scope.labels_at = sums, label, start + labels_at
-      scope.starts_hour = not sums or sub(sums, 1, 12) ~= head
+      scope.label, scope.labels_at = label, start + labels_at
+      scope.stored_sums, scope.starts_hour = sums, not sums or sub(sums, 1, 12) ~= head
       scope.sums = scope.starts_hour and head .. string.rep('\0', 8 * sum_count) or sums
     end
     if settles then scope.reset_at = stored[#fields] and select(2, unpack_from('<I4d', stored[#fields])) or 0 end
     scopes[index] = scope
   end
-  return scopes, limits
+  return scopes
 end
-
--- Return the amounts of a request, one for each of its limits.
-local function amounts_of(at, limits) return {unpack_from('<' .. string.rep('d', #limits), numbers, at)} end
 
 -- Return the label of the usage of a scope.
 local function label_of(scope)
@@ -150,14 +155,14 @@ local function label_of(scope)
   return label
 end
 
--- Return the value of the field of a limit.
-local function value_of(limit, state, kept_until)
-  local rule = limit.rule
-  return pack('<I4', kept_until) .. rule.tag .. pack(formats[rule.letter], unpack(state))
+-- Return the value of the field of a limit, for the rule that wrote it.
+local function value_of(rule, state, kept_until)
+  state[1] = kept_until
+  return pack(rule[FORMAT], unpack(state))
 end
 
--- Save the states of a scope, which equal unused ones at `scope.full_at`, and keep it until then. Appends their values, as
--- the caller receives them, to `values`.
+-- Save the states of a scope, or only those that have `changed`, which equal unused ones at `scope.full_at`, and keep the
+-- scope until then. Appends their values, as the caller receives them, to `values`.
 local function save(scope, values)
   local key, full_in, expires, kept_until = scope.key, scope.full_at - now, false, scope.kept_until
   local lives, fields = idle_us(full_in), {}
@@ -166,19 +171,23 @@ local function save(scope, values)
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
     or kept_until * 1000000 < now + math.max(full_in, lives / 2) then
     local own = {}
-    for _, limit in ipairs(scope.limits) do own[limit.field] = true end
+    for place = 1, #scope.limits do own[scope.limits[place][FIELD]] = true end
     kept_until = math.max(kept_until < ALWAYS and kept_until or 0, kept_for_others(key, own))
     if kept_until < ALWAYS then -- else use is kept that may return when the entity has limits of its own again
       lives = math.max(lives, kept_until * 1000000 - now)
       kept_until, expires = math.min(math.floor((now + lives) / 1000000), ALWAYS - 1), true
     end
   end
-  for _, limit in ipairs(scope.limits) do
-    local value = value_of(limit, limit.state, kept_until)
+  for place = 1, #scope.limits do
+    local limit = scope.limits[place]
+    local rule = scope.others and scope.others[place] or limit
+    local value = value_of(rule, scope.states[place], kept_until)
     values[#values + 1] = value
-    if limit.unsaved then value = value_of(limit, limit.unsaved, kept_until) end
-    fields[#fields + 1] = limit.field
-    fields[#fields + 1] = value
+    if limit.unsaved then value = value_of(rule, limit.unsaved, kept_until) end
+    if not scope.changed or scope.changed[place] then
+      fields[#fields + 1] = limit[FIELD]
+      fields[#fields + 1] = value
+    end
   end
   if scope.counts then
     fields[#fields + 1] = '#'

@@ -9,8 +9,8 @@ for index = 1, count do
   field, plan_at = unpack_from('s', plan, plan_at)
   local value = call('HGET', scope, field)
   local rule, state = nil, nil
-  if value then rule, state = rule_of({key = log}, value) end
-  if value and not (rule and rule.letter == 'p') then
+  if value then rule, state = rule_of(log, value) end
+  if value and not (rule and rule[LETTER] == 'p') then
     if not is_forgotten then
       write_to_known(scope)
       call('HSET', scope, '@', pack('<I4d', math.floor((now + RESET_KEPT_US) / 1000000), now + 1))
@@ -21,9 +21,9 @@ for index = 1, count do
       left = left + unpack_from('<d', lease, 17)
     end
     if rule and left > 0 then
-      local used = algorithms[rule.letter]('used', state, 0, rule)
-      algorithms[rule.letter]('credit', state, -math.max(used - left * rule.parts, 0), rule)
-      call('HSET', scope, field, value_of({rule = rule}, state, (unpack_from('<I4', value))))
+      local used = algorithms[rule[LETTER]]('used', state, 0, rule)
+      algorithms[rule[LETTER]]('credit', state, -math.max(used - left * rule[PARTS], 0), rule)
+      call('HSET', scope, field, value_of(rule, state, state[1]))
     else
       call('HDEL', scope, field)
     end

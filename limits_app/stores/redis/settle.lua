@@ -6,30 +6,44 @@
 -- Replies: C and T as in acquire.lua, A done, L done, and a lease had run out.
 local verb, recorded_us, channel
 verb, recorded_us, channel, plan_at = unpack_from('<sddc0', plan, plan_at)
-local scopes, limits = load_request(plan_at, 1, NUMBERS_AT, charged_at, true)
-if not scopes then return 'C' .. pack('<d', now) .. limits end
-local changes = amounts_of(NUMBERS_AT, limits)
+local scopes, calendar = load_request(plan_at, 1, NUMBERS_AT, charged_at, true)
+if not scopes then return 'C' .. pack('<d', now) .. calendar end
 
-for index, limit in ipairs(limits) do
-  local change, scope, rule, full_at = changes[index], limit.scope, limit.rule, 0
-  if change ~= 0 then
-    if rule ~= limit and (rule.letter == 'p' or limit.letter == 'p') then
-      -- The limit has become a resource limit, or ceased to be one.
-      if limit.letter == 'p' then return_lease(change, limit) end
-    -- What a reset has forgotten is not refunded.
-    elseif change > 0 or verb == 'credit' or limit.letter == 'p' or charged_at + recorded_us >= scope.reset_at then
-      local parts = rule == limit and change or scaled(change, rule.parts, limit.parts)
-      full_at = algorithms[rule.letter](verb == 'again' and 'settle' or verb, limit.state, parts, rule)
-    end
-    scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
-    -- Permits that are returned were used; those of a request that was undone were not.
-    if limit.usage > 0 and verb ~= 'again' and (limit.letter ~= 'p' or verb == 'undo') then
-      count_usage(scope, limit, change)
+-- Change a state by what its limit has charged more or less; returns when it equals an unused one.
+local function settle(scope, limit, state, rule, change)
+  if rule ~= limit and (rule[LETTER] == 'p' or limit[LETTER] == 'p') then
+    -- The limit has become a resource limit, or ceased to be one.
+    if limit[LETTER] == 'p' then return_lease(change, limit) end
+    return 0
+  end
+  -- What a reset has forgotten is not refunded.
+  local is_forgotten = charged_at + recorded_us < scope.reset_at
+  if change < 0 and is_forgotten and verb ~= 'credit' and limit[LETTER] ~= 'p' then return 0 end
+  if rule ~= limit then change = scaled(change, rule[PARTS], limit[PARTS]) end
+  return algorithms[rule[LETTER]](verb == 'again' and 'settle' or verb, state, change, rule)
+end
+
+local change_at = NUMBERS_AT
+for index = 1, #scopes do
+  local scope = scopes[index]
+  for place = 1, #scope.limits do
+    local limit, change = scope.limits[place], nil
+    change, change_at = unpack_from('<d', numbers, change_at)
+    if change ~= 0 then
+      local rule = scope.others and scope.others[place] or limit
+      scope.full_at = math.max(scope.full_at, settle(scope, limit, scope.states[place], rule, change))
+      scope.changed = scope.changed or {}
+      scope.changed[place] = true
+      -- Permits that are returned were used; those of a request that was undone were not.
+      if limit[USAGE] > 0 and verb ~= 'again' and (limit[LETTER] ~= 'p' or verb == 'undo') then
+        count_usage(scope, limit, change)
+      end
     end
   end
 end
-for _, scope in ipairs(scopes) do
-  if scope.is_changed then
+for index = 1, #scopes do
+  local scope = scopes[index]
+  if scope.changed then
     local is_late = scope.counts and scope.starts_hour -- it was charged in another hour than the current one
     scope.counts = scope.counts and not is_late
     save(scope, {})

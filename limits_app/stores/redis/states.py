@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from struct import Struct, pack
+from struct import Struct, calcsize, pack
 from typing import Any, Final
 
 from limits_app.engine.algorithms import Rule, State, compile_rule
@@ -48,6 +48,13 @@ def tag_of_rule(rule: Rule) -> bytes:
         calendar = calendar_of(rule)
         return letter + _packed(parameters[0], 6) + bytes([len(calendar)]) + calendar
     return letter if letter == b"p" else letter + b"".join([_packed(number, 6) for number in parameters])
+
+
+def value_format(rule: Rule) -> tuple[bytes, int]:
+    """Return how scripts pack the value of a field, and its size."""
+    length, letters = len(tag_of_rule(rule)), rule.lua_format
+    numbers = "".join([f"I{calcsize(f'<{letter}')}" for letter in letters])
+    return f"<I{_KEPT_UNTIL_BYTES}c{length}{numbers}".encode(), _KEPT_UNTIL_BYTES + length + calcsize(f"<{letters}")
 
 
 def numbers_of(rule: Rule) -> list[int]:

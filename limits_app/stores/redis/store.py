@@ -290,22 +290,22 @@ class RedisStore(AskedInThread):
 
         A call that is repeated has changed nothing.
         """
-        foreign = ForeignCalendars()
+        foreign: ForeignCalendars | None = None
         for _ in range(_MOST_ATTEMPTS):
             reply: bytes = self._connections.run(self._calls.acquire(claims, acquire, foreign, now))
             if reply[0] in _DECIDED:
                 return reply
             if reply[0] == _STALE:
                 raise StaleConfiguration
-            self._learn(reply, foreign)
+            foreign = self._learned(reply, foreign)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def _learn(self, reply: bytes, foreign: ForeignCalendars) -> None:
-        """Note what a script needs to know before it decides."""
+    def _learned(self, reply: bytes, foreign: ForeignCalendars | None) -> ForeignCalendars | None:
+        """Return what a script needs to know before it decides, which its reply asks for."""
         if reply[0] == _OTHER_RULE:
-            foreign.learn(reply)
-        else:
-            self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+            return (foreign or ForeignCalendars()).learned(reply)
+        self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
+        return foreign
 
     def _read(self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1) -> Claim | None:
         """Fill in the decisions of a reply; return the claim that was admitted.
@@ -365,12 +365,13 @@ class RedisStore(AskedInThread):
         """Settle a claim, or undo its charges of a moment ago; return False where a lease had run out."""
         if not self._is_charged(claim):
             return True
-        plan, foreign = self._calls.prepared(claim.plan), ForeignCalendars()
+        plan = self._calls.prepared(claim.plan)
+        foreign: ForeignCalendars | None = None
         for _ in range(_MOST_ATTEMPTS):
             reply = self._connections.run(self._calls.settle(claim, changes, plan, foreign, undo=undo))
             if reply[0] in _SETTLED:
                 return bool(reply[0] != _LEASE_LOST)
-            self._learn(reply, foreign)
+            foreign = self._learned(reply, foreign)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def _settle_abandoned(self, claim: Claim, changes: Amounts, outcome: object) -> None:

@@ -184,7 +184,7 @@ class TaskConnections:
     async def _execute(self, connection: Any, call: Command) -> Any:
         """As `_execute` of connections for threads."""
         try:
-            await connection.send_command(*call.words(), check_health=False)
+            await connection.send_packed_command([call.packed()], check_health=False)
             try:
                 return await self._reply(connection)
             except exceptions.NoScriptError:

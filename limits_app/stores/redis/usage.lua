@@ -10,8 +10,8 @@ local SUMS_AT = 13
 
 -- Count an amount of a limit as usage, in thousandths of units.
 function count_usage(scope, limit, amount)
-  local place = SUMS_AT + 8 * (limit.usage - 1)
-  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / limit.parts * 1000 + 0.5)
+  local place = SUMS_AT + 8 * (limit[USAGE] - 1)
+  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / limit[PARTS] * 1000 + 0.5)
   scope.sums = string.sub(scope.sums, 1, place - 1) .. pack('<d', sum) .. string.sub(scope.sums, place + 8)
   scope.counts = true
 end
