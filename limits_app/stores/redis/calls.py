@@ -1,18 +1,13 @@
-"""Calls: the commands for a request, prepared once for each plan. No input or output here.
-
-A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
-"""
+"""Calls: the commands for a request, prepared once for each plan. No input or output here."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import cached_property, lru_cache
-from hashlib import blake2b, sha1
-from pathlib import Path
+from hashlib import blake2b
 from struct import Struct, pack
-from typing import Any, Final
+from typing import Final
 
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.algorithms import State
@@ -21,6 +16,7 @@ from limits_app.engine.counting import label_of
 from limits_app.engine.keys import short_key, slices_key
 from limits_app.engine.limits import QuotaLimit
 from limits_app.engine.plan import Amounts, Claim, Plan, PlannedLimit, PlanShape
+from limits_app.stores.redis.commands import CARRYING, Command, Prepared, ScriptCall
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.states import (
@@ -34,10 +30,6 @@ from limits_app.stores.redis.states import (
     value_format,
 )
 
-_FILES: Final = dict.fromkeys(["token_bucket", "leaky_bucket"], "buckets")
-"""The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
-_CARRYING: Final = frozenset(["buckets", "carry", "fixed_window", "permits", "quota", "sliding_window"])
-"""What scripts need to read states of every rule."""
 _ALWAYS_KNOWN: Final = -NEVER_US, NEVER_US
 """The time in which the boundaries of no calendar are needed."""
 _DIGEST_LENGTH: Final = 4
@@ -45,104 +37,8 @@ _DIGEST_LENGTH: Final = 4
 _NUMBER_BYTES: Final = 8
 _TIME: Final = Struct("<d")
 _MOST_CHOICES: Final = 1024
-_TIMES: Final = Struct("<2d")
-"""What the numbers of every call start with; see prelude.lua."""
 _VERSION: Final = Struct("<d")
 """What the numbers of each request start with in acquire.lua: the version of the configuration, -1 for any."""
-
-
-@lru_cache(maxsize=1024)
-def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> tuple[str, str]:
-    """Return the script of a verb for limits of these algorithms, and the digest by which servers know it.
-
-    `usage` is an algorithm of scopes that count.
-    """
-    needed = {_FILES.get(name, name) for name in algorithms}
-    folder = Path(__file__).parent
-    text = "\n".join([(folder / f"{name}.lua").read_text() for name in ("prelude", *sorted(needed), verb)])
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-def _packed(word: bytes | str | int) -> bytes:
-    encoded = word if isinstance(word, bytes) else str(word).encode()
-    return b"$%d\r\n%b\r\n" % (len(encoded), encoded)
-
-
-class Command:
-    """A command; `key` is one of its keys, by which a cluster finds the server. `text` is that of a script."""
-
-    text = ""
-    is_sent = False
-    """Whether the server may have received it, where connections for tasks need to know."""
-
-    def __init__(self, *words: bytes | str) -> None:
-        self._words: tuple[Any, ...] = words
-        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
-
-    def keys(self) -> Sequence[bytes]:
-        """Return all keys of it."""
-        return [self.key]
-
-    def words(self) -> tuple[Any, ...]:
-        """Return the command and its arguments."""
-        return self._words
-
-    def packed(self) -> bytes:
-        """Return the command in the protocol of the server."""
-        return b"*%d\r\n" % len(self._words) + b"".join(map(_packed, self._words))
-
-    def words_with_text(self) -> tuple[Any, ...]:
-        """Return the same with the text of the script, for a server that does not know its digest."""
-        return ("EVAL", self.text, *self.words()[2:])
-
-
-class Prepared:
-    """A script with its keys and its plan. On a cluster, all keys have one tag.
-
-    `carrying` is the same with a script that reads states of every rule.
-    """
-
-    def __init__(self, verb: str, files: frozenset[str], keys: Sequence[bytes], plan: bytes) -> None:
-        self._parts = verb, files, keys, plan
-        self.text, digest = _script(verb, files)
-        self.key = keys[0] if keys else b""
-        self.keys = keys
-        self.head: tuple[bytes | str | int, ...] = ("EVALSHA", digest, len(keys), *keys, plan)
-        """The words of the command before its numbers."""
-        self.packed_head = b"".join(map(_packed, self.head))
-        """The same in the protocol of the server: most calls differ in their numbers only."""
-
-    @cached_property
-    def carrying(self) -> Prepared:
-        """The same with a script that reads states of every rule."""
-        verb, files, keys, plan = self._parts
-        return Prepared(verb, files | _CARRYING, keys, plan)
-
-
-class ScriptCall(Command):
-    """A call of a prepared script with its times, its numbers, and further arguments.
-
-    The times are when it is executed, below 0 for the time of the server, and when the claim that it settles was
-    charged.
-    """
-
-    def __init__(
-        self, prepared: Prepared, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
-    ) -> None:
-        self.text, self.key = prepared.text, prepared.key
-        self._prepared = prepared
-        self._arguments = (_TIMES.pack(*times) + numbers, *arguments)
-
-    def words(self) -> tuple[Any, ...]:
-        return (*self._prepared.head, *self._arguments)
-
-    def packed(self) -> bytes:
-        prepared, arguments = self._prepared, self._arguments
-        count = len(prepared.head) + len(arguments)
-        return b"*%d\r\n%b%b" % (count, prepared.packed_head, b"".join(map(_packed, arguments)))
-
-    def keys(self) -> Sequence[bytes]:
-        return self._prepared.keys
 
 
 class PreparedShape:
@@ -399,7 +295,7 @@ class Calls:
         for field in fields:
             keys += [self.names.log(short, field.decode()), self.names.leases(slices, field.decode())]
             plan += field + b"\0"
-        prepared = Prepared("reset", _CARRYING, keys, self.constants + plan)
+        prepared = Prepared("reset", CARRYING, keys, self.constants + plan)
         return ScriptCall(prepared, (self.clock.time, 0), pack("<2d", *_ALWAYS_KNOWN))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[tuple[Claim, PlannedLimit]]]:

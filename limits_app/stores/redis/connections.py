@@ -22,7 +22,7 @@ from redis.retry import Retry
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, ConnectionLimit
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered, refusal
 
 logger = logging.getLogger("limits_app")

@@ -9,26 +9,28 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from struct import Struct, iter_unpack, pack
+from struct import Struct, iter_unpack
 from threading import RLock
 from typing import Any, Final
 
 from limits_app.acquiring.leases import Renewer
 from limits_app.acquiring.runtime import on_fork
-from limits_app.engine.changes import ALL, Change, ChangeLog, Changes, announced, least_version
+from limits_app.engine.changes import ALL, Change, Changes
 from limits_app.engine.clock import Clock, as_clock
 from limits_app.engine.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.plan import Amounts, Claim
 from limits_app.engine.record import lease_us_of
 from limits_app.stores.in_thread import AskedInThread
-from limits_app.stores.redis.calls import AcquireCall, Calls, Command, ForeignCalendars
+from limits_app.stores.redis.calls import AcquireCall, Calls, ForeignCalendars
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.errors import Unanswered
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
 from limits_app.stores.redis.task_connections import TaskConnections
 from limits_app.stores.redis.usage import UsageCollector
+from limits_app.stores.redis.versions import StoredVersions
 from limits_app.stores.redis.waking import Waking
 from limits_app.stores.steps import GRACE_US
 
@@ -92,6 +94,7 @@ class RedisStore(AskedInThread):
         )
         self._tasks = TaskConnections(self._connections)
         self._rejections = Rejections()
+        self._versions = StoredVersions(self._connections.run, self._calls)
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts, self.oldest_hour = usage.collect, usage.forget, usage.oldest_hour
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
@@ -182,25 +185,17 @@ class RedisStore(AskedInThread):
         return [field for field in self._connections.run(Command("HKEYS", key)) if field[:1].isalpha()]
 
     def version(self, namespace: str = "") -> int:
-        return int(self._connections.run(Command("GET", self._names.version(self._names.tags[0], namespace))) or 0)
+        return self._versions.current(namespace)
 
     def advance_version(self, changes: Collection[Change] = (ALL,), namespace: str = "") -> int:
-        """See Store. On a cluster, the version is stored with each tag, and the log with the first one."""
-        first, *others = [self._names.version(tag, namespace) for tag in self._names.tags]
-        encoded = b"".join([change.encode() for change in announced(changes)])
-        keys, plan = [first, self._names.changes(namespace)], pack("<dd", 1, least_version())
-        version = int(self._connections.run(self._calls.script("version", keys, plan, encoded)))
-        for key in others:
-            self._connections.run(self._calls.script("version", [key], pack("<dd", 0, version)))
+        version = self._versions.advance(changes, namespace)
         self._rejections.forget()
         self.line.notify_all()
         self._waking.announce()
         return version
 
     def changes_since(self, version: int, namespace: str = "") -> tuple[int, Changes] | None:
-        keys = self._names.version(self._names.tags[0], namespace), self._names.changes(namespace)
-        current, log = self._connections.run(Command("MGET", *keys))
-        return ChangeLog(int(current or 0), log or b"").since(version)
+        return self._versions.changes_since(version, namespace)
 
     def eviction_policy(self) -> str | None:
         """Return what the server evicts when its memory is full, such as `noeviction`; None where it is unknown."""

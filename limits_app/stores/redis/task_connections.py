@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from limits_app.acquiring.runtime import on_fork
 from limits_app.engine.errors import RecordUnavailable, StoreUnavailable
 from limits_app.stores.connection_limit import MOST_CONNECTIONS, unanswered
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from limits_app.stores.redis.errors import LOST, REFUSED, NotPrimary, Unanswered
 
 _ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")

