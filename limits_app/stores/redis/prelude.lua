@@ -179,12 +179,12 @@ local function save(scope, values)
     end
   end
   for place = 1, #scope.limits do
-    local limit = scope.limits[place]
-    local rule = scope.others and scope.others[place] or limit
-    local value = value_of(rule, scope.states[place], kept_until)
-    values[#values + 1] = value
-    if limit.unsaved then value = value_of(rule, limit.unsaved, kept_until) end
     if not scope.changed or scope.changed[place] then
+      local limit = scope.limits[place]
+      local rule = scope.others and scope.others[place] or limit
+      local value = value_of(rule, scope.states[place], kept_until)
+      values[#values + 1] = value
+      if limit.unsaved then value = value_of(rule, limit.unsaved, kept_until) end
       fields[#fields + 1] = limit[FIELD]
       fields[#fields + 1] = value
     end
