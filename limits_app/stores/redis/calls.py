@@ -135,6 +135,10 @@ class PreparedPlan:
         self.acquire = AcquireCall([self], shape.calls, others=_Others.STAY)
         self._settling: dict[bytes, Prepared] = {}
 
+    def other_logs(self) -> list[bytes]:
+        """Return the keys of the logs that its limits may have had under other rules."""
+        return [self.names.log(self.shorts[limit.scope_index], limit.rule.key) for limit in self.shape.limits]
+
     def looking(self) -> AcquireCall:
         """Return what reads the states of the limits and charges nothing."""
         return AcquireCall([self], self.shape.calls, others=_Others.ARE_NOT_CHARGED_EITHER)
@@ -147,7 +151,9 @@ class PreparedPlan:
             keys = self.keys + (self.names.finished_usage(self.tag, self.counters) if shape.counts_usage else [])
             channel = pack("<dd", shape.recorded_us, len(self.names.channel)) + self.names.channel
             text = calls.constants + verb + b"\0" + channel + self.description
-            prepared = self._settling[verb] = Prepared("settle", shape.algorithms, keys, text)
+            prepared = self._settling[verb] = Prepared(
+                "settle", shape.algorithms, keys, text, find_logs=self.other_logs
+            )
         return prepared
 
 
@@ -169,7 +175,11 @@ class AcquireCall(Prepared):
         if any(plan.shape.counts_usage for plan in plans):
             keys += names.finished_usage(tag, max([plan.counters for plan in plans]))  # a plan without scopes has none
         files = frozenset[str]().union(*[plan.shape.algorithms for plan in plans])
-        super().__init__("acquire", files, keys, b"".join([head, *[plan.description for plan in plans]]))
+        text = b"".join([head, *[plan.description for plan in plans]])
+        super().__init__("acquire", files, keys, text, find_logs=self._other_logs)
+
+    def _other_logs(self) -> list[bytes]:
+        return [key for plan in self.plans for key in plan.other_logs()]
 
 
 class ForeignCalendars:

@@ -8,7 +8,7 @@ for index = 3, #ARGV, 2 do
   if bounds[1] <= now and now < bounds[3] then calendars[ARGV[index]] = bounds end
 end
 
--- The rule that has written a value, and the state; nil where an unknown version of these scripts has written it.
+-- The rule that has written a value, and the state, whose log is under `key` if it has one; nil where an unknown version of these scripts has written it.
 local function rule_of(key, value)
   local letter = sub(value, 5, 5)
   if not algorithms[letter] then return nil end
@@ -70,7 +70,7 @@ end
 -- See load_request(), of which this reads the state of a limit. Returns the calendar that is needed, if it is missing.
 function written_by_others(scope, place, value, settles)
   local limit = scope.limits[place]
-  local rule, state = rule_of(limit[KEY], value)
+  local rule, state = rule_of(scope.key .. ':log:' .. limit[FIELD], value)
   if not rule then
     scope.states[place] = unused(limit)
     return nil

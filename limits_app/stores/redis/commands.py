@@ -5,7 +5,7 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -66,10 +66,21 @@ class Command:
 
 
 class Prepared:
-    """A script with its keys and its plan. On a cluster, all keys have one tag."""
+    """A script with its keys and its plan. On a cluster, all keys have one tag.
 
-    def __init__(self, verb: str, files: frozenset[str], keys: Sequence[bytes], plan: bytes) -> None:
-        self._verb, self._files, self._plan = verb, files, plan
+    `find_logs` returns the keys of the logs that its limits may have had under other rules.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        files: frozenset[str],
+        keys: Sequence[bytes],
+        plan: bytes,
+        *,
+        find_logs: Callable[[], Sequence[bytes]] = list,
+    ) -> None:
+        self._verb, self._files, self._plan, self._find_logs = verb, files, plan, find_logs
         self.text, self._digest = _script(verb, files)
         self.key = keys[0] if keys else b""
         self.keys = keys
@@ -84,7 +95,9 @@ class Prepared:
     @cached_property
     def carrying(self) -> Prepared:
         """The same with a script that reads states of every rule."""
-        return Prepared(self._verb, self._files | CARRYING, self.keys, self._plan)
+        end = len(self.keys) - 2 * ("usage" in self._files)  # the keys of usage are the last ones
+        keys = [*self.keys[:end], *self._find_logs(), *self.keys[end:]]
+        return Prepared(self._verb, self._files | CARRYING, keys, self._plan)
 
 
 class ScriptCall(Command):

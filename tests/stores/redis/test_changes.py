@@ -12,8 +12,9 @@ from limits_app.acquiring.limit_set import LimitSet
 from limits_app.engine.errors import StoreUnavailable
 from limits_app.engine.keys import short_key
 from limits_app.engine.limits import Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.commands import Command
+from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import PATIENT, changes_of, prefix, record, scoped, scripts_run
 from tests.stores.support import limits_of, used
@@ -50,6 +51,30 @@ def test_a_process_that_knows_only_the_new_limits_keeps_the_use(redis: RedisServ
         assert after.try_acquire({"tokens": 50})
         for store in (first, second):
             store.close()
+
+
+@pytest.mark.parametrize("new", KINDS, ids=str)
+@pytest.mark.parametrize("on_cluster", [False, True], ids=["server", "cluster"])
+def test_what_a_log_has_forgotten_is_not_carried_over(
+    redis: RedisServer, request: pytest.FixtureRequest, new: Limit, *, on_cluster: bool
+) -> None:
+    clock = FakeClock()
+    options = {"prefix": prefix(), "clock": clock, **PATIENT}
+    if on_cluster:
+        store: RedisStore = RedisClusterStore(url=request.getfixturevalue("cluster")[0].url, **options)
+    else:
+        store = RedisStore(url=redis.url, **options)
+    old = limits_of(store, RateLimit("tokens", 100, HOUR, RateLimitAlgorithm.SLIDING_WINDOW))
+    for _ in range(3):
+        held = old.try_acquire({"tokens": 10})
+        clock.advance(HOUR * 0.4)
+    changed = limits_of(store, new)
+    assert used(changed, "tokens") == pytest.approx(20, abs=0.1), "the first ones have expired"
+    held.update({"tokens": 14})
+    held.release()
+    assert changed.try_acquire({"tokens": 1})
+    assert used(changed, "tokens") == pytest.approx(25, abs=0.1)
+    store.close()
 
 
 def test_a_rejected_request_applies_the_new_limits(store: RedisStore, client: Redis) -> None:
