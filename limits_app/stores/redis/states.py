@@ -23,7 +23,7 @@ from limits_app.engine.plan import Amounts, Claim, PlannedLimit
 
 HOLDER_LENGTH: Final = 16
 _KEPT_UNTIL_BYTES: Final = 4
-_LETTERS: Final = {
+LETTERS: Final = {
     "token_bucket": b"b",
     "leaky_bucket": b"l",
     "fixed_window": b"f",
@@ -31,6 +31,7 @@ _LETTERS: Final = {
     "quota": b"q",
     "permits": b"p",
 }
+"""The letter of each algorithm in scripts and tags."""
 _LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
@@ -40,7 +41,7 @@ _BOUNDARIES: Final = 2
 
 def tag_of_rule(rule: Rule) -> bytes:
     """Return what scripts write before a state of a rule; `tags` in the Lua files say how it is packed."""
-    letter, (_, *parameters) = _LETTERS[rule.lua[0]], numbers_of(rule)
+    letter, (_, *parameters) = LETTERS[rule.lua[0]], numbers_of(rule)
     if letter in {b"b", b"l"}:
         rate, tick_us, window_us = parameters
         return letter + _packed(rule.parts_per_unit, 7) + _packed(rate, 7) + _packed(tick_us, 6) + _packed(window_us, 6)
